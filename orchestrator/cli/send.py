@@ -34,7 +34,6 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     from orchestrator.cli.documents.messages import Published
     from orchestrator.envelope import codec
     from orchestrator.envelope.parse import ParseLimits
-    from orchestrator.envelope.sealing import Recipient
     from orchestrator.envelope.signature import sign
     from orchestrator.errors import InputError
     from orchestrator.policy.routing import LAUNCHES
@@ -56,7 +55,7 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         )
     with open_stack(settings, "send") as parts:
         if encrypt:
-            recipient = Recipient(*parts.keyring.recipient(message.header.recipient.agent_name))
+            recipient = parts.keyring.recipient(message.header.recipient.agent_name)
             data = codec.encode(parts.encrypter.seal(message, recipient=recipient))
         if signer is not None:
             now_ms = parts.ledger.server_ms()

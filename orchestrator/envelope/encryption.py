@@ -16,7 +16,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from cryptography.exceptions import InvalidTag
@@ -62,6 +62,13 @@ _LABELLED: Final = "agent-message body 2"
 FindKey = Callable[[str], RSAPrivateKey | None]
 
 
+class Recipient(NamedTuple):
+    """The key to encrypt to."""
+
+    key_id: str
+    public: RSAPublicKey
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundTo:
     """The message that an encrypted body is for; it opens in no other."""
@@ -91,12 +98,12 @@ def template(key_id: str, bound: BoundTo) -> str:
     return _TEMPLATE.format(label=bound.label, key_id=escape(key_id), key="", content="")
 
 
-def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, bound: BoundTo) -> str:
+def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
     """Encrypt the content of a ``<body>`` element in canonical form.
 
     Args:
         body: the whole element; its start tag is not encrypted and not kept.
-        key_id: of the recipient's key, so that it knows which one to take.
+        recipient: its key; the id of the key travels along, so that the recipient knows which one to take.
         bound: the message that is going to carry it; it fits into no other.
 
     Returns:
@@ -111,8 +118,8 @@ def encrypt(body: bytes, *, key_id: str, public: RSAPublicKey, bound: BoundTo) -
     key, iv = AESGCM.generate_key(256), os.urandom(_IV)
     return _TEMPLATE.format(
         label=bound.label,
-        key_id=escape(key_id),
-        key=b64encode(public.encrypt(key, bound.padding())).decode(),
+        key_id=escape(recipient.key_id),
+        key=b64encode(recipient.public.encrypt(key, bound.padding())).decode(),
         content=b64encode(iv + AESGCM(key).encrypt(iv, element[1], None)).decode(),
     )
 

@@ -47,8 +47,6 @@ def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
     counting = declaring or signs > limits.markup or _may_have_more_pieces(octets, limits.markup)
     if not (crowded or counting):
         return None
-    if not counting and b"<!" not in octets:
-        return _crowded_tag(octets, limits)
     pieces = declared = 0
     at = octets.find(b"<")
     while at >= 0:
@@ -69,18 +67,6 @@ def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
                 if declared > limits.namespaces:
                     return "namespaces", at
         at = octets.find(b"<", piece.end())
-    return None
-
-
-def _crowded_tag(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
-    """The same where attributes alone are in question, and every < begins a tag: most candidates are a text."""
-    for candidate in _crowded(limits.attributes).finditer(octets):
-        at = candidate.start()
-        tag = _PIECE.match(octets, at)
-        if tag is None:
-            return "malformed", at
-        if tag[0].count(b"=") > limits.attributes and len(_VALUE.findall(tag[0])) > limits.attributes:
-            return "attributes", at
     return None
 
 

@@ -84,8 +84,6 @@ _ENCODINGS: Final = frozenset(
         "big5",
     ]
 )
-
-
 #: What a byte order mark tells.
 _MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
 

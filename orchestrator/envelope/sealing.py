@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
 from typing import Final
-
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.envelope import codec, encryption, payload
-from orchestrator.envelope.encryption import BoundTo, FindKey
+from orchestrator.envelope.encryption import BoundTo, FindKey, Recipient
 from orchestrator.envelope.model import (
     AgentMessage,
     Body,
@@ -36,14 +33,6 @@ _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
 
 #: Types whose bodies a router opens, no matter who sent them.
 _OPENED_BY_ROUTERS: Final = frozenset({"task-delegation", "review-request", "escalation"})
-
-
-@dataclass(frozen=True, slots=True)
-class Recipient:
-    """The key to encrypt to."""
-
-    key_id: str
-    public: RSAPublicKey
 
 
 class Encrypter:
@@ -245,9 +234,7 @@ def _bound(message: AgentMessage) -> BoundTo:
 
 
 def _encrypted(body: Body, recipient: Recipient, bound: BoundTo) -> EncryptedBody:
-    xml = encryption.encrypt(
-        codec.encode_body(body), key_id=recipient.key_id, public=recipient.public, bound=bound
-    )
+    xml = encryption.encrypt(codec.encode_body(body), recipient, bound=bound)
     # Canonical as it stands; the model would parse it all once more.
     return EncryptedBody.model_construct(form="encrypted", type=body.type, xml=xml)
 

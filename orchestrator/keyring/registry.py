@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.files import locked
@@ -158,15 +159,15 @@ class KeyRegistry:
             self._cache[key_id] = (now, key)
         return key
 
-    def encryption_key(self, agent: str) -> tuple[str, RSAPublicKey] | None:
-        """Id and public key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
+    def encryption_key(self, agent: str) -> Recipient | None:
+        """The key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
         fitting = [record for record in self._records(agent, "encrypt") if record.current]
         if not fitting:
             return None
         record = max(fitting, key=lambda record: (record.created_ms, record.key_id))
         public = algorithms.load_public(record.public_pem)
         assert isinstance(public, RSAPublicKey)
-        return record.key_id, public
+        return Recipient(record.key_id, public)
 
     def signing_keys(self, agent: str) -> list[TrustedKey]:
         """The keys with which an agent signs or has signed, but for revoked ones; the newest first."""

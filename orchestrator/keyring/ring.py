@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import FileSigner, KeyStore
@@ -51,8 +52,8 @@ class Keyring:
         """As :meth:`KeyRegistry.lookup`."""
         return self.registry.lookup(key_id)
 
-    def recipient(self, agent: str) -> tuple[str, RSAPublicKey]:
-        """Key id and public key to encrypt to ``agent`` with.
+    def recipient(self, agent: str) -> Recipient:
+        """The key to encrypt to ``agent`` with.
 
         If there is none and the agent is served from this data folder, one is made.
 

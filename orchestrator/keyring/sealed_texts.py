@@ -17,10 +17,10 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap, aes_key_wrap
 
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
@@ -48,7 +48,7 @@ class SealedTexts:
         keyring: Keyring,
         codes: Codes,
         *,
-        recipient: Callable[[str], tuple[str, RSAPublicKey]],
+        recipient: Callable[[str], Recipient],
         always: tuple[str, ...] = (),
     ) -> None:
         self._keyring = keyring

@@ -41,7 +41,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Priority, Timestamp, with_values
-from orchestrator.envelope.sealing import Encrypter, Recipient
+from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.ring import Keyring
@@ -363,8 +363,7 @@ class MessageFactory:
         if encrypted:
             if launching:  # the recipient is going to answer
                 self._recipients.recipient(sender)
-            key = Recipient(*self._recipients.recipient(recipient))
-            octets = self._encrypter.sign(message, signer, recipient=key)
+            octets = self._encrypter.sign(message, signer, recipient=self._recipients.recipient(recipient))
         elif launching:  # the router reads its task-id, so it travels open
             octets = sign_message(message, signer, now_ms=now_ms)
         else:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.ring import Keyring
 
@@ -23,10 +22,10 @@ class EncryptionKeys:
         self._keyring = keyring
         self._agents = agents
         self._clock = clock or SystemClock()
-        self._known: dict[str, tuple[float, tuple[str, RSAPublicKey]]] = {}
+        self._known: dict[str, tuple[float, Recipient]] = {}
 
-    def recipient(self, agent: str) -> tuple[str, RSAPublicKey]:
-        """Id and public key to encrypt to an agent with; on the operator's host it is made, if the agent is the stack's own.
+    def recipient(self, agent: str) -> Recipient:
+        """The key to encrypt to an agent with; on the operator's host it is made, if the agent is the stack's own.
 
         Raises:
             KeyringError: it has none, and it cannot be made here.
@@ -39,7 +38,7 @@ class EncryptionKeys:
             known = self._known[agent] = now, self._find(agent)
         return known[1]
 
-    def _find(self, agent: str) -> tuple[str, RSAPublicKey]:
+    def _find(self, agent: str) -> Recipient:
         try:
             return self._keyring.recipient(agent)
         except KeyringError as missing:

@@ -11,10 +11,11 @@ import pytest
 from lxml import etree
 
 from orchestrator.envelope import codec, encryption
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party
 from orchestrator.envelope.model_values import NAMESPACE, Timestamp
 from orchestrator.envelope.parse import parse
-from orchestrator.envelope.sealing import Encrypter, Opener, Recipient
+from orchestrator.envelope.sealing import Encrypter, Opener
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
@@ -78,7 +79,7 @@ def test_xmlsec1_with_another_key_gets_nothing(
 ) -> None:
     other = store.create("other", "encrypt")
     body = codec.encode_body(message("secret").body)
-    xml = encryption.encrypt(body, key_id=recipient.key_id, public=recipient.public, bound=BOUND)
+    xml = encryption.encrypt(body, recipient, bound=BOUND)
     (tmp_path / "message.xml").write_text(xml)
     done = xmlsec1(
         program, tmp_path, "--decrypt",

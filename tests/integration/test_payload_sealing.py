@@ -10,7 +10,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.envelope import codec
-from orchestrator.envelope.encryption import BoundTo, encrypt
+from orchestrator.envelope.encryption import BoundTo, Recipient, encrypt
 from orchestrator.envelope.model import (
     AgentMessage,
     ClaimCheckBody,
@@ -24,7 +24,7 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.payload import BlobRef, BlobStore, compress
-from orchestrator.envelope.sealing import Encrypter, Opener, Recipient
+from orchestrator.envelope.sealing import Encrypter, Opener
 from orchestrator.envelope.signature import verify
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError
@@ -216,8 +216,7 @@ def test_whatever_was_encrypted_is_validated_before_it_is_believed(
     message = completion("x")
     xml = encrypt(
         b"<body >" + content + b"</body>",
-        key_id=recipient.key_id,
-        public=recipient.public,
+        recipient,
         bound=BoundTo(
             message_id=message.header.message_id,
             conversation=message.conversation_id,

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from docs.generated_states import CALLBACK, RUN, SESSION, allowed
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import (
@@ -32,7 +33,6 @@ from orchestrator.ids import (
     run_id,
 )
 from orchestrator.ledger import Launch, Ledger, Outcome, Outgoing, RetryLater, Start, TreeLimits
-from orchestrator.policy.lifecycle import CALLBACK, RUN, SESSION, allowed
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import connect
 

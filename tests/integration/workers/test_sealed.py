@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli import main
 from orchestrator.envelope import codec
+from orchestrator.envelope.encryption import Recipient
 from orchestrator.envelope.model import (
     AgentMessage,
     Body,
@@ -26,7 +27,6 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.sealing import Recipient
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 
-from orchestrator.envelope.encryption import BoundTo, decrypt, encrypt
+from orchestrator.envelope.encryption import BoundTo, Recipient, decrypt, encrypt
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.errors import DecryptionError
 
@@ -33,7 +33,7 @@ def other() -> RSAPrivateKey:
 
 @pytest.fixture(scope="module")
 def sealed(private: RSAPrivateKey) -> str:
-    return encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
+    return encrypt(BODY, Recipient("key_a", private.public_key()), bound=BOUND)
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def test_the_case_of_a_message_id_does_not_count(sealed: str, decrypt_body: Call
 
 
 def test_two_encryptions_of_the_same_body_have_nothing_in_common(sealed: str, private: RSAPrivateKey) -> None:
-    again = encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
+    again = encrypt(BODY, Recipient("key_a", private.public_key()), bound=BOUND)
     assert not set(cipher_values(again)) & set(cipher_values(sealed))
 
 
 @pytest.mark.parametrize("body", [b"", b"<body>", b"plain", b"<header></header>", b"<body type='x'></body>"])
 def test_only_a_body_is_encrypted(private: RSAPrivateKey, body: bytes) -> None:
     with pytest.raises(ValueError, match="body"):
-        encrypt(body, key_id="key_a", public=private.public_key(), bound=BOUND)
+        encrypt(body, Recipient("key_a", private.public_key()), bound=BOUND)
 
 
 def test_another_key_opens_nothing(
@@ -132,7 +132,7 @@ def test_no_octet_of_a_cipher_value_can_be_changed(
 def test_the_key_of_another_message_does_not_open_this_one(
     sealed: str, decrypt_body: Callable[..., bytes], private: RSAPrivateKey
 ) -> None:
-    again = encrypt(BODY, key_id="key_a", public=private.public_key(), bound=BOUND)
+    again = encrypt(BODY, Recipient("key_a", private.public_key()), bound=BOUND)
     for which in (0, 1):
         swapped = sealed.replace(cipher_values(sealed)[which], cipher_values(again)[which])
         with pytest.raises(DecryptionError):
