@@ -1,4 +1,4 @@
-"""Messages that are carried out alike, many in one script call."""
+"""Messages that are carried out alike, many in one script call: those that begin sessions, and those to be marked."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS
+from orchestrator.ledger import Ledger, Start
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Batch
-from orchestrator.router.commands import CommandOutcome
-from orchestrator.router.received import ReceivedMessage
+from orchestrator.router.commands import (
+    DONE,
+    DUPLICATE,
+    CommandOutcome,
+    ConversationLimits,
+    failed,
+    message_id_taken,
+    outcome_of,
+    task_taken,
+    task_unknown,
+)
+from orchestrator.router.received import ENDING, ReceivedMessage
+from orchestrator.streams import stream_key
 
 #: Messages in one call: few enough that nobody else waits long for the server.
 CHUNK: Final = 50
+#: Parts of the system that report, and take nobody into a conversation.
+_REPORTERS: Final = SYSTEM_AGENTS - {OPERATOR}
 
 
 class BatchedCommand(ABC):
@@ -45,3 +61,100 @@ class BatchedCommand(ABC):
     @abstractmethod
     def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
         """What became of each message of a call."""
+
+
+class Starting(BatchedCommand):
+    """Starts the sessions that messages launch; the task-id of each is its session."""
+
+    script: ClassVar[str] = "start"
+
+    def __init__(self, ledger: Ledger, limits: ConversationLimits) -> None:
+        self._ledger = ledger
+        self._limits = limits
+
+    def call(self, shard: int, messages: Sequence[ReceivedMessage]) -> tuple[Sequence[str], Sequence[Arg]]:
+        """See :class:`BatchedCommand`."""
+        starts = [
+            Start(
+                session=received.task_id,
+                message=received.id,
+                sender=received.sender,
+                digest=received.digest,
+                recipient=received.recipient,
+                conversation=received.conversation,
+                stream=stream_key(received.entry.stream),
+                entry=received.entry.id,
+                mark_ms=self._limits.mark_ms(received),
+                review_due_ms=self._limits.review_due_ms(received),
+            )
+            for received in messages
+        ]
+        return self._ledger.start_call(
+            shard, starts, group=messages[0].group, keep_ms=self._limits.max_age_ms
+        )
+
+    def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
+        """See :class:`BatchedCommand`."""
+        return [self._outcome(one, received) for one, received in zip(answer, messages, strict=True)]
+
+    def _outcome(self, answer: Any, received: ReceivedMessage) -> CommandOutcome:
+        session = received.task_id
+        if known := outcome_of(answer[0], received):
+            return known
+        match answer[0]:
+            case b"unknown":
+                return task_unknown(session, received)
+            case b"task":
+                return task_taken(session, session, received)
+            case b"error":
+                return failed(self.script, answer[1].decode("utf-8", "replace"), received)
+        return CommandOutcome(kind="done", dispatch=self._ledger.started(session, answer))
+
+
+class Marking(BatchedCommand):
+    """Marks messages."""
+
+    script: ClassVar[str] = "route_done"
+
+    def __init__(self, limits: ConversationLimits) -> None:
+        self._limits = limits
+
+    def call(self, shard: int, messages: Sequence[ReceivedMessage]) -> tuple[Sequence[str], Sequence[Arg]]:
+        """See :class:`BatchedCommand`."""
+        limits = self._limits
+        names: list[str] = []
+        args: list[Arg] = [messages[0].group, limits.max_age_ms]
+        for received in messages:
+            names += (
+                stream_key(received.entry.stream),
+                keys.seen(shard, received.sender, received.id),
+                keys.conversation(shard, received.conversation),
+            )
+            most = 0 if received.type in ENDING else limits.conversation_messages
+            args += (received.entry.id, limits.mark_ms(received), received.first, most, received.digest)
+            args.append(self._party(received))
+        return names, args
+
+    @staticmethod
+    def _party(received: ReceivedMessage) -> str:
+        """The external program that a message takes into its conversation; or empty."""
+        return received.program if received.sender not in _REPORTERS else ""
+
+    def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
+        """See :class:`BatchedCommand`."""
+        return [
+            self._outcome(verdict, received)
+            for verdict, received in zip(answer.decode(), messages, strict=True)
+        ]
+
+    def _outcome(self, verdict: str, received: ReceivedMessage) -> CommandOutcome:
+        match verdict:
+            case "d":
+                return DONE
+            case "x":
+                return DUPLICATE
+            case "o":
+                return message_id_taken(received)
+            case "c":
+                return self._limits.conversation_fault("chain", received)
+        return self._limits.conversation_fault("limit", received)

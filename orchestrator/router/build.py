@@ -16,21 +16,19 @@ from orchestrator.errors import KeyringError
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.router.already_applied import Marking
+from orchestrator.router.batching import Marking, Starting
 from orchestrator.router.commands import ConversationLimits
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
-from orchestrator.router.deadletters.escalations import Escalations
 from orchestrator.router.deadletters.store import dead_limits
 from orchestrator.router.delayed.dependencies import Dependencies
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.router.delayed.redelivery import Redelivery
 from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
-from orchestrator.router.external import Inboxes, Outboxes
+from orchestrator.router.external import Outboxes
 from orchestrator.router.handlers import Handlers
 from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.router import Router
-from orchestrator.router.starting import Starting
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import Validator
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
@@ -139,7 +137,7 @@ def build_router(
             handlers=build_handlers(parts),
             starting=Starting(parts.ledger, limits),
             marking=Marking(limits),
-            inboxes=Inboxes(Scripts(client), most=settings.stream_max_entries),
+            most_in_inbox=settings.stream_max_entries,
         ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
@@ -150,13 +148,6 @@ def build_router(
             find_agent=parts.agents.get,
             shards=settings.shards,
             limits=dead_limits(settings),
-            escalations=Escalations(
-                parts.ledger,
-                parts.message_factory,
-                table=table,
-                find_agent=parts.agents.get,
-                shards=settings.shards,
-            ),
         ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,

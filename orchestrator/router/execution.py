@@ -8,25 +8,24 @@ import redis
 
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import refuses_everything
-from orchestrator.router.already_applied import Marking
-from orchestrator.router.batching import BatchedCommand
+from orchestrator.router.batching import BatchedCommand, Marking, Starting
 from orchestrator.router.commands import Batched, CommandOutcome, Resolved, ScriptCommand, failed
-from orchestrator.router.external import Inboxes
 from orchestrator.router.handlers import Handlers
 from orchestrator.router.received import ReceivedMessage
-from orchestrator.router.starting import Starting
-from orchestrator.streams import StreamId
+from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
 
 
 class Execution:
     """Carries messages out, as many as there are in one round trip."""
 
     def __init__(
-        self, ledger: Ledger, *, handlers: Handlers, starting: Starting, marking: Marking, inboxes: Inboxes
+        self, ledger: Ledger, *, handlers: Handlers, starting: Starting, marking: Marking, most_in_inbox: int
     ) -> None:
+        """``most_in_inbox`` is how many messages the inbox of an external program holds; then the oldest leave it."""
         self._ledger = ledger
-        self._inboxes = inboxes
+        self._most_in_inbox = most_in_inbox
         self._handlers = handlers
         self._batched: dict[Batched, BatchedCommand] = {
             Batched.START_RUN: starting,
@@ -79,11 +78,27 @@ class Execution:
     def _deliver(
         self, messages: Sequence[ReceivedMessage], outcomes: dict[tuple[StreamId, str], CommandOutcome]
     ) -> None:
-        """Put what was carried out into the inboxes of the programs that it is for; only that acknowledges it."""
+        """Put what was carried out into the inboxes of its programs, in one step with the acknowledgement."""
         done = [received for received in messages if outcomes[received.place].kind != "rejected"]
         if not done:
             return
-        for received, answer in zip(done, self._inboxes.deliver(done), strict=True):
+        batch = self._ledger.scripts.batch()
+        for received in done:
+            stream, entry = received.entry.stream, received.entry
+            batch.script(
+                "route_inbox",
+                [
+                    stream_key(stream),
+                    keys.seen(stream.shard, received.sender, received.id),
+                    keys.inbox(stream.shard, received.program),
+                    keys.totals(stream.shard),
+                ],
+                [
+                    *(ROUTER_GROUP, entry.id, received.digest, self._most_in_inbox, received.program),
+                    entry.data or b"",
+                ],
+            )
+        for received, answer in zip(done, batch.execute(), strict=True):
             if fault := _fault(answer, "route_inbox", received):
                 outcomes[received.place] = fault
 

@@ -20,7 +20,7 @@ from orchestrator.policy.escalation import above
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
-from orchestrator.router.deadletters.escalations import Escalations
+from orchestrator.router.deadletters.escalations import escalate
 from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
 from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
@@ -52,14 +52,12 @@ class DeadLettering:
         find_agent: Callable[[str], AgentRecord | None],
         shards: int,
         limits: DeadLimits,
-        escalations: Escalations,
     ) -> None:
         self._ledger = ledger
         self._message_factory = message_factory
         self._table = table
         self._find_agent = find_agent
         self._shards = shards
-        self._escalations = escalations
         self._scripts = Scripts(ledger.redis)
         self._limits = limits
         #: Dead letters that were dropped and not logged yet, and when the next line about them may be written.
@@ -206,8 +204,22 @@ class DeadLettering:
             return
         delegator = self._delegator(message)
         next_up = self._above(message, delegator)
-        if next_up not in {sender, delegator, self._table.operator}:
-            self._escalations.raise_to(next_up, message, rejection, attempts=attempts)
+        recipient = self._find_agent(next_up)
+        if recipient is None or next_up in {sender, delegator, self._table.operator}:
+            return
+        try:
+            escalate(
+                self._ledger,
+                self._message_factory,
+                recipient,
+                message,
+                rejection,
+                attempts=attempts,
+                table=self._table,
+                shards=self._shards,
+            )
+        except KeyringError as error:
+            get_logger().error("escalation-not-signed", agent=next_up, error=str(error))
 
     def _above(self, message: AgentMessage, delegator: str | None) -> str:
         """The next one up from the sender of a message."""

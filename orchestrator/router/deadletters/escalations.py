@@ -6,12 +6,11 @@ All messages of one conversation go to one session, so that a storm of dead lett
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Final
 
 from orchestrator.agents.registry import ROUTER, AgentRecord, system_record
 from orchestrator.envelope.model import AgentMessage
-from orchestrator.errors import KeyringError, UnknownSession, WrongState
+from orchestrator.errors import UnknownSession, WrongState
 from orchestrator.ids import derived_uuid, item_id, root_session_id
 from orchestrator.ledger import Ledger
 from orchestrator.log import get_logger
@@ -25,88 +24,75 @@ from orchestrator.router.received import Rejection
 _LONGEST: Final = 4_000
 
 
-class Escalations:
-    """Starts sessions for messages that were given up."""
+def escalate(
+    ledger: Ledger,
+    message_factory: MessageFactory,
+    recipient: AgentRecord,
+    message: AgentMessage,
+    rejection: Rejection,
+    *,
+    attempts: int,
+    table: RoutingTable,
+    shards: int,
+) -> None:
+    """Have an agent look at a message that was given up, if the router may give it work.
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        message_factory: MessageFactory,
-        *,
-        table: RoutingTable,
-        find_agent: Callable[[str], AgentRecord | None],
-        shards: int,
-    ) -> None:
-        self._ledger = ledger
-        self._message_factory = message_factory
-        self._table = table
-        self._find_agent = find_agent
-        self._shards = shards
+    Harmless to repeat: the session and the item in its queue derive from the conversation and the message.
 
-    def raise_to(
-        self, name: str, message: AgentMessage, rejection: Rejection, *, attempts: int
-    ) -> str | None:
-        """Have an agent look at a message that was given up; returns its session, or None: the agent cannot.
-
-        Harmless to repeat: the session and the item in its queue derive from the conversation and the message.
-        """
-        record = self._find_agent(name)
-        if record is None or record.external or record.system or message.header.sender.agent_name == name:
-            return None
-        kind = "escalation" if name == self._table.tech_lead else "task-delegation"
-        if refusal(kind, system_record(ROUTER).principal, record.principal, self._table) is not None:
-            return None
-        try:
-            return self._raise(name, message, rejection, attempts=attempts, kind=kind)
-        except KeyringError as error:
-            get_logger().error("escalation-not-signed", agent=name, error=str(error))
-            return None
-
-    def _raise(
-        self, name: str, message: AgentMessage, rejection: Rejection, *, attempts: int, kind: str
-    ) -> str:
-        header, conversation = message.header, message.conversation_id
-        session = root_session_id(f"escalated|{name}|{conversation}", self._shards)
-        thread = Thread(correlation=derived_uuid("conversation", session))
-        title = f"{message.body.type} from {header.sender.agent_name} was not accepted"
-        prompt = _prompt(message, rejection, attempts=attempts)
-        if kind == "escalation":
-            outgoing = self._message_factory.escalation(
-                sender=ROUTER,
-                recipient=name,
-                task_id=session,
-                escalated=header.message_id,
-                title=title,
-                description=prompt,
-                reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
-                thread=thread,
-            )
-        else:
-            outgoing = self._message_factory.delegation(
-                sender=ROUTER, recipient=name, task_id=session, title=title, description=prompt, thread=thread
-            )
-        made = self._ledger.submit(
-            session,
-            agent=name,
-            prompt=prompt,
-            envelope=outgoing,
-            correlation=thread.correlation,
+    Raises:
+        KeyringError: the router cannot sign.
+    """
+    kind = "escalation" if recipient.name == table.tech_lead else "task-delegation"
+    if recipient.external or recipient.system:
+        return
+    if refusal(kind, system_record(ROUTER).principal, recipient.principal, table) is not None:
+        return
+    header, conversation = message.header, message.conversation_id
+    session = root_session_id(f"escalated|{recipient.name}|{conversation}", shards)
+    thread = Thread(correlation=derived_uuid("conversation", session))
+    title = f"{message.body.type} from {header.sender.agent_name} was not accepted"
+    prompt = _prompt(message, rejection, attempts=attempts)
+    if kind == "escalation":
+        outgoing = message_factory.escalation(
+            sender=ROUTER,
+            recipient=recipient.name,
+            task_id=session,
+            escalated=header.message_id,
             title=title,
+            description=prompt,
+            reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
+            thread=thread,
         )
-        if made.other_prompt:  # something of this conversation was escalated before
-            try:
-                self._ledger.enqueue(
-                    session,
-                    prompt,
-                    item_id=item_id(session, f"escalated|{header.message_id.lower()}"),
-                    kind="error",
-                    priority="critical",
-                    extra={"agent": ROUTER, "title": title},
-                    by=ROUTER,
-                )
-            except (UnknownSession, WrongState) as error:
-                get_logger().warning("escalation-not-heard", session=session, error=str(error))
-        return session
+    else:
+        outgoing = message_factory.delegation(
+            sender=ROUTER,
+            recipient=recipient.name,
+            task_id=session,
+            title=title,
+            description=prompt,
+            thread=thread,
+        )
+    made = ledger.submit(
+        session,
+        agent=recipient.name,
+        prompt=prompt,
+        envelope=outgoing,
+        correlation=thread.correlation,
+        title=title,
+    )
+    if made.other_prompt:  # something of this conversation was escalated before
+        try:
+            ledger.enqueue(
+                session,
+                prompt,
+                item_id=item_id(session, f"escalated|{header.message_id.lower()}"),
+                kind="error",
+                priority="critical",
+                extra={"agent": ROUTER, "title": title},
+                by=ROUTER,
+            )
+        except (UnknownSession, WrongState) as error:
+            get_logger().warning("escalation-not-heard", session=session, error=str(error))
 
 
 def _prompt(message: AgentMessage, rejection: Rejection, *, attempts: int) -> str:

@@ -5,9 +5,8 @@ so here the envelope changes the ledger: it begins a session, reports or ends th
 into the queue of another session. The ids in a message's chain name these sessions.
 """
 
-from orchestrator.router.external.inboxes import Inboxes
 from orchestrator.router.external.launches import ExternalLaunches
 from orchestrator.router.external.messages import ExternalMessages
 from orchestrator.router.external.outboxes import Outboxes, make_boxes
 
-__all__ = ["ExternalLaunches", "ExternalMessages", "Inboxes", "Outboxes", "make_boxes"]
+__all__ = ["ExternalLaunches", "ExternalMessages", "Outboxes", "make_boxes"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import redis as redis_py
@@ -16,8 +18,8 @@ from orchestrator.envelope.model import AgentMessage, Body, Header, Party, Retry
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ids import derived_uuid, new_message_id, root_session_id
-from orchestrator.ledger import RunRef
+from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
+from orchestrator.ledger import Claimed, Launch, Outgoing, RunRef
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
@@ -151,6 +153,50 @@ class Stack:
             session, agent=agent, prompt="do it", envelope=letter, correlation=thread.correlation
         )
         return session
+
+    def claim(self, session: str) -> Claimed:
+        """The queued run of a session, in the hands of a worker."""
+        ledger = self.parts.ledger
+        held = ledger.claim(ledger.session(session).run, new_claim_id(), session_id=session, worker="w")
+        assert held is not None
+        return held
+
+    def launch(
+        self,
+        parent: Claimed,
+        agent: str,
+        *,
+        effect: str = "one",
+        title: str = "a child",
+        description: str = "do it",
+        write: Callable[..., Outgoing] | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        **body: Any,
+    ) -> Launch:
+        """What a session at work launches: by default a delegation. ``options`` are those of the ledger's launch."""
+        session = parent.session
+        child = child_session_id(session.id, effect)
+        envelope = (write or self.parts.message_factory.delegation)(
+            sender=session.agent,
+            recipient=agent,
+            task_id=child,
+            title=title,
+            description=description,
+            thread=Thread.of(session),
+            **body,
+        )
+        launch = Launch(
+            effect=effect,
+            child_id=child,
+            agent=agent,
+            description=description,
+            envelope=envelope,
+            correlation=session.correlation,
+            chain=session.chain,
+            **options,
+        )
+        self.parts.ledger.delegate(parent.claim, launch)
+        return launch
 
     def envelope(
         self,

@@ -20,9 +20,8 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import child_session_id, new_claim_id, new_message_id, run_id
-from orchestrator.ledger import Claimed, Launch, SessionState
-from orchestrator.messages.factory import Thread
+from orchestrator.ids import new_message_id, run_id
+from orchestrator.ledger import Claimed, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router
@@ -86,30 +85,11 @@ def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
 
 def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
     """`lead` at work, the child that it has just given to the external program `partner`, and the child's chain."""
-    ledger, root = stack.parts.ledger, stack.submit()
+    root = stack.submit()
     stack.router("first").run_once()
-    lead = ledger.claim(ledger.runs(root)[0].id, new_claim_id(), session_id=root, worker="w")
-    assert lead is not None
-    child = child_session_id(root, "one")
-    letter = stack.parts.message_factory.delegation(
-        sender="lead",
-        recipient="partner",
-        task_id=child,
-        title="Ask outside",
-        description="what is it?",
-        thread=Thread.of(lead.session),
-    )
-    launch = Launch(
-        effect="one",
-        child_id=child,
-        agent="partner",
-        description="what is it?",
-        envelope=letter,
-        correlation=lead.session.correlation,
-        chain=lead.session.chain,
-    )
-    ledger.delegate(lead.claim, launch)
-    return lead, child, (letter.message_id, *lead.session.chain)
+    lead = stack.claim(root)
+    launch = stack.launch(lead, "partner")
+    return lead, launch.child_id, (launch.envelope.message_id, *lead.session.chain)
 
 
 def report(stack: Stack, lead: Claimed, child: str, chain: tuple[str, ...]) -> None:

@@ -18,7 +18,8 @@ from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.router.external import Inboxes, Outboxes
+from orchestrator.router.execution import Execution
+from orchestrator.router.external import Outboxes
 from orchestrator.streams import AUDIT_GROUP, Entry
 from tests.integration.router.conftest import Stack, until
 
@@ -195,11 +196,11 @@ def test_a_router_that_dies_before_it_delivered_delivers_once(
     """The message was carried out and not acknowledged: it is carried out again without effect, and delivered."""
     session = stack.submit(agent="partner")
 
-    def dies(self: Inboxes, message_factory: list[object]) -> list[object]:
+    def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Inboxes, "deliver", dies)
+        patch.setattr(Execution, "_deliver", dies)
         with pytest.raises(KeyboardInterrupt):
             stack.router("first").run_once()
     runs = stack.parts.ledger.runs(session)

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.model import Dependency, Task, TaskDelegation
-from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
-from orchestrator.ledger import Claimed, Launch, Outcome, Session
+from orchestrator.ids import derived_uuid, new_message_id, root_session_id
+from orchestrator.ledger import Claimed, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
@@ -47,8 +47,7 @@ def sessions(stack: Stack) -> dict[str, Session]:
 def end(stack: Stack, title: str, status: Literal["completed", "failed"] = "completed") -> None:
     """The session of a task ends."""
     session = sessions(stack)[title]
-    held = stack.parts.ledger.claim(session.run, "claim", session_id=session.id, worker="w")
-    assert held is not None
+    held = stack.claim(session.id)
     report = Outgoing(data=b"<x/>", type="message", priority="low", message_id="m")
     stack.parts.ledger.commit(
         held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
@@ -177,9 +176,7 @@ def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
     route(router)
     held = stack.parts.ledger.session(second)
     assert (held.state, held.parked) == ("pending", f"waits for {first}")
-    run = stack.parts.ledger.session(first)
-    claimed = stack.parts.ledger.claim(run.run, "claim", session_id=first, worker="w")
-    assert claimed is not None
+    claimed = stack.claim(first)
     report = Outgoing(data=b"<x/>", type="message", priority="low", message_id="m")
     stack.parts.ledger.commit(
         claimed.claim, Outcome(status="completed", text="x"), make_envelope=lambda: report, expect_over=True
@@ -190,40 +187,12 @@ def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
 
 def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one") -> str:
     """What `lead` launches for `reviewer` when others are completed; the child's session."""
-    child = child_session_id(held.session.id, effect)
-    received = stack.parts.message_factory.delegation(
-        sender="lead",
-        recipient="reviewer",
-        task_id=child,
-        title=effect,
-        description="do",
-        thread=Thread.of(held.session),
-        after=others,
-    )
-    launch = Launch(
-        effect=effect,
-        child_id=child,
-        agent="reviewer",
-        description="do",
-        envelope=received,
-        correlation=held.session.correlation,
-        chain=held.session.chain,
-    )
-    stack.parts.ledger.delegate(held.claim, launch)
-    return child
-
-
-def at_work(stack: Stack, session: str) -> Claimed:
-    """A session whose run is queued is claimed by a worker."""
-    run = stack.parts.ledger.session(session).run
-    held = stack.parts.ledger.claim(run, new_claim_id(), session_id=session, worker="w")
-    assert held is not None
-    return held
+    return stack.launch(held, "reviewer", effect=effect, title=effect, after=others).child_id
 
 
 def finish(stack: Stack, session: str, status: Literal["completed", "failed"] = "completed") -> None:
     """The session ends as its worker ends it: with the envelope that reports it."""
-    held, messages = at_work(stack, session), stack.parts.message_factory
+    held, messages = stack.claim(session), stack.parts.message_factory
     about = {"sender": "reviewer", "recipient": "lead", "thread": Thread.of(held.session)}
     if status == "completed":
         report = messages.completion(task_id=session, result="done", **about)  # type: ignore[arg-type]
@@ -242,7 +211,7 @@ def test_the_end_of_a_task_moves_those_that_wait_for_it_at_once(
     root = stack.submit()
     router = stack.router(clock=At(int(stack.redis.time()[0]) * 1000 + 1000))
     route(router)
-    lead = at_work(stack, root)
+    lead = stack.claim(root)
     build = launch_after(stack, lead, effect="build")
     test = launch_after(stack, lead, build, effect="test")
     ship = launch_after(stack, lead, build, test, effect="ship")
@@ -269,7 +238,7 @@ def test_a_task_that_waits_for_one_above_it_is_refused_at_once(stack: Stack) -> 
     root = stack.submit()
     router = stack.router()
     route(router)
-    child = launch_after(stack, at_work(stack, root), root)
+    child = launch_after(stack, stack.claim(root), root)
     route(router)
     session = stack.parts.ledger.session(child)
     assert (session.state, session.reason.partition(":")[0]) == ("failed", "dependency-cycle")
@@ -283,7 +252,7 @@ def test_a_task_that_waits_for_a_failed_one_of_another_tree_fails_at_once(stack:
     router = stack.router()
     route(router)
     finish(stack, other, "failed")
-    child = launch_after(stack, at_work(stack, root), other)
+    child = launch_after(stack, stack.claim(root), other)
     route(router)
     assert (
         stack.parts.ledger.session(child).reason == f"dependency-failed: it depends on {other}, which failed"

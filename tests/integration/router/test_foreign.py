@@ -41,7 +41,6 @@ from orchestrator.ids import (
     asker_of,
     child_session_id,
     decision_id,
-    new_claim_id,
     new_message_id,
     reply_id,
 )
@@ -88,33 +87,13 @@ class Family:
 @pytest.fixture
 def family(stack: Stack) -> Family:
     """`lead` has delegated to the external program `partner`, and the router has seen it."""
-    ledger, root = stack.parts.ledger, stack.submit()
+    root = stack.submit()
     stack.router().run_once()
-    run = ledger.runs(root)[0].id
-    lead = ledger.claim(run, new_claim_id(), session_id=root, worker="w")
-    assert lead is not None
-    child = child_session_id(root, "one")
-    letter = stack.parts.message_factory.delegation(
-        sender="lead",
-        recipient="partner",
-        task_id=child,
-        title="Ask outside",
-        description="what is it?",
-        thread=Thread.of(lead.session),
-    )
-    launch = Launch(
-        effect="one",
-        child_id=child,
-        agent="partner",
-        description="what is it?",
-        envelope=letter,
-        correlation=lead.session.correlation,
-        chain=lead.session.chain,
-    )
-    ledger.delegate(lead.claim, launch)
+    lead = stack.claim(root)
+    launch = stack.launch(lead, "partner", title="Ask outside", description="what is it?")
     stack.sent.clear()
     stack.router("two").run_once()
-    return Family(lead, child, letter.message_id)
+    return Family(lead, launch.child_id, launch.envelope.message_id)
 
 
 def say(stack: Stack, family: Family, body: object, message_type: str, priority: str = "high") -> str:
@@ -150,8 +129,7 @@ def test_a_foreign_task_becomes_a_session_with_everything_it_says(stack: Stack) 
         "Count",
         (launch,),
     )
-    held = stack.parts.ledger.claim(session.run, new_claim_id(), session_id=session.id, worker="w")
-    assert held is not None
+    held = stack.claim(session.id)
     assert held.prompt == "count the lines\n\nObjectives:\n- be exact"
 
 
@@ -692,8 +670,7 @@ def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: st
     stack.router().run_once()
     ledger, (session,) = stack.parts.ledger, roots(stack)
     assert stack.redis.zscore("ao:{00}:timers", f"review|{session.id}") is not None
-    held = ledger.claim(session.run, new_claim_id(), session_id=session.id, worker="w")
-    assert held is not None
+    held = stack.claim(session.id)
     if ends == "finished":
         letter = stack.parts.message_factory.completion(
             sender="code-reviewer",
@@ -716,28 +693,8 @@ def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -
     """As one that a program asks for."""
     ledger, root = stack.parts.ledger, stack.submit()
     stack.router().run_once()
-    lead = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
-    assert lead is not None
-    child = child_session_id(root, "review")
-    letter = stack.parts.message_factory.review_request(
-        sender="lead",
-        recipient="code-reviewer",
-        task_id=child,
-        reviewed=root,
-        title="Look",
-        description="at it",
-        thread=Thread.of(lead.session),
-    )
-    launch = Launch(
-        effect="review",
-        child_id=child,
-        agent="code-reviewer",
-        description="at it",
-        envelope=letter,
-        correlation=lead.session.correlation,
-        chain=lead.session.chain,
-    )
-    ledger.delegate(lead.claim, launch)
+    write = stack.parts.message_factory.review_request
+    child = stack.launch(stack.claim(root), "code-reviewer", write=write, reviewed=root).child_id
     stack.router("two").run_once()
     assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
     ledger.stop(child, "enough", force=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.model import Message, TaskCompletion
-from orchestrator.ids import child_session_id, new_claim_id, run_id
-from orchestrator.ledger import Claimed, ItemState, Launch, Outgoing, SessionState
-from orchestrator.messages.factory import Thread
+from orchestrator.ledger import Claimed, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
@@ -27,36 +24,7 @@ def at_work(stack: Stack, agent: str) -> Claimed:
     """A root session of an agent, claimed."""
     root = stack.submit(agent=agent)
     stack.router("first").run_once()
-    held = stack.parts.ledger.claim(run_id(root, 1), new_claim_id(), session_id=root, worker="w")
-    assert held is not None
-    return held
-
-
-def launch(stack: Stack, held: Claimed, write: Callable[..., Outgoing], recipient: str, **body: str) -> str:
-    """What the agent at work launches; the child's session."""
-    session = held.session
-    child = child_session_id(session.id, "one")
-    description = body.pop("description", "do it")
-    envelope = write(
-        sender=session.agent,
-        recipient=recipient,
-        task_id=child,
-        title="a child",
-        description=description,
-        thread=Thread.of(session),
-        **body,
-    )
-    launch = Launch(
-        effect="one",
-        child_id=child,
-        agent=recipient,
-        description=description,
-        envelope=envelope,
-        correlation=session.correlation,
-        chain=session.chain,
-    )
-    stack.parts.ledger.delegate(held.claim, launch)
-    return child
+    return stack.claim(root)
 
 
 def exhaust(stack: Stack, router: Router) -> None:
@@ -79,8 +47,8 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
     """When no reviewer is registered in time."""
     held = at_work(stack, "lead")
     stack.parts.agents.withdraw("code-reviewer")
-    message_factory = stack.parts.message_factory
-    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
+    write = stack.parts.message_factory.review_request
+    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
     exhaust(stack, stack.router("later", jitter=lambda: 0.0))
     assert "no agent 'code-reviewer' is registered" in failed_callback(stack, held, child)
 
@@ -88,9 +56,9 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
 def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack) -> None:
     """By the table a specialist does not escalate to the tech-lead; it is told whom it can ask."""
     held = at_work(stack, "reviewer")
-    child = launch(
-        stack, held, stack.parts.message_factory.escalation, "tech-lead", escalated=held.session.id
-    )
+    child = stack.launch(
+        held, "tech-lead", write=stack.parts.message_factory.escalation, escalated=held.session.id
+    ).child_id
     stack.router("later").run_once()
     assert "ask whoever gave 'reviewer' its task" in failed_callback(stack, held, child)
 
@@ -98,7 +66,7 @@ def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack)
 def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: Stack) -> None:
     """Its signature proves nothing any more, but the ledger knows which entry it wrote itself."""
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer")
+    child = stack.launch(held, "reviewer").child_id
     stack.parts.keyring.registry.revoke(stack.parts.keyring.signer("lead").key_id)
     stack.router("later").run_once()
     assert "key-revoked" in failed_callback(stack, held, child)
@@ -107,7 +75,7 @@ def test_a_launch_whose_key_is_revoked_meanwhile_comes_back_as_a_failure(stack: 
 def test_a_launch_that_is_too_large_to_be_read_comes_back_as_a_failure(stack: Stack) -> None:
     """Nobody parses it, and nobody has to."""
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer", description=HUGE)
+    child = stack.launch(held, "reviewer", description=HUGE).child_id
     assert stack.router("later").run_once().dead == 1
     assert failed_callback(stack, held, child)
 
@@ -116,7 +84,7 @@ def test_a_copy_of_a_launch_cannot_end_its_session(stack: Stack) -> None:
     """Whoever can append to a stream could repeat a task in a form that is refused; the task itself is not."""
     held = at_work(stack, "lead")
     stack.parts.agents.withdraw("reviewer")
-    child = launch(stack, held, stack.parts.message_factory.delegation, "reviewer")
+    child = stack.launch(held, "reviewer").child_id
     (*_, original) = stack.published("task-delegation")
     router = stack.router("later", jitter=lambda: 0.0)
     assert router.run_once().parked == 1
@@ -135,7 +103,7 @@ def test_a_task_that_a_list_forbids_comes_back_as_a_failure(stack: Stack) -> Non
     picky = AgentRecord(name="picky", role="specialist", accepts_from=("reviewer",))
     stack.parts.agents.announce([picky])
     held = at_work(stack, "lead")
-    child = launch(stack, held, stack.parts.message_factory.delegation, "picky")
+    child = stack.launch(held, "picky").child_id
     stack.router("later").run_once()
     assert "add 'lead' to its accepts_from" in failed_callback(stack, held, child)
     assert [letter.rule for letter in stack.dead()] == ["unauthorised"]
@@ -158,8 +126,8 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 ) -> None:
     """In the time that the user's routing table gives it; by default a day."""
     held = at_work(stack, "lead")
-    message_factory = stack.parts.message_factory
-    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
+    write = stack.parts.message_factory.review_request
+    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
     config = tmp_path / "orchestra.toml"
     config.write_text("[routing.review-request]\ntimeout_s = 2\n")
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
@@ -181,8 +149,8 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 def test_a_review_has_a_day_by_default(stack: Stack) -> None:
     """From when it was asked for, by the server's clock."""
     held = at_work(stack, "lead")
-    message_factory = stack.parts.message_factory
-    child = launch(stack, held, message_factory.review_request, "code-reviewer", reviewed=held.session.id)
+    write = stack.parts.message_factory.review_request
+    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
     stack.router("later").run_once()
     due_ms = stack.redis.zscore(keys.timers(0), f"review|{child}")
     assert 0 <= stack.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

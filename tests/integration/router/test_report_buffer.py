@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.envelope.model import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import new_claim_id, new_message_id
+from orchestrator.ids import new_message_id
 from orchestrator.ledger import Committed, Outcome
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
@@ -35,10 +35,7 @@ class AtWork:
         self._stack = stack
         session = stack.submit(seed)
         stack.router().run_once()
-        (run,) = stack.parts.ledger.runs(session)
-        held = stack.parts.ledger.claim(run.id, new_claim_id(), session_id=session, worker="w")
-        assert held is not None
-        self._held = held
+        self._held = stack.claim(session)
 
     def finish(self) -> None:
         """Its worker reports that it is done."""

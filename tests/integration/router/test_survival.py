@@ -21,7 +21,7 @@ from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.envelope.model import Message, Task, TaskDelegation
-from orchestrator.ids import new_claim_id, new_message_id
+from orchestrator.ids import new_message_id
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.streams import StreamId, all_streams, stream_key
 from tests.integration.router.conftest import Stack, until
@@ -62,10 +62,7 @@ class Talk:
         stack.publish(order, "task-delegation")
         stack.router("first").run_once()
         (self.session,) = (root.id for root in stack.parts.ledger.roots(0))
-        run = stack.parts.ledger.runs(self.session)[0].id
-        held = stack.parts.ledger.claim(run, new_claim_id(), session_id=self.session, worker="w")
-        assert held is not None
-        self.held = held
+        self.held = stack.claim(self.session)
 
     def envelopes(self, count: int, prefix: str = "") -> list[bytes]:
         """Messages to the session, signed."""

@@ -18,8 +18,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.validate import check
-from orchestrator.ids import child_session_id, new_claim_id
-from orchestrator.ledger import Claimed, Launch, Outcome, Session, SessionState
+from orchestrator.ledger import Claimed, Outcome, Session, SessionState
 from orchestrator.messages.factory import Thread
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
@@ -59,40 +58,6 @@ def given(stack: Stack, recipient: str = "lead", *, seconds: int = 0) -> Session
     return stack.parts.ledger.roots(0)[0]
 
 
-def claimed(stack: Stack, session: str) -> Claimed:
-    """The run of a session in the hands of a worker."""
-    ledger = stack.parts.ledger
-    held = ledger.claim(ledger.session(session).run, new_claim_id(), session_id=session, worker="w")
-    assert held is not None
-    return held
-
-
-def launched(stack: Stack, parent: Claimed, agent: str, **options: str) -> str:
-    """A child of a running session, whose launch the router has seen."""
-    child = child_session_id(parent.session.id, agent)
-    letter = stack.parts.message_factory.delegation(
-        sender=parent.session.agent,
-        recipient=agent,
-        task_id=child,
-        title="part",
-        description="of it",
-        thread=Thread.of(parent.session),
-    )
-    launch = Launch(
-        effect=agent,
-        child_id=child,
-        agent=agent,
-        description="of it",
-        envelope=letter,
-        correlation=parent.session.correlation,
-        chain=parent.session.chain,
-        **options,  # type: ignore[arg-type]
-    )
-    stack.parts.ledger.delegate(parent.claim, launch)
-    stack.router("launched").run_once()
-    return child
-
-
 def reported(stack: Stack, held: Claimed, status: str = "completed", text: str = "x") -> None:
     """A worker ends its run."""
     message_factory = stack.parts.message_factory
@@ -130,7 +95,7 @@ def test_a_user_ends_what_a_program_asked_for(stack: Stack, how: str) -> None:
 
 def test_a_run_that_was_asked_to_stop_and_lost_its_worker(stack: Stack) -> None:
     session = given(stack)
-    claimed(stack, session.id)
+    stack.claim(session.id)
     with Client(stack.settings) as client:
         assert client.stop(session.id, "enough").outcome == "asked"
     assert heard(stack) == []
@@ -144,10 +109,11 @@ def test_a_run_that_was_asked_to_stop_and_lost_its_worker(stack: Stack) -> None:
 def test_a_session_whose_child_failed_it(stack: Stack) -> None:
     """`on_failure="fail"`: the callback service ends the parent."""
     session = given(stack)
-    lead = claimed(stack, session.id)
-    child = launched(stack, lead, "reviewer", on_failure="fail")
+    lead = stack.claim(session.id)
+    child = stack.launch(lead, "reviewer", options={"on_failure": "fail"}).child_id
+    stack.router("launched").run_once()
     reported(stack, lead)
-    reported(stack, claimed(stack, child), "failed", "no luck")
+    reported(stack, stack.claim(child), "failed", "no luck")
     delivered(stack)
     assert stack.parts.ledger.session(session.id).state is SessionState.FAILED
     assert heard(stack) == [("reaper", f"child {child} failed: no luck")]
@@ -165,8 +131,9 @@ def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(stack: St
     """It hears of both: that it need not go on, and that nobody else does."""
     root = stack.submit()
     stack.router("first").run_once()
-    lead = claimed(stack, root)
-    own = launched(stack, lead, "partner")
+    lead = stack.claim(root)
+    own = stack.launch(lead, "partner").child_id
+    stack.router("launched").run_once()
     about = stack.parts.ledger.session(own)
     task = TaskDelegation(task=Task(task_id="T-2", title="Look", description="at it"))
     data = stack.envelope(
@@ -206,7 +173,7 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
     ledger = stack.parts.ledger
     end: Callable[[], object] = partial(ledger.stop, session.id, "enough")
     if how == "release":
-        claimed(stack, session.id)
+        stack.claim(session.id)
         ledger.stop(session.id, "enough")
         end = partial(ledger.release, ledger.sweep.leases(0)[0])
 
