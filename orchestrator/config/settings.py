@@ -64,6 +64,8 @@ _OTHER_VARIABLES = frozenset(
 KIB = 1024
 MIB = 1024 * KIB
 DAY_S = 86_400
+#: What a budget says of one resource.
+_AMOUNT = r"\s*(requests|tokens|usd)\s*=\s*([0-9]+(\.[0-9]*)?|\.[0-9]+)\s*"
 #: Seconds that the ledger's Redis may take for one command: a loaded server needs so long at times, and none needs longer.
 _LEAST_TIMEOUT_S = 2.0
 _LONGEST_TIMEOUT_S = 30.0
@@ -88,6 +90,10 @@ _split_paths = _split_at(f",{os.pathsep}")
 
 def _from_json(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
+
+
+def _none_word(value: object) -> object:
+    return None if value == "none" else value
 
 
 def _absolute(path: Path) -> Path:
@@ -212,10 +218,10 @@ class Settings(BaseModel):
         description="Seconds that an agent's question may stay open; after that its asker is told that no reply came. "
         "Unset: as long as it takes.",
     )
-    approval_time_limit_s: Seconds | None = Field(
+    approval_time_limit_s: Annotated[Seconds | None, BeforeValidator(_none_word)] = Field(
         2_592_000,
         description="Seconds that an approval may stay open; after that its default counts, which is a no unless the agent "
-        "says otherwise. Unset: as long as it takes.",
+        "says otherwise. `none`: as long as it takes.",
     )
     stop_grace_s: Seconds = Field(
         10, description="Seconds that a running agent or a service is given to stop before it is killed."
@@ -306,7 +312,7 @@ class Settings(BaseModel):
     )
     tree_budget: str | None = Field(
         None,
-        pattern=r"^\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*(,\s*(requests|tokens|usd)\s*=\s*[0-9.]+\s*)*$",
+        pattern=rf"^{_AMOUNT}(,{_AMOUNT})*$",
         description="What a tree may spend on models, unless whoever submits it says otherwise: some of `requests=N`, "
         "`tokens=N` and `usd=N`, separated by commas. Unset: as much as it takes.",
     )
@@ -516,13 +522,13 @@ class Settings(BaseModel):
         env: dict[str, str] = {}
         for name in sorted(self.model_fields_set):
             value = getattr(self, name)
-            if value is None:
+            if value is None and type(self).model_fields[name].default is None:
                 continue
             if isinstance(value, dict):
                 value = json.dumps(value)
             if isinstance(value, tuple):
                 value = json.dumps([str(part) for part in value])
-            env[ENV_PREFIX + name.upper()] = str(value)
+            env[ENV_PREFIX + name.upper()] = "none" if value is None else str(value)
         return env
 
 

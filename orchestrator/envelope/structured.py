@@ -117,7 +117,7 @@ def unpack_body(packed: str, text: str) -> Detailed | None:
         facts = json.loads(packed) if packed else {}
         model = _BODIES.get(facts.get("type", ""))
         body = model.model_validate(facts) if model is not None else None
-    except (ValueError, RecursionError, AttributeError):
+    except (ValueError, RecursionError, AttributeError, TypeError):
         return None
     match body:
         case TaskCompletion():

@@ -62,7 +62,7 @@ class KeyRecord:
         """Whether the operator stands for every fact in here, and the id is the key's own."""
         try:
             signature = b64decode(self.vouch, validate=True)
-        except (Base64Error, ValueError):
+        except (Base64Error, ValueError, TypeError):
             return False
         if not algorithms.verifies(operator, signature, self._octets()):
             return False
@@ -82,7 +82,7 @@ class KeyRecord:
         try:
             facts = json.loads(text)
             record = cls(**{field.name: facts[field.name] for field in fields(cls)})
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             raise KeyringError(f"a key record cannot be read: {problem!r}") from None
         if record.use not in ("sign", "encrypt"):
             raise KeyringError(

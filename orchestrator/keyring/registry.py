@@ -228,4 +228,4 @@ class KeyRegistry:
 
 
 def _text(raw: object) -> str:
-    return raw.decode() if isinstance(raw, bytes) else str(raw)
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw)

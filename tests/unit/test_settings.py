@@ -88,6 +88,7 @@ def test_agents_come_separated_by_commas_or_the_path_separator(
         ({"broker_url": "hunter2@host"}, "setting 'broker_url': not a URL"),
         ({"broker_url": "redis://:hunter2@host/zero"}, "'broker_url': the database 'zero' is not a number"),
         ({"log_level": "loud"}, "'log_level'"),
+        ({"tree_budget": "tokens=1.2.3"}, "'tree_budget'"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -144,7 +145,9 @@ def test_child_processes_get_the_same_settings(monkeypatch: pytest.MonkeyPatch) 
         lease_s=20,
         signatures_required=False,
         data="x y",
+        approval_time_limit_s="none",
     )
+    assert given.approval_time_limit_s is None
     for name, value in given.to_env().items():
         monkeypatch.setenv(name, value)
     assert load_settings() == given

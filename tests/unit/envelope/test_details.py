@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.envelope.bodies import (
     Artifact,
     CriterionResult,
@@ -16,6 +18,7 @@ from orchestrator.envelope.bodies.parts import Attempt, File, FileReference, Met
 from orchestrator.envelope.bodies.progress import Blocker, Recommendation, Step
 from orchestrator.envelope.details import details_of
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.structured import unpack_body
 
 
 def test_a_completion_says_what_was_met_made_and_recommended() -> None:
@@ -126,3 +129,10 @@ def test_a_report_on_the_way_says_how_far_it_is() -> None:
         "- write",
     ):
         assert line in said
+
+
+@pytest.mark.parametrize(
+    "packed", ["", "[", "[]", "5", '{"type": []}', '{"type": "query", "colour": 1}', "[" * 100_000]
+)
+def test_a_packed_part_that_somebody_else_wrote_is_none(packed: str) -> None:
+    assert unpack_body(packed, "text") is None

@@ -88,7 +88,7 @@ def test_a_record_that_nobody_vouches_for_is_refused(
 
 
 @pytest.mark.parametrize(
-    "change", [{"agent": "operator"}, {"created_ms": 0}, {"serial": 99}, {"vouch": "AAAA"}]
+    "change", [{"agent": "operator"}, {"created_ms": 0}, {"serial": 99}, {"vouch": "AAAA"}, {"vouch": 5}]
 )
 def test_any_changed_fact_of_a_record_is_noticed(
     ring: Keyring, redis: redis_py.Redis, store: KeyStore, clock: ManualClock, change: dict[str, object]
@@ -110,7 +110,7 @@ def test_a_good_record_under_another_id_is_refused(
         ring.lookup("key_" + "1" * 32)
 
 
-@pytest.mark.parametrize("garbage", ["", "{}", "null", "[1]", "\x00", '{"serial": "x"}'])
+@pytest.mark.parametrize("garbage", ["", "{}", "null", "[1]", "\x00", '{"serial": "x"}', "[" * 100_000])
 def test_garbage_in_redis_is_refused_and_replaced_by_the_next_registration(
     registry: KeyRegistry, redis: redis_py.Redis, store: KeyStore, garbage: str
 ) -> None:
@@ -121,6 +121,14 @@ def test_garbage_in_redis_is_refused_and_replaced_by_the_next_registration(
         registry.lookup(record.key_id)
     registry.register(record)
     assert registry.lookup(record.key_id) is not None
+
+
+def test_a_field_that_is_no_text_hides_no_other(ring: Keyring, redis: redis_py.Redis) -> None:
+    key_id = ring.signer("lead").key_id
+    redis.hset(keys.public_keys(), b"\xff", redis.hget(keys.public_keys(), key_id))
+    assert ring.lookup("key_" + "0" * 32) is None
+    assert [record.key_id for record in ring.registry.list()] == [key_id]
+    assert [key.key_id for key in ring.registry.signing_keys("lead")] == [key_id]
 
 
 def test_an_old_record_put_back_does_not_undo_a_revocation(
