@@ -132,10 +132,7 @@ class FactsReader:
                 verify(root, self._keys)
             message = decode(octets, limits=self._limits)
             stored = self._opener.stored(message)
-            opened = self._opener.fetch(message)
-            body = opened.body
-            status = body.status if isinstance(body, (StatusUpdate, TaskCompletion)) else ""
-            return _facts(header, task_id_of(opened), status)._replace(body=stored)
+            return facts_of(self._opener.fetch(message))._replace(body=stored)
         except PayloadError as error:
             get_logger().warning("body-not-kept", message=header.message_id, reason=str(error))
         except (SignatureError, KeyringError, InvalidEnvelope, DecryptionError):

@@ -70,7 +70,7 @@ class Mention(NamedTuple):
     received_ms: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Coverage:
     """How much of a stream is in the audit trail."""
 
@@ -97,17 +97,8 @@ class AuditReader:
     """Reads an audit database that others may be writing to."""
 
     def __init__(self, store: AuditStore) -> None:
-        self._store = store
-
-    @property
-    def store(self) -> AuditStore:
-        """The database that is read."""
-        return self._store
-
-    @property
-    def database(self) -> str:
-        """The name of the database among all."""
-        return self._store.id
+        #: The database that is read.
+        self.store = store
 
     def find(self, identifier: str) -> list[MessageRecord]:
         """The messages that an id stands for, oldest first.
@@ -117,11 +108,11 @@ class AuditReader:
         """
         lowered = identifier.lower()
         if _UUID.fullmatch(lowered):
-            return self._store.messages(_M.message_id == lowered) or self._store.messages(
+            return self.store.messages(_M.message_id == lowered) or self.store.messages(
                 _M.correlation_id == lowered
             )
-        launches = self._store.messages(_M.task_id == identifier, _M.type.in_(sorted(LAUNCHES)), limit=1)
-        return self._below(launches[0]) if launches else self._store.messages(_M.task_id == identifier)
+        launches = self.store.messages(_M.task_id == identifier, _M.type.in_(sorted(LAUNCHES)), limit=1)
+        return self._below(launches[0]) if launches else self.store.messages(_M.task_id == identifier)
 
     def launched_by(self, message_id: str) -> list[MessageRecord]:
         """A launch by its message-id, and everything that followed upon it."""
@@ -141,14 +132,14 @@ class AuditReader:
 
     def conversation(self, correlation_id: str, *, limit: int | None = None) -> list[MessageRecord]:
         """The messages of a conversation in the order in which they were published: all, or the first ones."""
-        return self._store.messages(
+        return self.store.messages(
             _M.correlation_id == correlation_id.lower(), order=(_M.published_ms, _M.seq), limit=limit
         )
 
     def count(self, correlation_id: str) -> int:
         """How many messages a conversation has."""
         query = select(func.count()).where(_M.correlation_id == correlation_id.lower())
-        return int(self._store.query(query)[0][0])
+        return int(self.store.query(query)[0][0])
 
     def search(
         self,
@@ -194,7 +185,7 @@ class AuditReader:
             rule=rule,
         )
         phrase = None if text is None else words_of(text)
-        return Search(self._store).page(conditions, phrase, before=before, limit=limit)
+        return Search(self.store).page(conditions, phrase, before=before, limit=limit)
 
     def launches(
         self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof
@@ -211,10 +202,10 @@ class AuditReader:
             _M.type.in_(sorted(LAUNCHES)),
             _M.recipient.not_in(sorted(SYSTEM_AGENTS)),
         )
-        rows = self._store.query(select(_M.parent_id, _M.task_id, _M.message_id).where(*which).distinct())
+        rows = self.store.query(select(_M.parent_id, _M.task_id, _M.message_id).where(*which).distinct())
         if parents.keys() - {row[2] for row in rows} and any(
-            known.kind == TOMBSTONE and not known.fault(proof.keys, self._store.id)
-            for known in self._store.amendments()
+            known.kind == TOMBSTONE and not known.fault(proof.keys, self.store.id)
+            for known in self.store.amendments()
         ):
             return None
         children: dict[str, set[str]] = {}
@@ -223,7 +214,7 @@ class AuditReader:
                 continue
             parent = parents.get(parent_id)
             if parent is not None and child not in parent.children:
-                claims = self._store.messages(
+                claims = self.store.messages(
                     *which, _M.parent_id == parent_id, _M.task_id == child, _M.sender == parent.agent
                 )
                 if not any(not c.dead and not proof.fault(c.xml, c.published_ms) for c in claims):
@@ -240,19 +231,19 @@ class AuditReader:
             .where(_M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD)
             .order_by(_M.seq.desc())
         )
-        return [Mention(*row) for row in self._store.query(asked)]
+        return [Mention(*row) for row in self.store.query(asked)]
 
     def xml(self, mention: Mention) -> bytes:
         """The bytes of a message as they were published."""
-        return bytes(self._store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
+        return bytes(self.store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
 
     def entries(self, mention: Mention) -> list[str]:
         """The entries of its stream in which the same octets were published, its own among them."""
-        return [row[0] for row in self._store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
+        return [row[0] for row in self.store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
 
     def was_refused(self, mention: Mention) -> bool:
         """Whether one of those entries became a dead letter."""
-        return bool(self._store.query(select(_M.seq).where(*self._same_octets(mention), IS_DEAD).limit(1)))
+        return bool(self.store.query(select(_M.seq).where(*self._same_octets(mention), IS_DEAD).limit(1)))
 
     def _same_octets(self, mention: Mention) -> tuple[ColumnElement[bool], ...]:
         other = MESSAGES.alias("o")
@@ -268,29 +259,22 @@ class AuditReader:
 
         What is encrypted stays so. Nothing: the message has none that can be read, or its text was removed.
         """
-        stored = self._store.body(record.body) if record.body else None
-        return stored if stored is not None else body_of(record.xml)
+        stored = self.store.body(record.body)
+        return body_of(record.xml) if stored is None else stored
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
         """How much of each stream that was ever published is written: the audit must miss nothing.
 
         What is written between two of the reads counts as missing: look again before you accuse anybody.
         """
-        audited = self._store.counts()
+        audited = self.store.counts()
         rows = []
         for row in streams.backlog(AUDIT_GROUP, sources):
             written = audited.get(str(row.stream), 0)
             if row.published or written:
                 most = row.published - written - row.pending
-                rows.append(
-                    Coverage(
-                        stream=row.stream,
-                        published=row.published,
-                        audited=written,
-                        pending=row.pending,
-                        unread=min(row.unread, max(0, most)),
-                    )
-                )
+                unread = min(row.unread, max(0, most))
+                rows.append(Coverage(row.stream, row.published, written, row.pending, unread))
         return rows
 
 
@@ -304,13 +288,13 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
     for record in records:
         known = nodes.get(record.message_id) if record.message_id else None
         if known is not None and known.record.sha256 == record.sha256:
-            # A further attempt stands where the first one was made, and says how it went.
+            # A later attempt stands where the first one was made, and says how it went.
             attempt = max(known.record.attempt, record.attempt)
             known.record = replace(known.record, attempt=attempt, dead=record.dead or known.record.dead)
             continue
         node = Node(record)
         order.append(node)
-        if record.message_id:  # whoever uses the id of another's message takes nothing from it
+        if record.message_id:  # a message with the id of another one takes nothing from it
             nodes.setdefault(record.message_id, node)
     roots: list[Node] = []
     above: dict[int, Node] = {}  # by identity: two messages may have one id

@@ -70,7 +70,7 @@ class Conditions:
     @property
     def several(self) -> bool:
         """Whether no single index answers them."""
-        return len(self.facts) + (self.rule is not None or bool(self.dead)) > 1 or bool(self.dead)
+        return len(self.facts) > 1 or bool(self.dead)
 
     def ways(self) -> Iterator[list[ColumnElement[bool]]]:
         """The conditions that one index answers together, for each index."""
@@ -218,8 +218,7 @@ class Search:
             yield from (records[seq] for seq in page if seq in records)
 
     def _says(self, record: MessageRecord, phrase: Sequence[str]) -> bool:
-        stored = self._store.body(record.body) if record.body else None
-        return has_words(text_of(record.xml, stored or b""), phrase)
+        return has_words(text_of(record.xml, self._store.body(record.body) or b""), phrase)
 
     def _find(self, phrase: Sequence[str], below: int, most: int, *, above: int = 0) -> list[int]:
         with self._store.database.read() as db:

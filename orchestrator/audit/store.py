@@ -264,7 +264,9 @@ class AuditStore:
         return dict(counts)
 
     def body(self, sha256: str) -> bytes | None:
-        """A stored body as it was published; None: the trail does not have it."""
+        """A stored body as it was published; None: the trail does not have it, or there is none ('')."""
+        if not sha256:
+            return None
         rows = self.query(select(BODIES.c.content).where(BODIES.c.sha256 == sha256))
         return bodies.body_of(bytes(rows[0][0])) if rows else None
 

@@ -36,7 +36,6 @@ from orchestrator.streams import (
     RedisStreams,
     StreamId,
 )
-from orchestrator.streams.consumer import GONE_MS
 
 #: Entries that one read takes from one stream: after an outage a commit costs more than all else in it.
 BATCH: Final = 500
@@ -99,7 +98,7 @@ class AuditWriter:
         self._held: list[Entry] = []
         #: Whether there was more to index when there was nothing else to do.
         self._to_index = False
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
         streams.ensure_groups(GROUPS, sources)
         streams.ensure_groups([AUDIT_GROUP], ledgers)
@@ -188,8 +187,8 @@ class AuditWriter:
 
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""
-        self._say_once("audit-changed", self._store.changed)
-        self._say_once("audit-not-signed", self._store.unsigned)
+        self._log_once("audit-changed", self._store.changed)
+        self._log_once("audit-not-signed", self._store.unsigned)
         if self._store.changed:
             return
         # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
@@ -206,14 +205,10 @@ class AuditWriter:
         try:
             self._kept.keep(head)
         except AuditError as error:
-            self._say_once("audit-head-not-kept", str(error))
+            self._log_once("audit-head-not-kept", str(error))
         self._next_keep = time.monotonic() + _KEEP_EVERY_S
 
-    def tidy(self, *, gone_ms: int = GONE_MS) -> int:
-        """Forget writers that were silent for so long and hold nothing; how many, counted for each stream."""
-        return self._consumer.tidy(gone_ms=gone_ms)
-
-    def _say_once(self, event: str, reason: str) -> None:
-        if reason and event not in self._said:
-            self._said.add(event)
+    def _log_once(self, event: str, reason: str) -> None:
+        if reason and event not in self._logged:
+            self._logged.add(event)
             get_logger().error(event, database=self._store.name, reason=reason)

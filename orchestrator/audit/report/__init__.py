@@ -3,25 +3,6 @@
 from __future__ import annotations
 
 from orchestrator.audit.report.make import make_report
-from orchestrator.audit.report.model import (
-    AgentRow,
-    Bucket,
-    CallbackRow,
-    CostRow,
-    FailureRow,
-    HopRow,
-    Report,
-    Unit,
-)
+from orchestrator.audit.report.model import Report, Unit
 
-__all__ = [
-    "AgentRow",
-    "Bucket",
-    "CallbackRow",
-    "CostRow",
-    "FailureRow",
-    "HopRow",
-    "Report",
-    "Unit",
-    "make_report",
-]
+__all__ = ["Report", "Unit", "make_report"]

@@ -86,7 +86,7 @@ class LedgerFigures:
                         self._take(change)
             progress(number, total)
         for start, counts in self._costs_at.items():
-            self._timeline.setdefault(start, Bucket(start_ms=start)).cost = _cost(counts)
+            self._bucket(start).cost = _cost(counts)
 
     @property
     def hops(self) -> list[HopRow]:

@@ -15,6 +15,8 @@ from orchestrator.errors import InputError
 _MOST: Final = 10_000
 #: Hours up to which a time is divided by hours where nobody says how.
 _HOURS: Final = 72
+#: Steps before the transitions are read.
+_STEPS: Final = 6
 
 #: Told what is being done, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], object]
@@ -39,75 +41,52 @@ def make_report(
         InputError: the time has too many hours.
         AuditError: the database cannot be read.
     """
-    period = Period(since_ms, until_ms)
     timeline: dict[int, Bucket] = {}
-    steps: list[str] = []
+    done = 0
 
     def doing(what: str) -> None:
-        steps.append(what)
-        progress(what, len(steps), _STEPS)
+        nonlocal done
+        done += 1
+        progress(what, done, _STEPS)
 
     with store.database.snapshot():
+        period = Period(since_ms, until_ms)
         figures = MessageFigures(store, period)
         doing("looking for the first and the last message")
         first_ms, last_ms = figures.span()
-        by = by or _unit(first_ms, last_ms)
+        lasted_ms = 0 if first_ms is None or last_ms is None else last_ms - first_ms
+        by = by or ("hour" if lasted_ms <= _HOURS * UNIT_MS["hour"] else "day")
         unit_ms = UNIT_MS[by]
-        if first_ms is not None and last_ms is not None and (last_ms - first_ms) // unit_ms > _MOST:
-            number = (last_ms - first_ms) // unit_ms
+        if (number := lasted_ms // unit_ms) > _MOST:
             raise InputError(
                 f"a time of {number} {by}s is too long for a report; choose --by day, or --since and --until"
             )
+        report = Report(
+            database=store.name,
+            made_ms=made_ms,
+            since_ms=since_ms,
+            until_ms=until_ms,
+            by=by,
+            first_ms=first_ms,
+            last_ms=last_ms,
+        )
         doing("counting messages")
-        counts = figures.counts(timeline, unit_ms)
+        figures.count(report, timeline, unit_ms)
         doing("counting dead letters")
-        dead, failures = figures.dead(timeline, unit_ms), figures.failures()
+        report.dead, report.failures = figures.dead(timeline, unit_ms), figures.failures()
         doing("counting conversations")
-        conversations, longest = figures.conversations(), figures.longest_conversation()
+        report.conversations = figures.conversations()
+        report.longest_conversation = figures.longest_conversation()
         doing("looking at agents")
-        agents, other_agents = figures.agents()
+        report.agents, report.other_agents = figures.agents()
         doing("measuring hops")
         message_hops = figures.hops()
         ledger = LedgerFigures(store, timeline, unit_ms)
         ledger.read(period, lambda done, whole: progress("reading what the ledger changed", done, whole))
-    callbacks, costs = ledger.callbacks, ledger.costs
-    return Report(
-        database=store.name,
-        made_ms=made_ms,
-        since_ms=since_ms,
-        until_ms=until_ms,
-        by=by,
-        entries=counts.entries,
-        messages=counts.messages,
-        retries=counts.entries - counts.messages,
-        retried=counts.retried,
-        attempts=counts.attempts,
-        dead=dead,
-        conversations=conversations,
-        first_ms=first_ms,
-        last_ms=last_ms,
-        bytes=counts.bytes,
-        by_type=dict(counts.by_type.most_common()),
-        by_priority=dict(counts.by_priority.most_common()),
-        agents=agents,
-        other_agents=other_agents,
-        failures=failures,
-        hops=(*ledger.hops, *message_hops),
-        sessions=dict(ledger.sessions),
-        runs_retried=ledger.runs_retried,
-        callbacks=all_callbacks(callbacks),
-        callbacks_by_agent=callbacks,
-        spent=added(*(row.cost for row in costs)),
-        spent_by_agent=costs,
-        timeline=tuple(timeline[start] for start in sorted(timeline)),
-        longest_conversation=longest,
-    )
-
-
-#: Steps before the transitions are read.
-_STEPS: Final = 6
-
-
-def _unit(first_ms: int | None, last_ms: int | None) -> Unit:
-    span = 0 if first_ms is None or last_ms is None else last_ms - first_ms
-    return "hour" if span <= _HOURS * UNIT_MS["hour"] else "day"
+    report.hops = (*ledger.hops, *message_hops)
+    report.sessions, report.runs_retried = dict(ledger.sessions), ledger.runs_retried
+    report.callbacks_by_agent, report.spent_by_agent = ledger.callbacks, ledger.costs
+    report.callbacks = all_callbacks(report.callbacks_by_agent)
+    report.spent = added(*(row.cost for row in report.spent_by_agent))
+    report.timeline = tuple(timeline[start] for start in sorted(timeline))
+    return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -21,7 +21,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from orchestrator.audit.report.model import AgentRow, Bucket, FailureRow, HopRow, Percentiles
+from orchestrator.audit.report.model import AgentRow, Bucket, FailureRow, HopRow, Percentiles, Report
 from orchestrator.audit.report.percentiles import percentiles
 from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import AuditStore
@@ -58,21 +58,6 @@ class Period:
         return since if self.until_ms is None else [*since, column < self.until_ms]
 
 
-@dataclass
-class Counts:
-    """What one walk over the messages counts."""
-
-    entries: int = 0
-    messages: int = 0
-    retried: int = 0
-    bytes: int = 0
-    attempts: int = 0
-    first_ms: int | None = None
-    last_ms: int | None = None
-    by_type: Counter[str] = field(default_factory=Counter)
-    by_priority: Counter[str] = field(default_factory=Counter)
-
-
 class MessageFigures:
     """The figures of a time. Each method is one walk over a table, or over an index of it."""
 
@@ -88,37 +73,29 @@ class MessageFigures:
         first, last = self._store.query(query)[0]
         return first, last
 
-    def counts(self, timeline: dict[int, Bucket], unit_ms: int) -> Counts:
-        """The sums, and those of each bucket."""
+    def count(self, report: Report, timeline: dict[int, Bucket], unit_ms: int) -> None:
+        """Count messages into the report and into the buckets of its timeline."""
         start = _start(unit_ms)
         firsts = func.sum(case((_M.attempt == 1, 1), else_=0))
         seconds = func.sum(case((_M.attempt == 2, 1), else_=0))
-        query = select(
-            start,
-            _M.type,
-            _M.priority,
-            func.count(),
-            firsts,
-            seconds,
-            func.sum(func.length(_M.xml)),
-            func.max(_M.attempt),
-        )
-        counts = Counts()
-        for begin, kind, priority, entries, first, second, size, most in self._store.each(
-            query.where(*self._within).group_by(start, _M.type, _M.priority)
-        ):
-            messages, entries = int(first), int(entries)
-            counts.entries += entries
-            counts.messages += messages
-            counts.retried += int(second)
-            counts.bytes += int(size)
-            counts.attempts = max(counts.attempts, most)
-            counts.by_type[kind] += messages
-            counts.by_priority[priority] += messages
-            bucket = timeline.setdefault(int(begin), Bucket(start_ms=int(begin)))
+        size, most = func.sum(func.length(_M.xml)), func.max(_M.attempt)
+        query = select(start, _M.type, _M.priority, func.count(), firsts, seconds, size, most)
+        by_type, by_priority = Counter[str](), Counter[str]()
+        for row in self._store.each(query.where(*self._within).group_by(start, _M.type, _M.priority)):
+            begin, kind, priority = int(row[0]), row[1], row[2]
+            entries, messages, retried, octets = map(int, row[3:7])
+            report.entries += entries
+            report.messages += messages
+            report.retries += entries - messages
+            report.retried += retried
+            report.bytes += octets
+            report.attempts = max(report.attempts, row[7])
+            by_type[kind] += messages
+            by_priority[priority] += messages
+            bucket = timeline.setdefault(begin, Bucket(start_ms=begin))
             bucket.messages += messages
             bucket.retries += entries - messages
-        return counts
+        report.by_type, report.by_priority = dict(by_type.most_common()), dict(by_priority.most_common())
 
     def conversations(self) -> int:
         """How many conversations the messages belong to."""

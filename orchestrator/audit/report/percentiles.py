@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import ceil
 from typing import Any, Final
 
 from sqlalchemy import Select, case, func, or_, select
@@ -73,7 +72,7 @@ class Histogram:
 
 
 def _rank(total: int, percent: int) -> int:
-    return ceil(total * percent / 100)
+    return (total * percent + 99) // 100
 
 
 def _percentiles(total: int, values: list[int]) -> Percentiles:

@@ -386,12 +386,12 @@ def test_writers_that_are_gone_are_forgotten_once_they_hold_nothing(
 
     deadline = time.monotonic() + 60
     while b"idle" in names(keys.dead(0)):
-        one.tidy(gone_ms=1)
+        one._consumer.tidy(gone_ms=1)
         assert time.monotonic() < deadline
     assert b"holding" in names(stream_key(MESSAGES))
     while b"holding" in names(stream_key(MESSAGES)):
         one.run_once()
-        one.tidy(gone_ms=1)
+        one._consumer.tidy(gone_ms=1)
         assert time.monotonic() < deadline
 
 
