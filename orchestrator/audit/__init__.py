@@ -1,4 +1,4 @@
-"""The audit trail: everything said, in a database that can be searched and checked for tampering."""
+"""The audit trail: every published message, in a database that can be searched and checked for tampering."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Amendments: what the operator took out of the trail, signed, so that the chain holds around it.
 
-A *tombstone* stands for the oldest rows of a table, which were removed. A *redaction* stands for the text of one
-message, which was removed while its row and its facts stay.
+A *tombstone* takes the place of the oldest rows of a table. A *redaction* takes the place of the text of one message,
+whose row and facts stay.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The engine below the audit trail: SQLite in one file, or PostgreSQL at a URL; opened, migrated, locked, read.
 
-One transaction writes at a time, whoever's it is: SQLite locks its file, PostgreSQL an advisory lock.
+One transaction of all processes writes at a time: SQLite locks its file, PostgreSQL an advisory lock.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Database:
         self.engine.dispose()
 
     def forget_removed(self) -> None:
-        """Let a SQLite file keep nothing of what was removed; PostgreSQL does so when it vacuums the table."""
+        """Let a SQLite file keep nothing of what was removed; PostgreSQL forgets it when it vacuums the table."""
         if self.path is None:
             return
         with self.engine.connect() as db:
@@ -157,7 +157,7 @@ class Database:
                 db.execute("PRAGMA journal_mode = WAL")
                 # What is acknowledged to Redis is on the disk, even if the machine loses its power.
                 db.execute("PRAGMA synchronous = FULL")
-                # What is redacted leaves no trace in a page that is free now, nor in one that the index of words frees.
+                # What is redacted leaves no trace in free pages, nor in those that the index of words frees.
                 db.execute("PRAGMA secure_delete = ON")
             return db
 

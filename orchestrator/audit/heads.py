@@ -1,6 +1,6 @@
 """Signed heads: how far the tables of an audit database have come, in the operator's words.
 
-The chain shows a change to whoever knows where it must end. A head says that, and nobody changes it without the key.
+The chain shows a change if one knows where it must end. A head states that, and needs the operator's key.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class HeadSigner:
     def believe(self, head: Head | None, database: str) -> None:
         """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it.
 
-        Of several the one that says most counts.
+        Of several heads the one that covers the most rows counts.
         """
         if head is None or head.database != database or head.fault(self._keys):
             return

@@ -1,6 +1,6 @@
 """The newest signed head of each audit database, kept in a folder beside the keys: outside of the database and of Redis.
 
-Whoever puts the database and Redis back to an older state, with the heads of that time, does not reach this folder.
+Putting the database and Redis back to an older state, with the heads of that time, does not change this folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KeptHeads:
         return head
 
     def keep(self, head: Head) -> None:
-        """Keep a head, unless one that says more is here.
+        """Keep a head, unless the kept one covers more rows.
 
         Raises:
             AuditError: the folder cannot be written to, or what is here cannot be read.

@@ -20,10 +20,10 @@ def sequence_diagram(records: Sequence[MessageRecord]) -> str:
             names.setdefault(name or "unknown", f"p{len(names)}")
             for name in (record.sender, record.recipient)
         )
-        said = record.type + (f" [{record.task_id}]" if record.task_id else "")
+        what = record.type + (f" [{record.task_id}]" if record.task_id else "")
         again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
         arrow = "--x" if record.dead else "->>"
-        lines.append(f"    {sender}{arrow}{recipient}: {_plain(record.published)} {_plain(said + again)}")
+        lines.append(f"    {sender}{arrow}{recipient}: {_plain(record.published)} {_plain(what + again)}")
         if record.dead:
             lines.append(f"    Note over {sender},{recipient}: dead: {_plain(record.dead)}")
     participants = [f"    participant {short} as {_plain(name)}" for name, short in names.items()]

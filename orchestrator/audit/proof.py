@@ -1,4 +1,4 @@
-"""Whether the sender of a message in the trail has said it, by the keys as they were when it was published."""
+"""Whether the sender of a message in the trail signed it, by the keys as they were when it was published."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Proof:
     limits: ParseLimits = DEFAULT_LIMITS
 
     def fault(self, xml: bytes, published_ms: int) -> str:
-        """The rule that the message breaks: of signatures, or of its form; empty: its sender has said it."""
+        """The rule that the message breaks: of signatures, or of its form; empty: its sender vouches for it."""
         try:
             root, _ = parse(xml, self.limits)
             verify(root, KeysAt(self.keys, published_ms))

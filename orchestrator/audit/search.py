@@ -128,8 +128,8 @@ class Search:
     ) -> Iterator[MessageRecord]:
         """Both: by the rarer of them, or one after the other until the page is full."""
         few = self._few(conditions, _READ)
-        if few is None and (said := self._few_saying(conditions, phrase)) is not None:
-            return self._records(self._sorted(said, conditions, before))
+        if few is None and (saying := self._few_saying(conditions, phrase)) is not None:
+            return self._records(self._sorted(saying, conditions, before))
         if few is None:
             return self._walk(conditions, phrase, before)
         records = self._records(self._sorted(few, conditions, before))
@@ -145,9 +145,9 @@ class Search:
             numbers = [row[0] for row in self._store.query(query.where(*where).limit(size))]
             if not numbers:
                 return
-            said = set(self._find(phrase, max(numbers) + 1, _ALL, above=min(numbers) - 1))
-            for record in self._records([seq for seq in numbers if seq in said or seq > indexed]):
-                if record.seq in said or self._says(record, phrase):
+            saying = set(self._find(phrase, max(numbers) + 1, _ALL, above=min(numbers) - 1))
+            for record in self._records([seq for seq in numbers if seq in saying or seq > indexed]):
+                if record.seq in saying or self._says(record, phrase):
                     yield record
             before, size = numbers[-1], min(2 * size, _CHUNK)
 

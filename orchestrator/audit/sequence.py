@@ -85,18 +85,18 @@ def _draw(svg: etree._Element, record: MessageRecord, ends: tuple[int, int], y: 
     group = _add(svg, "g", class_="dead" if record.dead else "message")
     start, end = ends
     again = f", attempt {record.attempt}" if record.attempt > 1 else ""
-    said = f"{record.type}{f' {record.status}' if record.status else ''}{again}"
+    what = f"{record.type}{f' {record.status}' if record.status else ''}{again}"
     facts = (
         record.published,
         f"{record.sender} → {record.recipient}",
-        said,
+        what,
         record.task_id,
         record.message_id,
         record.dead,
     )
     _add(group, "title", text=" · ".join(fact for fact in facts if fact))
     _add(group, "text", class_="time", x=8, y=y + 4, text=isoformat(record.published_ms)[11:23])
-    label = f"✕ {record.type}: {record.dead.partition(':')[0]}" if record.dead else said
+    label = f"✕ {record.type}: {record.dead.partition(':')[0]}" if record.dead else what
     middle = (start + end) // 2 if start != end else start + 46
     text = _add(group, "text", class_="label", x=middle, y=y - 6, text=_short(label, _LABEL))
     text.set("text-anchor", "middle" if start != end else "start")

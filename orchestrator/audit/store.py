@@ -213,9 +213,9 @@ class AuditStore:
             query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
             texts, size, last = [], 0, start
             for seq, xml, content in db.execute(query):
-                said = text_of(bytes(xml), bodies.body_of(bytes(content)) if content else b"")
-                texts.append((seq, said))
-                last, size = seq, size + len(said)
+                content_text = text_of(bytes(xml), bodies.body_of(bytes(content)) if content else b"")
+                texts.append((seq, content_text))
+                last, size = seq, size + len(content_text)
                 if size > _TEXT_AT_ONCE:
                     break
             words.index(db, texts)
@@ -286,7 +286,7 @@ class AuditStore:
         return rows[0][0] if rows else None
 
     def amendments(self) -> list[Amendment]:
-        """What is said to have been taken out, unchecked."""
+        """What the operator removed by its signed word, unchecked."""
         with self.database.read() as db:
             return read_amendments(db)
 

@@ -90,7 +90,7 @@ def load(source: Path, store: AuditStore) -> int:
 
 def _check_id(db: Connection, source: Path) -> None:
     if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
-        raise AuditError(source, "it does not name its database", "export it anew")
+        raise AuditError(source, "it does not name its database", "export it again")
 
 
 def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -130,12 +130,12 @@ def _lines(source: Path) -> Iterator[dict[str, Any]]:
                     whole = True
                     break
                 if tables.get(values.get("table")) != values.keys() - {"table"}:
-                    raise AuditError(source, "a line of it is not a row of the trail", "export it anew")
+                    raise AuditError(source, "a line of it is not a row of the trail", "export it again")
                 yield values
     except (OSError, ValueError, zstandard.ZstdError) as error:
         raise AuditError(source, str(error), "name a file that `orchestra audit export` wrote") from error
     if not whole:
-        raise AuditError(source, "its end is missing", "export it anew")
+        raise AuditError(source, "its end is missing", "export it again")
 
 
 def _split(packed: Any) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry) -> Step:
-        """The step that an entry of a stream of transitions stands for."""
+        """The step in an entry of a stream of transitions."""
         return cls(entry.id, *next(iter(entry.extra.items()), ("", "")))
 
 

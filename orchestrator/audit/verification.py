@@ -44,7 +44,7 @@ class Break:
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """A message that was not refused although nobody is known to have said it."""
+    """A message that was not refused although no signature holds for it."""
 
     seq: int
     #: Its stream and the id of its entry.

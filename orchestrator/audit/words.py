@@ -20,7 +20,7 @@ from orchestrator.audit import bulk
 _WORD: Final = re.compile(r"[^\W_]+")
 #: What becomes of each character of ASCII: a letter small, a digit itself, anything else a blank.
 _ASCII: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
-#: Octets up to which a word is told from another: PostgreSQL's are shorter than 2 KiB.
+#: Characters by which words differ: PostgreSQL's are shorter than 2 KiB.
 _LONGEST: Final = 200
 #: Words of a row, and those that it shares with the one before: PostgreSQL knows 16,383 places.
 _STEP: Final = 10_000
@@ -34,16 +34,16 @@ _PLACES: Final = [str(number) for number in range(1, _STEP + _SHARED + 1)]
 _PARTS: Final = 1 << 10
 
 
-def words_of(said: str) -> list[str]:
+def words_of(content: str) -> list[str]:
     """The words of a text, in order, in lower case."""
     # The first way gives the same as the second one in a quarter of its time.
-    words = said.translate(_ASCII).split() if said.isascii() else _WORD.findall(said.casefold())
+    words = content.translate(_ASCII).split() if content.isascii() else _WORD.findall(content.casefold())
     return [word[:_LONGEST] for word in words] if len(max(words, key=len, default="")) > _LONGEST else words
 
 
-def has_words(said: str, phrase: Sequence[str]) -> bool:
+def has_words(content: str, phrase: Sequence[str]) -> bool:
     """Whether the words follow each other in a text."""
-    return f" {' '.join(phrase)} " in f" {' '.join(words_of(said))} "
+    return f" {' '.join(phrase)} " in f" {' '.join(words_of(content))} "
 
 
 def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
@@ -52,8 +52,8 @@ def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
         return
     rows = (
         (seq * _PARTS + part, words)
-        for seq, said in texts
-        for part, words in enumerate(_parts(words_of(said)))
+        for seq, content in texts
+        for part, words in enumerate(_parts(words_of(content)))
     )
     if db.dialect.name == "sqlite":
         spelt = [(number, " ".join(words)) for number, words in rows]
@@ -77,7 +77,7 @@ def forget(db: Connection, first: int, final: int) -> None:
 
 
 def erase(db: Connection) -> None:
-    """Let SQLite keep no trace of words that were removed; PostgreSQL does so when it vacuums the table."""
+    """Let SQLite keep no trace of words that were removed; PostgreSQL removes them when it vacuums the table."""
     if db.dialect.name == "sqlite":
         db.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
@@ -103,7 +103,7 @@ def find(db: Connection, phrase: Sequence[str], *, below: int, most: int, above:
     if not sqlite and not above and not _is_frequent(db, condition, values):
         # PostgreSQL guesses that rare words are frequent ones, and would look through the whole table for them.
         source = (
-            f"(WITH said AS MATERIALIZED (SELECT rowid FROM message_words WHERE {condition}) TABLE said) s"  # noqa: S608
+            f"(WITH found AS MATERIALIZED (SELECT rowid FROM message_words WHERE {condition}) TABLE found) f"  # noqa: S608
         )
         where = ""
     bounds = "rowid >= :above AND rowid < :below ORDER BY rowid DESC LIMIT :most"

@@ -120,7 +120,7 @@ class AuditWriter:
     def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] | None = None) -> int:
         """One round: what was left over, then what is new; how many records were written.
 
-        ``linger`` lets further messages come before the first ones are written.
+        ``linger`` lets more messages come before the first ones are written.
 
         Raises:
             AuditError: the database cannot be written to; what was read is held for the next round.

@@ -24,7 +24,7 @@ def coming(client: redis.Redis, places: Collection[Place]) -> set[Place]:
 
     An entry of which nobody can tell is one of them: of streams that are damaged or not there others speak.
     """
-    # The groups first: an entry that moves on meanwhile is at worst taken for one that has not.
+    # The groups first: an entry that moves on meanwhile at worst counts as not handled yet.
     read = {stream: _last_read(client, stream) for stream in {stream for stream, _ in places}}
     pipeline = client.pipeline(transaction=False)
     for stream, entry in places:

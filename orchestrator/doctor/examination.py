@@ -111,7 +111,7 @@ class Doctor:
         )
 
     def repair(self, diagnosis: Diagnosis) -> None:
-        """Put right what an examination found broken, as far as the ledger knows how; harmless to repeat."""
+        """Fix what an examination found broken, as far as the ledger knows how; harmless to repeat."""
         repair.repair(self._parts, diagnosis.findings)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
@@ -129,7 +129,7 @@ class Doctor:
         return snapshot.session, blockers.of_session(snapshot, self._terms.within(snapshot)), found
 
     def held_up_by(self, session_id: str) -> list[Step]:
-        """The way from a session, which is left out, down to the one that holds everything up.
+        """The way from a session, which is left out, down to the session that everything waits for.
 
         Of several that are waited for at once, it follows the one that is least likely to end by itself, and of
         those the one in which nothing has happened for longest.
@@ -299,7 +299,7 @@ class Doctor:
                 Severity.WARNING,
                 "audit-split",
                 "",
-                f"{others} other audit databases hold a part of what was said: a launch that this one lacks "
+                f"{others} other audit databases hold a part of the trail: a launch that this one lacks "
                 "may be in them; run the audit writers of one stack on one database",
             )
         else:  # what became of a message is in this database

@@ -70,8 +70,8 @@ def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
 
 def _root(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
-    over = s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy)
-    if s.root != s.id or not over or "results" in snapshot.indexed:
+    ended = s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy)
+    if s.root != s.id or not ended or "results" in snapshot.indexed:
         return
     if not snapshot.settled:
         yield snapshot.broken(
@@ -96,14 +96,14 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
             booked[group, "launched"] += 1
             if item.state in {ItemState.OWED, ItemState.DELIVERED, ItemState.DEAD}:
                 booked[group, item.state.value] += 1
-    said = snapshot.groups
-    for group, what in sorted(booked.keys() | said.keys()):
-        if said.get((group, what), 0) != booked[group, what]:
+    counters = snapshot.groups
+    for group, what in sorted(booked.keys() | counters.keys()):
+        if counters.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
             yield snapshot.broken(
                 "counters",
                 f"{group}:{what}",
-                f"says {said.get((group, what), 0)} callbacks {of} are {what}; "
+                f"says {counters.get((group, what), 0)} callbacks {of} are {what}; "
                 f"its records hold {booked[group, what]}",
             )
 

@@ -17,7 +17,7 @@ from orchestrator.policy.budget import RESOURCES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
-#: What :func:`mend` puts right.
+#: What :func:`fix` fixes.
 RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "call-left"})
 #: Looks at the runs at work until none has begun in between.
 _LOOKS: Final = 20
@@ -36,8 +36,8 @@ def found(ledger: Ledger) -> Iterator[Problem]:
     yield from _calls(ledger)
 
 
-def mend(ledger: Ledger, findings: Iterable[Problem]) -> None:
-    """Put right what these findings name; what has changed meanwhile is left alone.
+def fix(ledger: Ledger, findings: Iterable[Problem]) -> None:
+    """Fix what these findings name; what has changed meanwhile is left alone.
 
     Raises:
         redis.RedisError: Redis does not answer.

@@ -94,7 +94,7 @@ class TakenMessages:
     # --- who is suspected -------------------------------------------------------------------
 
     def _suspects(self) -> Iterator[_Suspect]:
-        """Messages without the mark of one that was acted upon, which no router will come across any more."""
+        """Messages without the mark of a handled one, which no router will read any more."""
         mentions = self._audit.latest(since_ms=self._since_ms, limit=MOST)
         # A launch of ours leaves its session pending, of which its own rule speaks.
         compared = [m for m in mentions if not (m.type in LAUNCHES and is_session_id(m.task_id))]
@@ -120,7 +120,7 @@ class TakenMessages:
     def _is_without_trace(self, suspect: _Suspect) -> bool:
         mention, stream = suspect.mention, suspect.stream
         xml = self._audit.xml(mention)
-        if not xml:  # redacted: what it said can no longer be compared
+        if not xml:  # redacted: its octets can no longer be compared
             return False
         if (mention.stream, hashlib.sha256(xml).hexdigest()) in self._dead:
             return False
@@ -158,7 +158,7 @@ class TakenMessages:
                 found.setdefault((one.mention.stream, one.mention.sender, one.mention.message_id), one)
         return list(found.values())
 
-    # --- what is said -----------------------------------------------------------------------
+    # --- findings -----------------------------------------------------------------------
 
     def _doubts(self, suspects: Sequence[_Suspect]) -> dict[_Suspect, str]:
         """Those whose traces may be gone for another reason, and that reason."""
@@ -195,7 +195,7 @@ class TakenMessages:
         return Problem(severity, "message-taken", mention.message_id, what + again, session=session)
 
     def _severity(self, suspect: _Suspect) -> Severity:
-        """A break where the message itself is the effect: a program has said it, or has yet to read it."""
+        """A break where the message itself is the effect: a program sent it, or has yet to read it."""
         names = (suspect.mention.sender, suspect.mention.recipient)
         records = [self._parts.agents.get(name) for name in names]
         external = any(record is not None and record.external for record in records)

@@ -1,4 +1,4 @@
-"""What the ledger still knows is put right; what it does not is left as it is, and named by the next examination."""
+"""Fixes what the ledger still knows; the rest stays as it is, and the next examination names it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.leftovers import mend
+from orchestrator.doctor.leftovers import fix
 from orchestrator.ids import child_of
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
@@ -36,13 +36,13 @@ _log = get_logger()
 
 
 def repair(parts: Container, findings: Iterable[Problem]) -> None:
-    """Put right what these findings name, as far as the ledger knows how; harmless to repeat.
+    """Fix what these findings name, as far as the ledger knows how; harmless to repeat.
 
     Raises:
         redis.RedisError, OSError: Redis is away.
     """
     findings = list(findings)
-    mend(parts.ledger, findings)
+    fix(parts.ledger, findings)
     by_session: dict[str, list[Problem]] = defaultdict(list)
     for finding in findings:
         if finding.severity is Severity.BREAK and finding.session:

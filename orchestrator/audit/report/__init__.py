@@ -1,4 +1,4 @@
-"""Reports on the audit trail: what was said, refused, answered, promised and spent in a time."""
+"""Reports on the audit trail: messages, refusals, answers, callbacks and costs of a time."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def _over_time(
 
 
 def _shown(names: Sequence[str], width: int) -> list[str]:
-    """Names as labels, made visible, short enough for a chart and told from each other."""
+    """Names as labels, made visible, short enough for a chart and different from each other."""
     most = 30 if width > _PHONE else 20
     found: list[str] = []
     for name in names:

@@ -73,7 +73,7 @@ class LedgerFigures:
         self._costs_at: dict[int, list[int]] = {}
 
     def read(self, period: Period, progress: Callable[[int, int], object]) -> None:
-        """Walk over the transitions of a time; ``progress`` is told how many rows are done, of how many."""
+        """Walk over the transitions of a time; ``progress`` gets how many rows are done, of how many."""
         since, until = period.since_ms, period.until_ms
         conditions = [] if since is None else [_T.last_ms >= since]
         conditions += [] if until is None else [_T.first_ms < until]

@@ -18,7 +18,7 @@ _HOURS: Final = 72
 #: Steps before the transitions are read.
 _STEPS: Final = 6
 
-#: Told what is being done, how much of it is done, and how much there is.
+#: Called with the present step, how much of it is done, and how much there is.
 Progress = Callable[[str, int, int], object]
 
 
