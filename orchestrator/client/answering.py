@@ -63,4 +63,4 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
         return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
     if fault := authenticity.answer_fault(about, text, whole, attached, body):
         raise NotGenuine(session, about.agent, fault)
-    return ledger.wholes.read(whole) if whole else text
+    return ledger.large_texts.read(whole) if whole else text

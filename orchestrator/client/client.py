@@ -49,7 +49,7 @@ from orchestrator.errors import (
     ServerUnavailable,
     UnknownAgent,
 )
-from orchestrator.ids import asker_of, item_id, session_of_approval
+from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
 from orchestrator.ledger import Run, Session, SessionState, StopVerdict, Submitted
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.ledger.sealing import Opened
@@ -634,7 +634,7 @@ class Client:
                 fault := authenticity.answer_fault(about, text, whole, attached, body)
             ):
                 raise NotGenuine(session, about.agent, fault)
-            return self._ledger.wholes.read(ref)
+            return self._ledger.large_texts.read(ref)
 
     def sessions(self, *, limit: int = 50, where: Callable[[Session], bool] | None = None) -> list[Session]:
         """The latest root sessions, newest first; with ``where`` the latest of those for which it is true."""
@@ -724,7 +724,7 @@ class Client:
         waiting = {(s.agent, s.root) for s in sessions if s.busy and s.state is not SessionState.RUNNING}
         with self._clear_errors():
             held = [
-                self._parts.concurrency.held_back(agent, shard=self._ledger.shard(root), root=root)
+                self._parts.concurrency.held_back(agent, shard=shard_of(root), root=root)
                 for agent, root in sorted(waiting)
             ]
         return list(dict.fromkeys(one.waits_for for one in held if one is not None))

@@ -105,7 +105,7 @@ class Forking:
     # --- what the new session begins with -----------------------------------------------------
 
     def _make(self, new: str, about: Session, run: Run, found: Found, prompt: str | None) -> Fork:
-        wholes = self._ledger.wholes
+        large_texts = self._ledger.large_texts
         seal = Seal(label=new, by=OPERATOR, to=(about.agent,)) if about.encrypted else None
         copied: list[str] = []
 
@@ -117,7 +117,7 @@ class Forking:
                 )
             ref = own.extra.get("whole")
             if ref:
-                copy = wholes.shorten(new, wholes.read(ref), above_bytes=0, seal=seal)
+                copy = large_texts.shorten(new, large_texts.read(ref), above_bytes=0, seal=seal)
                 copied.append(copy.sha256)
                 own = replace(own, extra={**own.extra, "whole": copy.ref})
             return own, prompt if prompt is not None and own.kind == "prompt" else said
@@ -132,11 +132,11 @@ class Forking:
                 session=about.id,
                 run=run.id,
                 state=json.dumps(found.state) if found.state is not None else "",
-                memory=wholes.shorten(new, found.memory, above_bytes=0, seal=seal)
+                memory=large_texts.shorten(new, found.memory, above_bytes=0, seal=seal)
                 if found.memory
                 else _NOTHING,
-                seed=wholes.shorten(new, seed.dump(), above_bytes=0, seal=seal),
-                wholes=tuple(copied),
+                seed=large_texts.shorten(new, seed.dump(), above_bytes=0, seal=seal),
+                large_texts=tuple(copied),
                 sealed=about.sealed and prompt is None,
                 waiting=_policies(about),
                 # An heir belongs to the old tree.

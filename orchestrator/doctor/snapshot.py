@@ -223,7 +223,7 @@ def _unkept(ledger: Ledger, session_id: str, bodies: Iterable[bytes]) -> bool:
     if b"whole" not in bodies:
         return False
     reference = ledger.texts(session_id, ["whole"]).get("whole")
-    return reference is not None and not ledger.wholes.is_kept(json.loads(reference))
+    return reference is not None and not ledger.large_texts.is_kept(json.loads(reference))
 
 
 def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:

@@ -9,6 +9,7 @@ from typing import Final
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock
 from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.ids import shard_of
 from orchestrator.ledger import HeldBack, RunState
 from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.runtime.service import is_served, living_agents
@@ -65,6 +66,6 @@ class TermsReader:
         terms = self.of(session.lane)
         if run is None or run.state != RunState.QUEUED or terms.nobody:
             return terms
-        shard = self._parts.ledger.shard(session.id)
+        shard = shard_of(session.id)
         held_back = self._parts.concurrency.held_back(session.agent, shard=shard, root=session.root)
         return replace(terms, held_back=held_back)

@@ -14,7 +14,7 @@ _FAILURES: dict[SessionState, type[SessionFailed]] = {
 
 
 def final_answer(ledger: LedgerReader, root: str) -> str | SessionFailed | None:
-    """The answer of a session that has ended, or the exception for its caller; None: it is not over.
+    """The answer of a session that has ended, or the exception for its caller; None: it has not ended.
 
     Raises:
         UnknownSession: there is no such session.

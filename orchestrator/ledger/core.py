@@ -104,7 +104,7 @@ class LedgerCore(LedgerReader):
     def replicate(self, what: str, run_id: str) -> None:
         """Wait until the replicas have what was just done, so that a failover does not take it back.
 
-        What is done is done: too few replicas are told in the log, and the doctor names the window.
+        Too few replicas are named in the log, and by the doctor; the transition counts all the same.
         """
         wanted = self.limits.replicas
         if wanted:
@@ -114,7 +114,7 @@ class LedgerCore(LedgerReader):
 
     def shorten(self, session: str, text: str, seal: Seal | None = None) -> Shortened:
         """Store a text that is too large for a record beside it; the text as the record has it."""
-        return self.wholes.shorten(session, text, above_bytes=self.limits.inline_bytes, seal=seal)
+        return self.large_texts.shorten(session, text, above_bytes=self.limits.inline_bytes, seal=seal)
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of every run of a session, of their effects and prints, and of the large texts that it has said, ``but`` some."""
@@ -122,4 +122,4 @@ class LedgerCore(LedgerReader):
         of_run = (keys.run, keys.effects, keys.steps, keys.reserved)
         of_runs = [key(run) for run in runs for key in of_run]
         of_session = keys.budget(session_id), keys.past(session_id), keys.printed(session_id)
-        return [*of_session, *of_runs, *self.wholes.keys_of(session_id, but=but)]
+        return [*of_session, *of_runs, *self.large_texts.keys_of(session_id, but=but)]

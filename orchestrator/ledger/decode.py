@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar, cast, get_args
 
@@ -21,51 +21,21 @@ E = TypeVar("E", bound=StrEnum)
 
 #: Characters that are shown of what cannot be read.
 _SHOWN = 60
-_SESSION_NUMBERS = (
-    "depth",
-    "launched",
-    "delivered",
-    "dead",
-    "owed",
-    "runs",
-    "children",
-    "steps",
-    "created_ms",
-    "updated_ms",
-    "ended_ms",
-    "due_ms",
-)
 _ON_DEPLOY = get_args(OnDeploy)
 _COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")
-_RUN_NUMBERS = (
-    "number",
-    "lease_version",
-    "attempt",
-    "attempts",
-    "failures",
-    "lost",
-    "died",
-    "not_before",
-    "steps",
-    "created_ms",
-    "started_ms",
-    "ended_ms",
-)
 
-_ITEM_FIELDS = {
-    "kind",
-    "state",
-    "child",
-    "agent",
-    "status",
-    "priority",
-    "seq",
-    "size",
-    "run",
-    "reason",
-    "title",
-    "at_ms",
-}
+
+def _fields(kind: type, annotation: str) -> tuple[str, ...]:
+    """The names of the fields of a class of values that have this type."""
+    return tuple(field.name for field in fields(kind) if field.type == annotation)
+
+
+_SESSION_TEXTS, _SESSION_NUMBERS, _SESSION_FLAGS = (_fields(Session, kind) for kind in ("str", "int", "bool"))
+_RUN_TEXTS = _fields(Run, "str")
+#: Numbers of a run whose fields have another name in Redis.
+_RENAMED = {"claimable_ms": "not_before", "allowed": "attempts"}
+_RUN_NUMBERS = {name: _RENAMED.get(name, name) for name in _fields(Run, "int")}
+_ITEM_FIELDS = {field.name for field in fields(Item)} - {"id", "callback", "extra"}
 
 
 def text(value: object) -> str:
@@ -73,12 +43,6 @@ def text(value: object) -> str:
     if value is None:
         return ""
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def pairs(flat: Iterable[bytes]) -> dict[str, str]:
-    """The answer of HGETALL inside a script, as a mapping."""
-    values = [text(v) for v in flat]
-    return dict(zip(values[::2], values[1::2], strict=True))
 
 
 def mapping(raw: Mapping[Any, Any]) -> dict[str, str]:
@@ -97,6 +61,8 @@ class _Facts:
         value = self._h.get(name)
         if not value:
             return 0
+        if value.isdecimal():
+            return int(value)
         try:
             return int(float(value))
         except (ValueError, OverflowError):
@@ -154,53 +120,29 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
     facts = _Facts(h)
     if "id" not in h or (session_id and h["id"] != session_id):
         facts.damage.append(f"its field 'id' is {_short(h.get('id', ''))}")
-    state = facts.one_of("state", SessionState, SessionState.DAMAGED)
-    chain = facts.parsed("chain", [], _is_texts)
-    waiting = facts.parsed("waiting", {}, _is_policy)
-    numbers = {name: facts.number(name) for name in _SESSION_NUMBERS}
-    progress = facts.number("progress") if h.get("progress") else -1
-    return Session(
-        id=session_id or h.get("id", ""),
-        agent=h.get("agent", ""),
-        parent=h.get("parent", ""),
-        root=h.get("root", ""),
-        state=state,
-        title=h.get("title", ""),
-        run=h.get("run", ""),
-        correlation=h.get("correlation", ""),
-        message=h.get("message", ""),
-        chain=tuple(chain),
-        callback=h.get("callback") == "1",
-        reason=h.get("reason", ""),
-        progress=progress,
-        activity=h.get("activity", ""),
-        priority=h.get("priority", "high"),
-        task=h.get("task", ""),
-        waiting=waiting,
-        questions=tuple(name.removeprefix("question:") for name in h if name.startswith("question:")),
-        close_policy=h.get("close_policy", "stop"),
-        parked=h.get("parked", ""),
-        entry=h.get("entry", ""),
-        delegator=h.get("delegator", ""),
-        trouble=h.get("trouble", ""),
-        task_id=h.get("task_id", ""),
-        sealed=h.get("sealed") == "1",
-        encrypted=h.get("encrypted") == "1",
-        step=h.get("step", ""),
-        caller=h.get("caller", ""),
-        planned=h.get("planned") == "1",
-        budgets=tuple(h.get("budgets", "").split()),
-        forked_from=h.get("forked_from", ""),
-        forked_at=h.get("forked_at", ""),
-        version=h.get("version", ""),
-        on_deploy=cast("OnDeploy", deploy) if (deploy := h.get("on_deploy")) in _ON_DEPLOY else "latest",
-        used=Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),
-        damage=tuple(facts.damage),
-        last_said=h.get("last_said", ""),
-        report=h.get("report", ""),
-        proof=h.get("proof", ""),
-        **numbers,
-    )
+    deploy = h.get("on_deploy")
+    known: dict[str, Any] = {name: h.get(name, "") for name in _SESSION_TEXTS}
+    known |= {name: facts.number(name) for name in _SESSION_NUMBERS}
+    known |= {name: h.get(name) == "1" for name in _SESSION_FLAGS}
+    known |= {
+        "id": session_id or known["id"],
+        "state": facts.one_of("state", SessionState, SessionState.DAMAGED),
+        "progress": known["progress"] if h.get("progress") else -1,
+        "priority": h.get("priority", "high"),
+        "close_policy": h.get("close_policy", "stop"),
+        "chain": tuple(facts.parsed("chain", [], _is_texts)),
+        "waiting": facts.parsed("waiting", {}, _is_policy),
+        "questions": _marked(h, "question:"),
+        "budgets": tuple(h.get("budgets", "").split()),
+        "on_deploy": deploy if deploy in _ON_DEPLOY else "latest",
+        "used": Cost(**{name: facts.number(f"used_{name}") for name in _COSTS}),
+    }
+    return Session(damage=tuple(facts.damage), **known)
+
+
+def _marked(names: Iterable[str], mark: str) -> tuple[str, ...]:
+    """What the names say that begin with this mark."""
+    return tuple(name.removeprefix(mark) for name in names if name.startswith(mark))
 
 
 def attachments(h: Mapping[str, str]) -> dict[str, Any]:
@@ -231,38 +173,24 @@ def run(h: Mapping[str, str]) -> Run:
     state = facts.one_of("state", RunState, cast("RunState", None))
     items = facts.parsed("items", [], _is_texts)
     overdue = facts.parsed("overdue", [], _is_texts)
-    numbers = {name: facts.number(name) for name in _RUN_NUMBERS}
+    known: dict[str, Any] = {name: h.get(name, "") for name in _RUN_TEXTS}
+    known |= {name: facts.number(field) for name, field in _RUN_NUMBERS.items()}
     if facts.damage:
         raise DamagedRecord(f"run {h.get('id', '')}", "; ".join(facts.damage))
     return Run(
-        id=h["id"],
-        session=h["session"],
         cause=cast("Any", h["cause"]),
         state=state,
-        claim=h.get("claim", ""),
         items=tuple(items),
-        worker=h.get("worker", ""),
-        stop=h.get("stop", ""),
-        reason=h.get("reason", ""),
-        awaits=tuple(
-            sorted(
-                k.removeprefix("awaits:")
-                for k, v in h.items()
-                if k.startswith("awaits:") and v == h.get("claim")
-            )
-        ),
+        # Marks of earlier tries have other claims.
+        awaits=tuple(sorted(_marked((name for name in h if h[name] == known["claim"]), "awaits:"))),
         overdue=tuple(overdue),
-        claimable_ms=numbers.pop("not_before"),
-        allowed=numbers.pop("attempts"),
         tries=tuple(_tries(h.get("tries", ""))),
-        version=h.get("version", ""),
-        last_steps=h.get("last_steps", ""),
-        **numbers,
+        **known,
     )
 
 
 def _tries(value: str) -> list[Try]:
-    """What can be read of them: they are told to people, and nothing is decided by them."""
+    """The tries that can be read: people see them, and nothing is decided by them."""
     if not value:
         return []
     try:

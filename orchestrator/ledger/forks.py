@@ -61,7 +61,7 @@ class Fork:
     state: str  #: as JSON; empty: none
     memory: Shortened
     seed: Shortened
-    wholes: tuple[str, ...] = ()  #: SHA-256 of the large texts that the seed refers to
+    large_texts: tuple[str, ...] = ()  #: SHA-256 of the large texts that the seed refers to
     sealed: bool = False
     waiting: str = ""  #: its waiting policies, as JSON
     close_policy: str = "stop"
@@ -96,7 +96,7 @@ class Fork:
     @property
     def kept(self) -> list[str]:
         """The large texts that are to live as long as the new session."""
-        return [sha for sha in (self.seed.sha256, self.memory.sha256, *self.wholes) if sha]
+        return [sha for sha in (self.seed.sha256, self.memory.sha256, *self.large_texts) if sha]
 
 
 def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None:
@@ -120,7 +120,7 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
     )
     return Found(
         state=json.loads(ledger.seals.read(state, label=label) or "null"),
-        memory=ledger.wholes.read(json.loads(memory), label=label) if memory else "",
+        memory=ledger.large_texts.read(json.loads(memory), label=label) if memory else "",
     )
 
 
@@ -138,7 +138,7 @@ def seed_of(ledger: LedgerReader, session_id: str) -> Seed | None:
         PayloadError: it is not kept any more, or was altered.
     """
     ref = decode.text(ledger.redis.hget(keys.bodies(session_id), "fork") or b"")
-    return Seed.load(ledger.wholes.read(json.loads(ref))) if ref else None
+    return Seed.load(ledger.large_texts.read(json.loads(ref))) if ref else None
 
 
 def as_given(item: Item, text: str, *, session: str) -> tuple[Item, str]:

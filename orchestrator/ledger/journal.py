@@ -45,7 +45,7 @@ class StepHeader:
     claim: str = ""  #: of the try that recorded it
     stored: dict[str, Any] | None = None  #: refers to the value, where it is stored beside the journal
     at_ms: int = 0  #: when it was recorded
-    note: str = ""  #: what people are told of it, such as the beginning of an error
+    note: str = ""  #: what people see of it, such as the beginning of an error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,7 @@
-"""Large texts: the ledger holds their beginning, and a reference to the whole that is stored once beside it.
+"""Large texts: the ledger holds the beginning of a large text, and a reference to all of it, which is stored once.
 
-A whole belongs to the session that said it. It is stored before the transition that refers to it, expires by
-itself if that never comes, and from then on lives as long as its session does; if that is deleted, as long as
-somebody is there to whom it was said.
+A large text belongs to the session that wrote it. It is stored before the transition that refers to it. Until then it
+expires by itself; from then on it lives as long as its session, or as long as a session that received it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from orchestrator.redisdb import keys
 
 #: Bytes of a large text that the ledger holds itself.
 HEAD_BYTES: Final = 256 * 1024
-#: Seconds that a whole lives which nothing refers to yet.
+#: Seconds that a large text lives to which nothing refers yet.
 UNUSED_TTL_S: Final = 3600
 
 
@@ -32,11 +31,11 @@ class Shortened:
     """A text as the ledger takes it."""
 
     text: str  #: all of it, or its beginning
-    ref: dict[str, Any] | None  #: refers to the whole, where `text` is its beginning
+    ref: dict[str, Any] | None  #: refers to all of it, where `text` is its beginning
 
     @property
     def sha256(self) -> str:
-        """The digest of the whole; empty if there is none."""
+        """The digest of all of it; empty if the text is not large."""
         return str(self.ref["sha256"]) if self.ref is not None else ""
 
     @property
@@ -53,7 +52,7 @@ class LargeTexts:
         self._seals = seals or Seals()
 
     def shorten(self, session: str, text: str, *, above_bytes: int, seal: Seal | None = None) -> Shortened:
-        """The text, or its beginning and a reference to the whole, which is stored then for ``session``.
+        """The text, or its beginning and a reference to all of it, which is stored then for ``session``.
 
         With a ``seal`` both are sealed.
 
@@ -83,7 +82,7 @@ class LargeTexts:
         return {"session": session, **asdict(self._store(session).put(octets, ttl_s=UNUSED_TTL_S))}
 
     def read(self, ref: Mapping[str, Any], *, label: str = "") -> str:
-        """The whole that a reference names; with a ``label`` it is opened only if it was sealed under that.
+        """The text of a reference; with a ``label`` it is opened only if it was sealed under that.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
@@ -98,16 +97,16 @@ class LargeTexts:
         return self._seals.read(found, label=label)
 
     def is_kept(self, ref: dict[str, Any]) -> bool:
-        """Whether the whole that a reference names is there."""
+        """Whether the text of a reference is there."""
         return bool(self._client.exists(keys.large_text(str(ref["session"]), str(ref["sha256"]))))
 
     def digests(self, session: str) -> set[str]:
-        """The digests of everything large that a session has said."""
+        """The digests of the large texts of a session."""
         found: Any = self._client.smembers(keys.large_texts(session))
         return {name.decode() for name in found}
 
     def keys_of(self, session: str, *, but: Collection[str] = ()) -> list[str]:
-        """The keys of everything large that a session has said, ``but`` some, and of the list of it."""
+        """The keys of the large texts of a session, ``but`` some, and of the list of them."""
         found = [keys.large_text(session, name) for name in sorted(self.digests(session).difference(but))]
         return found if but else [keys.large_texts(session), *found]
 
@@ -121,7 +120,7 @@ def digest_of(text: str) -> str:
 
 
 def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:
-    """A text that need not be kept whole, cut to so many bytes."""
+    """A text that may be cut, cut to so many bytes."""
     if len(text) <= limit_bytes // 4:
         return text
     octets = text.encode(errors="replace")

@@ -35,8 +35,8 @@ def pairs(facts: Mapping[str, Arg]) -> list[Arg]:
     return [part for pair in facts.items() for part in pair]
 
 
-def whole(session: str, short: Shortened) -> str:
-    """The key of the whole of a text; without one, a key of the session that is never touched."""
+def large_text(session: str, short: Shortened) -> str:
+    """The key of a large text; of any other, a key of the session that is never touched."""
     return keys.large_text(session, short.sha256) if short.ref is not None else keys.session(session)
 
 

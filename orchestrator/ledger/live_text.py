@@ -113,7 +113,7 @@ class LiveText:
         """
         if after and not _POSITION.fullmatch(after):
             raise InputError(
-                f"{after!r} is no position of a live text; give one that an event had, such as 1-0"
+                f"{after!r} is no position of a live text; give the position of an event, such as 1-0"
             )
         block = round(wait_s * 1000) or None
         answer: Any = self._client.xread({keys.live(session): after or "0-0"}, count=_PAGE, block=block)

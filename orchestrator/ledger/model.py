@@ -72,11 +72,11 @@ class Session:
     launched: int  #: delegations for which a callback is owed
     delivered: int  #: callbacks of its children that a committed run has had
     dead: int  #: callbacks that will not be delivered, each with a reason
-    owed: int  #: launched, and the child is not over yet
+    owed: int  #: launched, and the child has not ended yet
     runs: int  #: runs that it has had so far
     created_ms: int  #: when it was launched, in milliseconds since 1970
     updated_ms: int  #: when anything of it changed last
-    ended_ms: int  #: 0 while not over
+    ended_ms: int  #: 0 while it has not ended
     correlation: str  #: the conversation's id
     message: str  #: message-id of the envelope that launched it
     chain: tuple[str, ...]  #: message ids from the launch back to the root, nearest first
@@ -111,7 +111,7 @@ class Session:
     step: str = ""  #: the one that was recorded last
     last_said: str = ""  #: message-id of its latest status-update
     report: str = ""  #: message-id of the envelope that reports its latest end
-    proof: str = ""  #: of who says what its latest end says; empty while it is not over
+    proof: str = ""  #: of who reports its latest end; empty while it has not ended
     budgets: tuple[
         str, ...
     ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
@@ -135,7 +135,7 @@ class Session:
 
     @property
     def reported_as(self) -> str:
-        """The task-id that its reports name: the one that whoever gave it its task knows it by."""
+        """The task-id that its reports name: the one under which it was given its task."""
         return self.task_id or self.id
 
     @property
@@ -230,6 +230,6 @@ class Item:
 
     @property
     def large_texts(self) -> tuple[Mapping[str, JSON], ...]:
-        """References to the whole of its text, if that is large, and to what is attached to it."""
+        """References to its text, if that is large, and to its attachments."""
         whole, attached = self.extra.get("whole"), self.extra.get("attachments") or {}
         return (*([whole] if whole else []), *attached.values())

@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from orchestrator.errors import UnknownSession
-from orchestrator.ids import is_beginning_of_session_id, is_session_id, shard_of
+from orchestrator.ids import is_beginning_of_session_id, is_session_id
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
@@ -25,7 +25,7 @@ class LedgerReader:
     def __init__(self, client: redis.Redis, vault: Vault | None = None) -> None:
         self.redis = client
         self.seals = Seals(vault)
-        self.wholes = LargeTexts(client, self.seals)
+        self.large_texts = LargeTexts(client, self.seals)
 
     def session(self, session_id: str) -> Session:
         """The session of that id.
@@ -109,16 +109,14 @@ class LedgerReader:
             return session.state, session.reason
         texts = self.texts(session_id, ["result", "whole"])
         if "whole" in texts:
-            return session.state, self.wholes.read(json.loads(texts["whole"]))
+            return session.state, self.large_texts.read(json.loads(texts["whole"]))
         return session.state, texts.get("result")
 
     def answer_as_kept(
         self, session_id: str
     ) -> tuple[Session, str, dict[str, Any] | None, dict[str, Any], str]:
-        """A session, its latest answer as its agent vouches for it, what refers to the whole of a large one, what is
-        attached, and what the report says beside it, as JSON.
-
-        All of one moment.
+        """A session, its latest answer as its agent vouches for it, the reference to a large one, the attachments, and
+        what the report says beside the answer, as JSON. All are of one moment.
 
         Raises:
             UnknownSession: there is no such session.
@@ -199,12 +197,3 @@ class LedgerReader:
         pattern = keys.any_session_beginning(beginning)
         names = (decode.text(key) for key in self.redis.scan_iter(match=pattern, count=10_000))
         return sorted({name for name in map(keys.session_in, names) if is_session_id(name)})
-
-    def queue_length(self, session_id: str) -> int:
-        """How many items wait for the session's next run."""
-        return int(self.redis.zcard(keys.queue(session_id)))
-
-    @staticmethod
-    def shard(session_id: str) -> int:
-        """The shard a session lives in."""
-        return shard_of(session_id)

@@ -166,9 +166,9 @@ class Runs:
                 [
                     *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
                     keys.effects(claim.run),
-                    layout.whole(claim.session, short),
+                    layout.large_text(claim.session, short),
                     keys.large_texts(claim.session),
-                    layout.whole(claim.session, memory),
+                    layout.large_text(claim.session, memory),
                     *(keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
                 ],
                 [
@@ -206,7 +206,8 @@ class Runs:
                     if envelope is not None and about is not None
                     else "",
                     memory.json,
-                    self._digest(outcome.text, seal) if outcome.once and short.ref is None else "",
+                    # The digest of a sealed text would tell what everybody can guess.
+                    digest_of(outcome.text) if outcome.once and short.ref is None and seal is None else "",
                     self._core.limits.fork_runs,
                     json.dumps(attached) if attached else "",
                     body,
@@ -267,27 +268,22 @@ class Runs:
             short = Shortened(text=self._core.seals.write(beginning(outcome.text), seal), ref=None)
         return short, self._core.seals.write(outcome.body, seal)
 
-    def _digest(self, text: str, seal: Seal | None) -> str:
-        """Tells whether a text was said before; of one that is sealed nothing, which anybody could guess by it."""
-        return digest_of(text) if seal is None else ""
-
     def _keep_memory(self, claim: Claim, outcome: Outcome) -> Shortened:
         """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
-        return self._core.wholes.shorten(claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal)
+        return self._core.large_texts.shorten(
+            claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal
+        )
 
     def _keep_attachments(self, claim: Claim, outcome: Outcome) -> dict[str, Any]:
         """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
         if outcome.status != "completed":
             return {}
         return {
-            name: self._core.wholes.put(claim.session, text, seal=claim.seal)
+            name: self._core.large_texts.put(claim.session, text, seal=claim.seal)
             for name, text in sorted(outcome.attachments.items())
         }
-
-    def _memory_ref(self, session: str) -> str:
-        return decode.text(self._core.redis.hget(keys.bodies(session), "memory") or b"")
 
     def memory(self, session_id: str) -> str:
         """What the executor kept of a session's conversation at its last commit; empty if nothing.
@@ -295,11 +291,11 @@ class Runs:
         Raises:
             PayloadError: it is not kept any more, or was altered.
         """
-        ref = self._memory_ref(session_id)
+        ref = decode.text(self._core.redis.hget(keys.bodies(session_id), "memory"))
         if not ref:
             return ""
         root, encrypted = self._core.redis.hmget(keys.session(session_id), "root", "encrypted")
-        found = self._core.wholes.read(json.loads(ref), label=decode.text(root) if encrypted else "")
+        found = self._core.large_texts.read(json.loads(ref), label=decode.text(root) if encrypted else "")
         if isinstance(found, Opened) and found.failed:
             raise PayloadError(
                 f"the memory of session {session_id} is sealed, and no key here opens it for its tree"
@@ -313,7 +309,7 @@ class Runs:
         committed, claimed = batch.execute()
         if isinstance(committed, Exception):
             raise committed
-        # A claim that was refused by an error says nothing of the commit; whoever wants the run asks again.
+        # The error of a claim says nothing of the commit; the slot asks for a run again.
         if not isinstance(claimed, Exception):
             self._fulfil(following, claimed)
         return committed
@@ -380,7 +376,7 @@ class Runs:
 
 
 def _state(text: str) -> JSON:
-    """What an agent saved; one that cannot be opened stays a text, which whoever reads it refuses."""
+    """What an agent saved. A state that cannot be opened stays a text, which its readers refuse."""
     if isinstance(text, Opened) and text.failed:
         return text
     return json.loads(text) if text else None

@@ -65,7 +65,7 @@ class Termination:
     ) -> StopVerdict:
         """End a session: at once when nothing of it runs, else by asking; ``force`` does not ask.
 
-        ``by`` is the part of the system in whose name the end is reported, to whoever gave the session its task.
+        ``by`` is the part of the system in whose name the end is reported, to the session or program that gave the session its task.
 
         Raises:
             KeyringError: the report cannot be signed; nothing was changed.
@@ -174,8 +174,8 @@ class Termination:
     def finish_cleanup(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
         """Finish the cleanup of a closed session, whose children have all ended or were let go; False while some have not.
 
-        ``seen_as``: the state in which whoever calls has just been through all of its items; before anybody has
-        done so in the state that it is in, nothing is done.
+        ``seen_as``: the state in which the caller has just gone through all of its items. Nothing is done before a
+        caller has gone through them in the present state.
         """
         reply = self._core.scripts.run(
             "finish_cleanup",
@@ -189,7 +189,7 @@ class Termination:
 
     def _still_heard(self, session_id: str) -> set[str]:
         """The digests of a session's large texts that are in the records of a session which is not deleted."""
-        said = self._core.wholes.digests(session_id)
+        said = self._core.large_texts.digests(session_id)
         if not said:
             return set()
         about = self._core.find([session_id])

@@ -20,7 +20,7 @@ MINIMUM_VERSION = (6, 2)
 #: Seconds to wait for a connection, and for the answer to one command.
 CONNECT_TIMEOUT_S = 5.0
 COMMAND_TIMEOUT_S = 30.0
-#: Longest BLOCK in milliseconds that a blocking read may ask for and still be told from a dead server.
+#: Longest BLOCK in milliseconds that a blocking read may ask for, so that it differs from a dead server.
 MAX_BLOCK_MS = 1_000
 
 _RETRIES = 3
@@ -37,9 +37,9 @@ def connect(
 ) -> redis.Redis:
     """A client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
 
-    Commands are sent again when a connection breaks under them, so whatever is sent must be harmless
-    twice. With ``check`` the server is asked for its version first, and, if it is the ``ledger``'s, for its format; ``name`` shows in CLIENT LIST. A connection on
-    which no answer came for ``timeout_s`` seconds is given up: whoever holds a lease needs far less than that lasts.
+    Commands are sent again when a connection breaks under them, so that every command must be harmless twice. With
+    ``check`` the server is asked for its version first, and, if it is the ``ledger``'s, for its format; ``name`` shows
+    in CLIENT LIST. A connection on which no answer came for ``timeout_s`` seconds is given up; a lease lasts much longer.
 
     Raises:
         ConfigurationError: the URL, the password, the certificate or the database number is wrong.

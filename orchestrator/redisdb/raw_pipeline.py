@@ -1,7 +1,7 @@
 """One round trip to Redis, over a connection of redis-py.
 
-What redis-py does around each command, to measure it for whoever may ask, takes about as long as a short script
-takes the server. Connections, what is sent again when one breaks, and what answers mean stay redis-py's own.
+The measurements that redis-py makes around each command take about as long as a short script takes the server.
+Connections, what is sent again when one breaks, and what answers mean stay redis-py's own.
 
 A thread keeps the connection that it used last: redis-py's pool asks the kernel each time whether a connection is in
 order, which a round trip shows by itself. A connection that broke meanwhile is opened again, as redis-py does.

@@ -1,4 +1,4 @@
-"""How long whoever can wait outlasts an outage of Redis, and when it tries again."""
+"""How long callers that can wait outlast an outage of Redis, and when they try again."""
 
 from __future__ import annotations
 

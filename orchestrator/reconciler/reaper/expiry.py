@@ -54,6 +54,6 @@ def _is_awaited(tree: Sequence[Session]) -> bool:
 def _is_read_elsewhere(ledger: Ledger, tree: Sequence[Session]) -> bool:
     """Whether an heir in another tree, which is kept, has a callback whose large text is in this tree."""
     own = {member.id for member in tree}
-    elsewhere = [m for m in tree if m.parent and m.parent not in own and ledger.wholes.digests(m.id)]
+    elsewhere = [m for m in tree if m.parent and m.parent not in own and ledger.large_texts.digests(m.id)]
     heirs = ledger.find([member.parent for member in elsewhere])
     return any(heir.state != SessionState.DELETED for heir in heirs)

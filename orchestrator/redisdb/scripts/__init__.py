@@ -92,8 +92,7 @@ def names() -> list[str]:
 def _fit(args: Sequence[Arg]) -> list[Arg]:
     """Arguments that can be sent: a lone surrogate, which no encoding has, becomes U+FFFD as in an envelope.
 
-    One is in every text that is made of octets which are no UTF-8, a file's name for one; an answer with it
-    is an answer, and must not cost its run.
+    A text has lone surrogates if it was read from octets that are no UTF-8, such as the name of a file.
     """
     return [_SURROGATE.sub("\ufffd", a) if isinstance(a, str) and not a.isascii() else a for a in args]
 
@@ -148,20 +147,20 @@ class Batch:
         """
         answers = self._send(self._calls)
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        # A server that was started again knows none. Told the whole text, it cannot have forgotten it again.
-        again = self._send([self._calls[i] for i in unknown], whole=True)
+        # A server that was started again knows no script. It is sent the text, and cannot forget it meanwhile.
+        again = self._send([self._calls[i] for i in unknown], in_full=True)
         for i, answer in zip(unknown, again, strict=True):
             answers[i] = answer
         self._calls = []
         return answers
 
-    def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, whole: bool = False) -> list[Any]:
+    def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, in_full: bool = False) -> list[Any]:
         if not calls:
             return []
-        return exchange(self._client, [_command(name, args, whole=whole) for name, args in calls])
+        return exchange(self._client, [_command(name, args, in_full=in_full) for name, args in calls])
 
 
-def _command(name: str | None, args: tuple[Any, ...], *, whole: bool) -> tuple[Any, ...]:
+def _command(name: str | None, args: tuple[Any, ...], *, in_full: bool) -> tuple[Any, ...]:
     if name is None:
         return args
-    return ("EVAL", source(name), *args) if whole else ("EVALSHA", _sha(name), *args)
+    return ("EVAL", source(name), *args) if in_full else ("EVALSHA", _sha(name), *args)

@@ -169,7 +169,7 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
 
     def read(ref: Any, what: str) -> str:
-        return retry_outages(lambda: ledger.wholes.read(ref), what=what)
+        return retry_outages(lambda: ledger.large_texts.read(ref), what=what)
 
     def attachment(name: str) -> str | None:
         ref = (item.extra.get("attachments") or {}).get(name)

@@ -300,7 +300,7 @@ def test_what_was_changed_in_the_memory_is_not_approved(
         else:
             changed = json.dumps({**memory, "decided": list(memory["pending"])})
         assert json.loads(changed) != memory
-        kept = stage.ledger.wholes.shorten(session, changed, above_bytes=0)
+        kept = stage.ledger.large_texts.shorten(session, changed, above_bytes=0)
         stage.redis.hset(keys.bodies(session), "memory", kept.json)
         if forged == "arguments":
             client.approve(asked.id)

@@ -137,7 +137,7 @@ def test_another_text_in_its_place_is_noticed(
     """Its digest is a part of what the agent vouches for, and the text has to have it."""
     root, child, seen = tree
     ref = stage.ledger.answer_as_kept(child)[3]["diff"]
-    other = stage.ledger.wholes.put(child, "+send money\n")
+    other = stage.ledger.large_texts.put(child, "+send money\n")
     blob, forged = keys.large_text(child, ref["sha256"]), keys.large_text(child, other["sha256"])
     stage.redis.restore(blob, 0, stage.redis.dump(forged), replace=True)
     assert stage.resume(root) == "finished"
@@ -154,7 +154,7 @@ def test_another_reference_in_its_place_is_noticed(
 ) -> None:
     """The parent does not get such a callback, a client no such attachment, and the doctor names both."""
     root, child, seen = tree
-    other = {"diff": stage.ledger.wholes.put(child, "+send money\n")}
+    other = {"diff": stage.ledger.large_texts.put(child, "+send money\n")}
     item = json.loads(stage.redis.hget(keys.items(root), callback_id(child)) or "")
     stage.redis.hset(keys.items(root), callback_id(child), json.dumps({**item, "attachments": other}))
     stage.redis.hset(keys.session(child), "attachments", json.dumps(other))

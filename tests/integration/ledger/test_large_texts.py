@@ -43,7 +43,7 @@ def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
     (item,) = resumed.items
     assert resumed.texts[item.id] == LARGE.encode()[:1000].decode(errors="ignore")
     assert item.extra["whole"]["size"] == SIZE
-    assert ledger.wholes.read(item.extra["whole"]) == LARGE
+    assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     assert ledger.result(child) == (SessionState.FINISHED, LARGE)
     (name,) = blobs(redis, child)
     assert redis.ttl(name) == -1
@@ -55,12 +55,12 @@ def test_a_whole_that_nothing_came_to_refer_to_expires(
 ) -> None:
     """A worker died between storing it and its commit."""
     root = play.submit()
-    short = ledger.wholes.shorten(root, LARGE, above_bytes=1000)
+    short = ledger.large_texts.shorten(root, LARGE, above_bytes=1000)
     (name,) = blobs(redis, root)
     assert 0 < redis.ttl(name) <= 3600
     play.commit(play.run(root).claim, LARGE)
     assert redis.ttl(name) == -1
-    assert ledger.wholes.shorten(root, LARGE, above_bytes=1000) == short
+    assert ledger.large_texts.shorten(root, LARGE, above_bytes=1000) == short
     assert redis.ttl(name) == -1
 
 
@@ -111,11 +111,11 @@ def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: 
             child.claim, root, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal"
         )
     item = ledger.item(root, "itm_00m")
-    assert ledger.wholes.read(item.extra["whole"]) == LARGE
+    assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     assert len(blobs(redis, child.claim.session)) == 1
 
 
-def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
+def test_large_texts_go_with_their_session(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
     """When its tree expires, and when everybody is deleted who had heard it; who comes too late is told so."""
     root = play.submit()
     parent = play.run(root)
@@ -126,7 +126,7 @@ def test_wholes_go_with_their_session(play: Play, ledger: Ledger, redis: redis_p
     ref = ledger.item(root, callback_id(first)).extra["whole"]
     ledger.sweep.delete_session(first, root)
     with pytest.raises(PayloadError, match="is not stored"):
-        ledger.wholes.read(ref)
+        ledger.large_texts.read(ref)
     assert ledger.stop(root, "enough", state="deleted").outcome == "ended"
     Delivery(ledger, lambda _: None).close(root)
     assert ledger.stop(second, "enough", state="deleted").outcome == "over"
@@ -154,7 +154,7 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     assert len(blobs(redis, child.session.id)) == 3
     ledger.stop(child.session.id, "enough", state="deleted")
     delivery.close(child.session.id)
-    heard = [ledger.wholes.read(item.extra["whole"]) for item in ledger.items(root)]
+    heard = [ledger.large_texts.read(item.extra["whole"]) for item in ledger.items(root)]
     assert sorted(heard) == [LARGE, LARGE + "said"]
     assert len(blobs(redis, child.session.id)) == 2
     ledger.stop(root, "enough", state="deleted")
@@ -184,7 +184,7 @@ def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Red
     ledger.set_time(1_000_000 + ttl_ms + 1)
     stack.reaper.run_once()
     (item,) = [i for i in ledger.items(heir) if i.child == child]
-    assert ledger.wholes.read(item.extra["whole"]) == LARGE
+    assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     play.commit(asked.claim)
     for step in range(2, 5):
         ledger.set_time(1_000_000 + step * (ttl_ms + 1))
