@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import redis
 
+from orchestrator.errors import UnknownSession
+from orchestrator.ids import is_session_id
 from orchestrator.ledger.approvals import Approvals
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.inbox import Inbox
@@ -95,6 +97,9 @@ class Ledger(LedgerCore):
         """The events of a session, and of its children ``with_children``, from now on.
 
         Raises:
+            UnknownSession: the text is no session id.
             redis.RedisError: the server does not answer.
         """
+        if not is_session_id(session):
+            raise UnknownSession(session)
         return SessionEvents(self.redis, session, with_children=with_children)
