@@ -205,6 +205,8 @@ def test_a_process_that_is_forked_while_another_thread_builds_builds_its_own(
     fork = multiprocessing.get_context("fork").Process(target=process.get)
     fork.start()
     fork.join(30)
+    fork.kill()  # one that waits for ever
+    fork.join()
     goes_on.set()
     thread.join()
     assert fork.exitcode == 0
