@@ -72,7 +72,7 @@ def history() -> str:
     import orchestrator.client.history as module
 
     calls = [n for n in ast.walk(ast.parse(Path(module.__file__).read_text())) if isinstance(n, ast.Call)]
-    given = [k.value for call in calls for k in call.keywords if k.arg == "what"]
+    given = [c.args[1] for c in calls if isinstance(c.func, ast.Name) and c.func.id == "_event"]
     words = {value.value for value in given if isinstance(value, ast.Constant)} | {"callback"}
     _compare("event of a history", words, _HISTORY)
     return _table("what", _HISTORY)

@@ -167,24 +167,8 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
     from orchestrator.cli.inspection import inspect, inspect_file
 
     found = inspect(settings) if file is None else inspect_file(settings, file)
-    name = settings.audit_name if file is None else str(file)
     if as_json:
-        print_json(
-            AuditState.of(
-                {
-                    "file": name,
-                    "intact": found.intact,
-                    "messages": found.messages,
-                    "published": found.published,
-                    "steps": found.steps,
-                    "steps_published": found.steps_published,
-                    "not_written_yet": found.waiting,
-                    "behind_ms": found.behind_ms,
-                    "missing": found.lost,
-                    "breaks": found.breaks,
-                }
-            )
-        )
+        print_json(AuditState.of(found))
     else:
         for item in found.breaks:
             say(f"broken: {item.table} row {item.seq}: {item.what}")
@@ -193,7 +177,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
                 f"broken: {counted(found.lost, 'entry', 'entries')} published and never written: {found.where}"
             )
         state = "intact" if found.intact else "broken"
-        say(f"{name}: {counted(found.messages, 'message')}, the trail is {state}")
+        say(f"{found.file}: {counted(found.messages, 'message')}, the trail is {state}")
         if found.unreached is not None:
             say(f"not compared with what was published: {found.unreached}", err=True)
         else:

@@ -1,10 +1,10 @@
-"""A tree of sessions that takes keys: what is folded, selected and asked. It asks nobody; `Acts` does what is chosen."""
+"""A tree of sessions that takes keys: what is folded, chosen and asked."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 from rich.text import Text
 
@@ -13,6 +13,10 @@ from orchestrator.cli.table import short_ids
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import OrchestraError
 from orchestrator.ledger import CLOSED, Session
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+    from orchestrator.policy.callback import Callback
 
 HELP: Final = (
     "up, down   choose a session (also k, j)",
@@ -32,31 +36,26 @@ _SPARE_ROWS: Final = 5
 _MAX_REPLY: Final = 4000
 
 
-class Acts(Protocol):
-    """What the keys do to the stack; each raises OrchestraError."""
-
-    def stop(self, session: str) -> str:
-        """Stop a session; what came of it, in words."""
-
-    def question(self, session: str) -> tuple[str, str] | None:
-        """The oldest open question of a session, its id and its text; None: it asks nothing."""
-
-    def reply(self, question: str, text: str) -> str:
-        """Reply to a question; what came of it, in words."""
+#: What came of a stop, in words.
+_STOPPED: Final = {
+    "ended": "it has ended",
+    "asked": "its run was asked to stop",
+    "over": "it had ended before",
+}
 
 
 class Board:
     """The tree as it is shown."""
 
-    def __init__(self, acts: Acts) -> None:
-        self._acts = acts
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._sessions: list[Session] = []
         self._notes: Sequence[str] = ()
         self._folded: set[str] = set()
         self._chosen = ""
         self._top = 0
         self._mode: Literal["tree", "help", "stop", "reply"] = "tree"
-        self._question = ("", "")
+        self._question: Callback
         self._typed = ""
         self._said = ""
         #: Whether the user wants to leave.
@@ -81,7 +80,7 @@ class Board:
                 self._type(key)
             elif self._mode == "stop":
                 self._mode = "tree"
-                self._said = self._acts.stop(self._chosen) if key == "y" else "not stopped"
+                self._said = self._stop() if key == "y" else "not stopped"
             elif self._mode == "help":
                 self._mode = "tree"
             else:
@@ -137,11 +136,15 @@ class Board:
             self._mode = "stop"
 
     def _ask_for_reply(self) -> None:
-        found = self._acts.question(self._chosen)
-        if found is None:
-            self._said = "it asks nothing"
+        own = [one for one in self._client.questions(self._chosen) if one.session == self._chosen]
+        if own:
+            self._question, self._typed, self._mode = own[0], "", "reply"
         else:
-            self._question, self._typed, self._mode = found, "", "reply"
+            self._said = "it asks nothing"
+
+    def _stop(self) -> str:
+        outcome = self._client.stop(self._chosen).outcome
+        return _STOPPED.get(outcome, outcome)
 
     def _type(self, key: str) -> None:
         match key:
@@ -151,7 +154,7 @@ class Board:
                 self._typed = self._typed[:-1]
             case "enter" if self._typed.strip():
                 self._mode = "tree"
-                self._said = self._acts.reply(self._question[0], self._typed)
+                self._said = f"{self._client.reply(self._question.id, self._typed)} will go on with it"
             case _ if len(key) == 1 and key.isprintable():
                 self._typed = (self._typed + key)[:_MAX_REPLY]
 
@@ -204,7 +207,7 @@ class Board:
             case "stop":
                 return Text(f"Stop {self._chosen} and everything below it? y/n", style="bold red")
             case "reply":
-                question = " ".join(self._question[1].split())
+                question = " ".join(self._question.text.split())
                 return Text(
                     f"{visible(question)}\nreply (Enter sends, Esc goes back): {visible(self._typed)}_",
                     style="bold",

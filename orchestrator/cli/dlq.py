@@ -114,7 +114,11 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
             except Refused as error:
                 refused += 1
                 rule = str(error.args[1]) if isinstance(error, Unverified) else "refused"
-                done.append(ReplayedDocument.refused(dead_letter.id, rule=rule, reason=str(error)))
+                done.append(
+                    ReplayedDocument.made(
+                        "refused", dead_letter=dead_letter.id, done=False, rule=rule, reason=str(error)
+                    )
+                )
                 if not as_json:
                     say(str(error), err=True)
                 continue

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-
-import redis
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
@@ -19,13 +18,12 @@ from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, Proof, proof_of
 from orchestrator.audit.transfer import load
 from orchestrator.audit.verification import Suspect, verify
-from orchestrator.bootstrap import Container, build_container
+from orchestrator.bootstrap import Container
+from orchestrator.cli.stack import open_stack
 from orchestrator.config.settings import Settings
-from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import OrchestraError
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
@@ -46,20 +44,21 @@ _BETWEEN_S: Final = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """What came out."""
+    """What was found. What is None is not known, because Redis was not asked."""
 
+    file: str
     breaks: list[Break]
     messages: int
-    #: Entries that were published, are written, and are still to be written; None: Redis was not asked.
+    #: Entries that were published, are written, and are still to be written.
     published: int | None = None
     written: int | None = None
     waiting: int | None = None
-    #: Milliseconds since the oldest that is still to be written was published; 0: there is none. None: Redis was not asked.
+    #: Milliseconds since the oldest entry that is still to be written was published; 0: there is none.
     behind_ms: int | None = None
-    #: Steps of the ledger that were written so far, and that were published; None: Redis was not asked.
+    #: Steps of the ledger that were written so far, and that were published.
     steps: int = 0
     steps_published: int | None = None
-    #: Entries and steps that nobody will write any more.
+    #: Entries and steps that no writer will write any more.
     lost: int = 0
     #: The streams that they were in.
     where: str = ""
@@ -79,27 +78,12 @@ def inspect(settings: Settings) -> Inspected:
         AuditError: there is none, or it cannot be read.
     """
     store = AuditStore(settings.audit_database, read_only=True)
-    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
-    signed_here = folder.current(OPERATOR) is not None
-    try:
-        client = connect(resolve_redis_url(settings), name="orchestra-audit-verify")
-    except OrchestraError as error:
-        breaks = verify(
-            store,
-            proof_of(folder, settings),
-            noted=None,
-            kept=KeptHeads.of(settings),
-            signed_here=signed_here,
-            undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
-        )
-        return Inspected(
-            breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached=str(error)
-        )
-    parts = build_container(client, resolve(settings))
-    try:
-        return _online(store, parts, signed_here=signed_here)
-    finally:
-        client.close()
+    with ExitStack() as opened:
+        try:
+            parts = opened.enter_context(open_stack(settings, "audit-verify"))
+        except OrchestraError as error:
+            return _offline(store, settings, settings.audit_name, str(error))
+        return _online(store, parts)
 
 
 def inspect_file(settings: Settings, file: Path) -> Inspected:
@@ -108,29 +92,30 @@ def inspect_file(settings: Settings, file: Path) -> Inspected:
     Raises:
         AuditError: the file is not a whole exported trail.
     """
-    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
     with TemporaryDirectory(prefix="orchestra-audit-") as scratch:
         copy = Path(scratch) / "audit.sqlite"
-        writing = AuditStore(copy)
-        load(file, writing)
-        writing.close()
-        store = AuditStore(copy, read_only=True)
-        breaks = verify(
-            store,
-            proof_of(folder, settings),
-            noted=None,
-            kept=KeptHeads.of(settings),
-            signed_here=folder.current(OPERATOR) is not None,
-            undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
-        )
-        found = Inspected(
-            breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached="it is a file"
-        )
-        store.close()
-    return found
+        with closing(AuditStore(copy)) as writing:
+            load(file, writing)
+        with closing(AuditStore(copy, read_only=True)) as store:
+            return _offline(store, settings, str(file), "it is a file")
 
 
-def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspected:
+def _offline(store: AuditStore, settings: Settings, name: str, reason: str) -> Inspected:
+    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    breaks = verify(
+        store,
+        proof_of(folder, settings),
+        noted=None,
+        kept=KeptHeads.of(settings),
+        signed_here=folder.current(OPERATOR) is not None,
+        undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
+    )
+    return Inspected(
+        file=name, breaks=list(breaks), messages=store.total(), steps=_steps(store), unreached=reason
+    )
+
+
+def _online(store: AuditStore, parts: Container) -> Inspected:
     reader = AuditReader(store)
     proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), parts.settings)
     # The head first: what is written meanwhile is in the database and not in it.
@@ -140,7 +125,7 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
         proof,
         noted=Head.from_json(noted) if noted is not None else None,
         kept=KeptHeads.of(parts.settings),
-        signed_here=signed_here,
+        signed_here=parts.keyring.store.current(OPERATOR) is not None,
         undecided=lambda suspects: _undecided(parts, suspects),
         unaudited=_unaudited(parts),
     )
@@ -152,6 +137,7 @@ def _online(store: AuditStore, parts: Container, *, signed_here: bool) -> Inspec
     lost = max(0, sum(row.lost for row in coverage) - elsewhere)
     published = sum(row.published for row in messages)
     return Inspected(
+        file=parts.settings.audit_name,
         breaks=found,
         messages=store.total(),
         published=published,
@@ -209,12 +195,12 @@ def _undecided(parts: Container, suspects: Iterable[Suspect]) -> set[str]:
         (str(dead_letter.stream), dead_letter.entry)
         for dead_letter in DeadLetters(client, shards=shards).all()
     }
+
+    def is_with_routers(stream: str, entry: str) -> bool:
+        return RedisStreams(client).is_open(ROUTER_GROUP, StreamId.parse(stream), entry)
+
     return {
         suspect.sha256
         for suspect in suspects
-        if suspect.place in parked or suspect.place in dead or _is_with_routers(client, *suspect.place)
+        if suspect.place in parked or suspect.place in dead or is_with_routers(*suspect.place)
     }
-
-
-def _is_with_routers(client: redis.Redis, stream: str, entry: str) -> bool:
-    return RedisStreams(client).is_open(ROUTER_GROUP, StreamId.parse(stream), entry)

@@ -67,7 +67,7 @@ def replay(
     replayed is skipped. Each original is verified first, and refused if its sender is not known to have said it.
     Exit code 1: one was refused.
     """
-    from orchestrator.cli.documents.messages import ReplayedMessages
+    from orchestrator.cli.documents.messages import ReplayedDocument, ReplayedMessages
     from orchestrator.router.deadletters.again import TrailReplay
 
     reader = open_trail(settings)
@@ -97,7 +97,17 @@ def replay(
     if alone and refused:
         raise click.ClickException(results[0].reason)
     if as_json:
-        documents = tuple(_document(result) for result in results)
+        documents = tuple(
+            ReplayedDocument.made(
+                result.how,
+                result.id,
+                replays=result.record.message_id,
+                done=result.done,
+                rule=result.rule,
+                reason=result.reason,
+            )
+            for result in results
+        )
         print_json(documents[0] if alone else ReplayedMessages(replayed=documents))
     elif alone:
         say(_line(results[0], dry_run=dry_run))
@@ -156,19 +166,3 @@ def _line(result: Result, *, dry_run: bool) -> str:
     what = "session" if result.how == "task" else "message"
     made = f"would be replayed as a new {what}" if dry_run else f"replayed as a new {what}"
     return f"{old} {made}: {result.id}"
-
-
-def _document(result: Result) -> Any:
-    from orchestrator.cli.documents.messages import ReplayedDocument
-
-    field = {"message": "message_id", "task": "session"}.get(result.how)
-    return ReplayedDocument.model_validate(
-        {
-            "replays": result.record.message_id,
-            "how": result.how,
-            "done": result.done,
-            "rule": result.rule,
-            "reason": result.reason,
-            **({field: result.id} if field else {}),
-        }
-    )

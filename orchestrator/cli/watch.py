@@ -87,28 +87,6 @@ def _takes_keys() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-class _Acts:
-    """What the keys of a board do."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def stop(self, session: str) -> str:
-        """Stop a session."""
-        verdict = self._client.stop(session)
-        said = {"ended": "it has ended", "asked": "its run was asked to stop", "over": "it had ended before"}
-        return said.get(verdict.outcome, verdict.outcome)
-
-    def question(self, session: str) -> tuple[str, str] | None:
-        """The oldest open question of a session itself."""
-        own = [one for one in self._client.questions(session) if one.session == session]
-        return (own[0].id, own[0].text) if own else None
-
-    def reply(self, question: str, text: str) -> str:
-        """Reply to a question."""
-        return f"{self._client.reply(question, text)} will go on with it"
-
-
 def _with_keys(client: Client, session: str, timeout_s: float | None) -> list[Session]:
     """Show a tree that takes keys until it has ended, or the user leaves; the last picture.
 
@@ -122,7 +100,7 @@ def _with_keys(client: Client, session: str, timeout_s: float | None) -> list[Se
     from orchestrator.cli.board import Board
     from orchestrator.cli.keyboard import keys
 
-    console, board = Console(), Board(_Acts(client))
+    console, board = Console(), Board(client)
     picture: list[Session] = []
     with keys() as pressed, Live(console=console, auto_refresh=False, transient=False) as live:
         for picture, notes in _pictures(client, session, timeout_s, always=True):

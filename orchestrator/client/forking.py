@@ -1,9 +1,9 @@
-"""`Client.fork`: a new tree that begins where a run of another session began. The other one stays as it is."""
+"""`Client.fork`: a new tree that begins where a run of another session began. The other session stays as it is."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -122,10 +122,23 @@ class Forking:
                 own = replace(own, extra={**own.extra, "whole": copy.ref})
             return own, prompt if prompt is not None and own.kind == "prompt" else said
 
+        runs = self._ledger.runs(about.id)
+        items = {item.id: item for item in self._ledger.items(about.id)}
+        before = [one for one in runs if one.number < run.number]
+        # What the run's own calls took, the new run takes again from children of its own.
+        carried = [items[name] for name in run.items if name in items and not items[name].extra.get("taken")]
+        earlier = {name for one in before for name in one.items}
+        results = [item for item in items.values() if item.id in earlier and _is_result(item)]
         seed = Seed(
             cause=run.cause,
-            given=tuple(given(*one) for one in (*self._carried(about, run), *self._outstanding(about, run))),
-            earlier=tuple(given(*one) for one in self._earlier(about, run)),
+            given=tuple(
+                given(*one)
+                for one in (
+                    *self._texts(about, carried),
+                    *self._outstanding(about, run, before, items),
+                )
+            ),
+            earlier=tuple(given(*one) for one in self._texts(about, results)),
         )
         try:
             return Fork(
@@ -154,7 +167,7 @@ class Forking:
         return self._ledger.texts(about.id, ["task"]).get("task", "")
 
     def _genuine(self, about: Session, item: Item, text: str) -> tuple[Item, str]:
-        """An item, or a refusal in its place: what was edited in the ledger is handed on to nobody."""
+        """An item, or a refusal in its place if somebody has changed it in the ledger."""
         authenticity = self._parts.authenticity
         if not item.extra.get("proof") or not authenticity.reads_as_operator:
             return item, text
@@ -170,35 +183,15 @@ class Forking:
         texts = self._ledger.texts(about.id, [item.id for item in items])
         yield from ((item, texts.get(item.id, "")) for item in items)
 
-    def _carried(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
-        """What the run was given. What its own calls took, it takes again from children of its own."""
-        known = {item.id: item for item in self._ledger.items(about.id)}
-        items = [known[name] for name in run.items if name in known]
-        yield from self._texts(about, [item for item in items if not item.extra.get("taken")])
+    def _outstanding(
+        self, about: Session, run: Run, before: Sequence[Run], known: Mapping[str, Item]
+    ) -> Iterator[tuple[Item, str]]:
+        """The results and replies that the runs before were waiting for and this run was not given.
 
-    def _earlier(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
-        """The results that the runs before it were given."""
-        before = {
-            name for one in self._ledger.runs(about.id) if one.number < run.number for name in one.items
-        }
-        items = [
-            item
-            for item in self._ledger.items(about.id)
-            if item.id in before
-            and item.kind == "completion"
-            and (item.state is ItemState.DELIVERED or item.extra.get("rejected"))
-        ]
-        yield from self._texts(about, items)
-
-    def _outstanding(self, about: Session, run: Run) -> Iterator[tuple[Item, str]]:
-        """What the runs before it had launched or asked, and it was not given: as far as that has come since.
-
-        Nothing will come of the rest in the new tree: it is told so.
+        Those that have not come since fail in the new tree, with the reason.
         """
-        runs = self._ledger.runs(about.id)
-        had = {name for one in runs if one.number <= run.number for name in one.items}
-        wanted = [name for one in runs if one.number < run.number for name in self._awaited(one.id)]
-        known = {item.id: item for item in self._ledger.items(about.id)}
+        had = {name for one in (*before, run) for name in one.items}
+        wanted = [name for one in before for name in self._awaited(one.id)]
         left = [known[name] for name in dict.fromkeys(wanted) if name not in had and name in known]
         for item, text in self._texts(about, [item for item in left if item.callback]):
             if item.status in ("completed", "partial-success", "failed") and text:
@@ -234,6 +227,11 @@ def _policies(about: Session) -> str:
 
 
 _NOTHING = Shortened(text="", ref=None)
+
+
+def _is_result(item: Item) -> bool:
+    """Whether an item is a result that its session was given."""
+    return item.kind == "completion" and bool(item.state is ItemState.DELIVERED or item.extra.get("rejected"))
 
 
 def _kept(item: Item) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
@@ -27,15 +27,17 @@ class Event:
     text: str  #: the line that says it
     run: str = ""  #: the run, if it is about one
     about: str = ""  #: the other session, if there is one
-    detail: str = ""  #: more lines: the traceback of a failed try, or what was said
+    detail: str = (
+        ""  #: more lines: the traceback of a failed try, or the text of the task, a message or the answer
+    )
 
-    def saying(self, text: str) -> Event:
-        """This event with the text that it was about."""
-        return replace(self, detail=text)
+
+#: An event with its time in milliseconds since the epoch.
+_Timed = tuple[int, Event]
 
 
 def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]:
-    """Every event of a session, oldest first; with ``texts`` also what was said, as the ledger holds it.
+    """Every event of a session, oldest first; with ``texts`` also the texts that the ledger holds.
 
     Raises:
         UnknownSession: there is no such session.
@@ -43,39 +45,35 @@ def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]
     about = ledger.session(session)
     items = ledger.items(session)
     said = _said(ledger, about, items) if texts else {}
-    launched_ms, launched = _launched(about)
-    timed = [(launched_ms, launched.saying(said.get("prompt", ""))), *_ended(about)]
+    timed = [_launched(about, said.get("prompt", "")), *_ended(about)]
     for run in ledger.runs(session):
         timed += _of_run(run)
         steps = read_headers(run.last_steps) if run.ended_ms else ledger.journal.headers(run.id)
-        timed += [(step.at_ms, _of_step(run, step)) for step in steps]
+        timed += [_of_step(run, step) for step in steps]
     for child in ledger.find([item.child for item in items if item.kind == "completion"]):
-        timed.append(
-            (
-                child.created_ms,
-                Event(
-                    at="",
-                    what="delegated",
-                    text=f"{child.agent}: {child.title}, as {child.id}",
-                    about=child.id,
-                ),
-            )
-        )
+        text = f"{child.agent}: {child.title}, as {child.id}"
+        timed.append(_event(child.created_ms, "delegated", text, about=child.id))
     # A callback may die without ever having been queued.
-    for item in items:
-        if item.seq or (item.callback and item.state is ItemState.DEAD):
-            at_ms, event = _of_item(item)
-            timed.append((at_ms, event.saying(said.get(item.id, ""))))
-    timed += [(one.at_ms, _of_printed(one)) for one in ledger.printed.read(session) if texts]
+    timed += [
+        _of_item(item, said.get(item.id, ""))
+        for item in items
+        if item.seq or (item.callback and item.state is ItemState.DEAD)
+    ]
+    if texts:
+        timed += [_of_printed(one) for one in ledger.printed.read(session)]
     if "result" in said:
         answered_ms = max((ms for ms, event in timed if event.what == "run ended"), default=about.updated_ms)
-        timed.append((answered_ms, Event(at="", what="answer", text="the latest").saying(said["result"])))
-    # Sorting is stable: what happened in one millisecond stays in the order in which it was collected.
-    return [replace(event, at=isoformat(ms)) for ms, event in sorted(timed, key=lambda pair: pair[0])]
+        timed.append(_event(answered_ms, "answer", "the latest", detail=said["result"]))
+    # Sorting is stable: events of one millisecond stay in the order in which they were collected.
+    return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
+
+
+def _event(at_ms: int, what: str, text: str, *, run: str = "", about: str = "", detail: str = "") -> _Timed:
+    return at_ms, Event(at=isoformat(at_ms), what=what, text=text, run=run, about=about, detail=detail)
 
 
 def _said(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, str]:
-    """The task, the texts of items by their ids, and the latest answer; in place of what is encrypted, that it is."""
+    """The task, the texts of items by their ids, and the latest answer; of an encrypted text only that it is encrypted."""
     said = ledger.texts(session.id, ["prompt", "result", *(item.id for item in items)])
     if "result" in said:
         try:
@@ -87,44 +85,43 @@ def _said(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, 
     return {**said, **{name: f"[encrypted for {session.agent}]" for name in sealed if name in said}}
 
 
-def _launched(session: Session) -> tuple[int, Event]:
+def _launched(session: Session, prompt: str) -> _Timed:
     by = f"by {session.parent}" if session.parent else "as a root"
     text = f"{session.agent}: {session.title}, {by}"
-    return session.created_ms, Event(at="", what="launched", text=text, about=session.parent)
+    return _event(session.created_ms, "launched", text, about=session.parent, detail=prompt)
 
 
-def _ended(session: Session) -> list[tuple[int, Event]]:
+def _ended(session: Session) -> list[_Timed]:
     if not session.ended_ms:
         return []
-    text = f"{session.state}{f': {session.reason}' if session.reason else ''}"
-    return [(session.ended_ms, Event(at="", what="ended", text=text))]
-
-
-def _of_run(run: Run) -> list[tuple[int, Event]]:
-    """Its tries, and its end. Only the last tries of many are kept, and the present one is as the run says."""
-    events = [
-        event for number, tried in enumerate(run.tries) for event in _of_try(run, tried, first=number == 0)
+    return [
+        _event(session.ended_ms, "ended", f"{session.state}{f': {session.reason}' if session.reason else ''}")
     ]
-    told = bool(run.tries) and run.tries[-1].attempt == run.attempt
-    if run.started_ms and not told:
-        again = f", attempt {run.attempt}" if run.attempt > 1 else ""
-        text = f"{_why(run)} on {run.worker}{again}"
-        events.append((run.started_ms, Event(at="", what="run", text=text, run=run.id)))
+
+
+def _of_run(run: Run) -> list[_Timed]:
+    """The tries of a run, and its end. A run keeps its last tries; the present try is in the run itself."""
+    events = []
+    if run.tries and run.tries[0].attempt > 1:
+        text = f"{run.tries[0].attempt - 1} earlier tries are not kept"
+        events.append(_event(run.tries[0].started_ms, "run", text, run=run.id))
+    for tried in run.tries:
+        events += [_began(run, tried.started_ms, tried.attempt, tried.worker), _of_try(run, tried)]
+    if run.started_ms and not (run.tries and run.tries[-1].attempt == run.attempt):
+        events.append(_began(run, run.started_ms, run.attempt, run.worker))
     if run.ended_ms:
         took = f" after {(run.ended_ms - run.started_ms) / 1000:.3f} s" if run.started_ms else ""
         text = f"{run.state}{took}{f': {run.reason}' if run.reason else ''}"
-        events.append((run.ended_ms, Event(at="", what="run ended", text=text, run=run.id)))
+        events.append(_event(run.ended_ms, "run ended", text, run=run.id))
     return events
 
 
-def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
-    events = []
-    if first and tried.attempt > 1:
-        text = f"{tried.attempt - 1} earlier tries are not kept"
-        events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
-    again = f", attempt {tried.attempt}" if tried.attempt > 1 else ""
-    text = f"{_why(run)} on {tried.worker}{again}"
-    events.append((tried.started_ms, Event(at="", what="run", text=text, run=run.id)))
+def _began(run: Run, at_ms: int, attempt: int, worker: str) -> _Timed:
+    again = f", attempt {attempt}" if attempt > 1 else ""
+    return _event(at_ms, "run", f"{_why(run)} on {worker}{again}", run=run.id)
+
+
+def _of_try(run: Run, tried: Try) -> _Timed:
     how = {
         "failed": "failed",
         "died": "ended with its worker process",
@@ -137,26 +134,25 @@ def _of_try(run: Run, tried: Try, *, first: bool) -> list[tuple[int, Event]]:
     if 0 < wait_s < _FOREVER_S:
         next_one += f" in {wait_s:.3g} s"
     text = f"attempt {tried.attempt} {how[tried.how]} after {took:.3f} s: {tried.reason}{next_one}"
-    event = Event(at="", what="attempt", text=text, run=run.id, detail=tried.traceback)
-    return [*events, (tried.ended_ms, event)]
+    return _event(tried.ended_ms, "attempt", text, run=run.id, detail=tried.traceback)
 
 
-def _of_printed(printed: Printed) -> Event:
+def _of_printed(printed: Printed) -> _Timed:
     """What a try of a run printed, or the end of it."""
     kept = len(printed.text.encode(errors="replace"))
     cut = f"; the last {kept} are kept" if printed.size > kept else ""
     text = f"attempt {printed.attempt}: {counted(printed.size, 'byte')}{cut}"
-    return Event(at="", what="printed", text=text, run=printed.run, detail=printed.text)
+    return _event(printed.at_ms, "printed", text, run=printed.run, detail=printed.text)
 
 
-def _of_step(run: Run, step: StepHeader) -> Event:
-    """A durable step: how it ended, and never what it gave."""
+def _of_step(run: Run, step: StepHeader) -> _Timed:
+    """A durable step: how it ended, without its result."""
     calls = f"{counted(step.tries, 'call')}, the last of " if step.tries > 1 else ""
     took = f" after {calls}{step.took_ms / 1000:.3f} s"
     left = f"; {counted(step.left, 'retry', 'retries')} left" if step.how == "retry" else ""
     how = "done" if step.how == "done" else "failed"
     note = f": {step.note}" if step.note else ""
-    return Event(at="", what="step", text=f"{step.key} {how}{took}{note}{left}", run=run.id)
+    return _event(step.at_ms, "step", f"{step.key} {how}{took}{note}{left}", run=run.id)
 
 
 def _why(run: Run) -> str:
@@ -183,7 +179,7 @@ def _verdict(item: Item) -> str:
     )
 
 
-def _of_item(item: Item) -> tuple[int, Event]:
+def _of_item(item: Item, detail: str) -> _Timed:
     if item.kind == "completion":
         text = f"{item.agent}: {item.title}{f' {item.status}' if item.status else ''}, {item.state}"
     else:
@@ -195,4 +191,4 @@ def _of_item(item: Item) -> tuple[int, Event]:
             text = f"{item.id}, {_verdict(item)}"
     what = "callback" if item.kind == "completion" else item.kind
     reason = f": {item.reason}" if item.reason else ""
-    return item.at_ms, Event(at="", what=what, text=f"{text}{reason}", run=item.run, about=item.child)
+    return _event(item.at_ms, what, f"{text}{reason}", run=item.run, about=item.child, detail=detail)

@@ -7,13 +7,14 @@ import pty
 import termios
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
 from orchestrator.cli.board import Board
 from orchestrator.cli.keyboard import keys, split
 from orchestrator.errors import UnknownSession
-from orchestrator.ledger import Session
+from orchestrator.ledger import Session, StopVerdict
 from orchestrator.ledger.decode import session as decode_session
 
 ROOT, CHILD, GRANDCHILD, OTHER = (f"ses_00{number:024x}" for number in range(4))
@@ -33,21 +34,24 @@ def made(name: str, parent: str = "", state: str = "idle") -> Session:
 
 
 class Acts:
+    """What a board asks of a client."""
+
     def __init__(self) -> None:
         self.done: list[tuple[str, ...]] = []
 
-    def stop(self, session: str) -> str:
+    def stop(self, session: str) -> StopVerdict:
         if session == OTHER:
             raise UnknownSession(session)
         self.done.append(("stop", session))
-        return "it has ended"
+        return StopVerdict("ended", "")
 
-    def question(self, session: str) -> tuple[str, str] | None:
-        return ("ask_1", "Which\x1b[2J one?") if session == ROOT else None
+    def questions(self, session: str) -> list[SimpleNamespace]:
+        asked = {"id": "ask_1", "session": ROOT, "text": "Which\x1b[2J one?"}
+        return [SimpleNamespace(**asked)]
 
     def reply(self, question: str, text: str) -> str:
         self.done.append(("reply", question, text))
-        return "it goes on"
+        return ROOT
 
 
 @pytest.fixture
@@ -57,7 +61,7 @@ def acts() -> Acts:
 
 @pytest.fixture
 def board(acts: Acts) -> Board:
-    found = Board(acts)
+    found = Board(acts)  # type: ignore[arg-type]
     found.update([made(ROOT), made(CHILD, ROOT), made(GRANDCHILD, CHILD), made(OTHER, ROOT)], ["held back"])
     return found
 

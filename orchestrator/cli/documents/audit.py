@@ -28,12 +28,15 @@ class AuditState(Document):
         description="Steps of the ledger that were published; null: Redis was not asked."
     )
     not_written_yet: int | None = Field(
-        description="Published entries that a writer is still to write; null: Redis was not asked."
+        validation_alias="waiting",
+        description="Published entries that a writer is still to write; null: Redis was not asked.",
     )
     behind_ms: int | None = Field(
         description="Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked."
     )
-    missing: int = Field(description="Published entries that it lacks and that no writer will write.")
+    missing: int = Field(
+        validation_alias="lost", description="Published entries that it lacks and that no writer will write."
+    )
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
 
 

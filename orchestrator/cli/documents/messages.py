@@ -130,15 +130,10 @@ class ReplayedDocument(Document):
     reason: str = Field(default="", description="Why it was refused or skipped, in words; else empty.")
 
     @classmethod
-    def made(cls, how: str, new_id: str, *, dead_letter: str = "") -> ReplayedDocument:
-        """The document about a replay that made a message, a session or an entry of that id."""
-        field = {"message": "message_id", "task": "session", "copy": "entry"}[how]
-        return cls.model_validate({"dead_letter": dead_letter, "how": how, field: new_id})
-
-    @classmethod
-    def refused(cls, dead_letter: str, *, rule: str, reason: str) -> ReplayedDocument:
-        """The document about a replay that was refused."""
-        return cls(dead_letter=dead_letter, how="refused", rule=rule, reason=reason)
+    def made(cls, how: str, new_id: str = "", **facts: Any) -> ReplayedDocument:
+        """The document about a replay; ``new_id`` is the id of the message, the session or the entry that it made."""
+        field = {"message": "message_id", "task": "session", "copy": "entry"}.get(how)
+        return cls.model_validate({"how": how, **facts, **({field: new_id} if field else {})})
 
 
 class ReplayedMessages(Document):

@@ -128,6 +128,7 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None
     assert (result.exit_code, sorted(row["how"] for row in done.values())) == (1, ["message", "refused"])
     (left,) = stack.dead()
     assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
+    assert {row["how"]: row["done"] for row in done.values()} == {"message": True, "refused": False}
     route(stack, "after")
     assert [letter.id for letter in stack.dead()] == [left.id]
 
