@@ -77,7 +77,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("validate", "Validate envelopes; needs no server."),
         "sign": ("sign", "Sign an envelope."),
         "verify": ("sign", "Verify the signature of an envelope."),
-        "prompt": ("prompt", "Print what the model of an agent is told of the protocol."),
+        "prompt": ("prompt", "Print what the model of an agent reads about the protocol."),
     },
     "Services": {
         "worker": ("worker", "Run one worker, for all agents or some."),
@@ -117,7 +117,9 @@ class LazyGroup(SuggestingGroup):
         except click.ClickException as error:
             shown = io.StringIO()
             error.show(shown)
-            say(shown.getvalue().rstrip("\n"), err=True, lines=True)  # it may quote what came from elsewhere
+            say(
+                shown.getvalue().rstrip("\n"), err=True, lines=True
+            )  # it may quote text of agents and messages
             ctx.exit(error.exit_code)
 
     def _invoke(self, ctx: click.Context) -> Any:
@@ -151,7 +153,7 @@ def one_line(error: BaseException) -> str:
 
 
 def advice_on_file(error: OSError) -> str | None:
-    """What to say of a file or a disk that the user named or filled; None for what is no matter of theirs."""
+    """What to say about a file that the user named, or a full disk; None for any other error."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f"{error.filename}: " if error.filename else ""
@@ -162,7 +164,7 @@ def advice_on_file(error: OSError) -> str | None:
 
 
 def advice_on_redis(error: BaseException) -> str | None:
-    """What to say of an error that redis-py raised because of the server; it is not imported to find out."""
+    """What to say about an error that redis-py raised because of the server. Without redis-py loaded there is none."""
     if "redis" not in sys.modules:
         return None
     from orchestrator.redisdb.client import advice_on_refusal, is_outage, lacks_permission

@@ -33,7 +33,7 @@ def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool
     """Print the command that makes a Redis user with the least that a ROLE or an external program needs.
 
     Roles are router, callbacks, reaper, worker, audit, notifier, operator and console (reads only). Any other name is
-    that of an external program. Put a password where PASSWORD stands; needs no server.
+    that of an external program. Replace PASSWORD with a password. Needs no server.
     """
     from orchestrator.agents.definition import check_name
     from orchestrator.redisdb.acl import KEYS, acl_line, program_rules, role_rules

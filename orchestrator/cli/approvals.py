@@ -1,4 +1,4 @@
-"""`orchestra approvals`, `approve` and `deny`: what agents may not do before a person has said yes."""
+"""`orchestra approvals`, `approve` and `deny`: what agents may do only after a person has said yes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.client.approvals import Approval
     from orchestrator.config.settings import Settings
 
-#: Characters of the arguments of one that are shown; `--json` has all.
+#: Characters of an approval's arguments that are shown; `--json` has all.
 _SHOWN_CHARS = 2000
 
 _comment_option = click.option(
@@ -92,7 +92,7 @@ def approve(
 @json_option
 @stack_options
 def deny(settings: Settings, *, approval: tuple[str, ...], comment: str, by: str, as_json: bool) -> None:
-    """Say no to APPROVAL (its id, as `orchestra approvals` shows it). The agent is told the comment, and goes on."""
+    """Say no to APPROVAL (its id, as `orchestra approvals` shows it). The agent gets the comment and goes on."""
     _decide(settings, approval, approved=False, comment=comment, by=by, digest="", as_json=as_json)
 
 

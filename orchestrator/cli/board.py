@@ -72,7 +72,7 @@ class Board:
     # --- keys --------------------------------------------------------------------------------------
 
     def press(self, key: str) -> None:
-        """Do what a key stands for; an error of the stack becomes a line of the picture."""
+        """Carry out what a key means; an error of the stack becomes a line of the picture."""
         try:
             if key == "closed":
                 self.left = True

@@ -194,7 +194,7 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
         case "asked":
             return "is running; its agent was asked to stop, and is ended by force if it does not"
         case "over":
-            below = f"; {counted(verdict.below, 'session')} below it told to stop" if verdict.below else ""
+            below = f"; {counted(verdict.below, 'session')} below it asked to stop" if verdict.below else ""
             return f"had ended already ({verdict.detail}){below}" if verdict.detail else "had ended already"
         case other:
             return other

@@ -86,7 +86,7 @@ def describe(record: MessageRecord) -> str:
 
 
 def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> list[MessageRecord]:
-    """The messages that an id stands for, oldest first.
+    """The messages that an id names, oldest first.
 
     The trail has a session whose task an external program gave under that program's task-id: then the ledger, if it
     answers, knows which message launched the session.

@@ -56,8 +56,8 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     """Prove the promise over all live trees, or name what breaks it and what is stuck.
 
     With --fix, indexes, counters and texts that are wrong or missing are rebuilt from the ledger's records, and
-    what cannot be is named. A lease that stands still is watched for its whole time, and its run given to another
-    worker.
+    what cannot be rebuilt is named. A lease that is not renewed is watched for its whole time; then its run goes to
+    another worker.
 
     Exit code 0: the promise holds (warnings allowed); 1: it does not; 2: could not look.
     """
@@ -102,7 +102,7 @@ def _sweep(parts: Container) -> None:
         time.sleep(settings.heartbeat_s * 1.5)
     if any(lease in held for lease in reaper.leases()):
         # Only a lease that does not move for its whole time may be given to another worker.
-        say(f"sweep: a lease stands still; watching it for {settings.lease_s:g} s", err=True)
+        say(f"sweep: a lease is not renewed; watching it for {settings.lease_s:g} s", err=True)
         until = time.monotonic() + settings.lease_s
         while time.monotonic() < until:
             time.sleep(min(settings.heartbeat_s, settings.lease_s / 4))

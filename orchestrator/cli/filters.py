@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, kw_only=True)
 class SessionFilter:
-    """What a session must be to be shown; what is empty says nothing."""
+    """The conditions under which a session is shown; an empty condition holds for all."""
 
     states: frozenset[str] = frozenset()
     agents: frozenset[str] = frozenset()

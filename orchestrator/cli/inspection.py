@@ -167,7 +167,7 @@ def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Cove
 
 
 def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
-    """How many entries the other databases of this stack hold, as far as the operator stands for that."""
+    """How many entries the other databases of this stack hold, by heads that the operator signed."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
     believed = [head for head in others if head is not None and not head.fault(proof.keys)]

@@ -209,7 +209,7 @@ def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> No
 
 
 def _check_names(agents: Iterable[str]) -> None:
-    """A key for a name that no agent can have would only lie about."""
+    """Refuse names that no agent can have."""
     from orchestrator.agents.definition import check_name
 
     for agent in agents:

@@ -114,7 +114,7 @@ def limit(
 
 
 def held_words(limit: AgentLimit) -> str:
-    """What people read of an agent's limit and pause, to be put behind what is said of it."""
+    """An agent's limit and pause in words, to be appended to a sentence about the agent."""
     from orchestrator.clock import isoformat
 
     words = f", {limit.at_work} of at most {limit.limit} at work" if limit.limit is not None else ""
@@ -124,7 +124,7 @@ def held_words(limit: AgentLimit) -> str:
 
 
 def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
-    """What a name names, and the agents that this concerns.
+    """Whether a name is an agent or a queue, and the agents that a pause or limit of it concerns.
 
     Raises:
         click.ClickException: no registered agent and no queue has it, or it is an external program's.

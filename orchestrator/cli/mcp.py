@@ -63,7 +63,7 @@ def mcp(settings: Settings, *, operator: bool, may_approve: bool, http: bool, po
         from orchestrator.mcp.session_server import build_session_server
 
         session = RemoteSession.from_environment()
-        session.call("session")  # whoever has no session hears of it now
+        session.call("session")  # fails now if there is no such session
         server, token = build_session_server(session), os.environ[SESSION_TOKEN]
     if not http:
         serve_stdio(server)

@@ -36,7 +36,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Reference(str):
-    """What stands for a session id and is still to be looked up."""
+    """A name of a session that is still to be looked up."""
 
     __slots__ = ()
 

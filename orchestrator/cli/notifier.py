@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from orchestrator.notifier import Notifier
     from orchestrator.notifier.service import DeadNotification
 
-_NO_TARGET = "nobody is to be told: set notify_url or notify_command"
+_NO_TARGET = "there is no target: set notify_url or notify_command"
 
 
 @click.command("notifier")
@@ -46,7 +46,7 @@ def make_notifier(client: redis.Redis, settings: Settings) -> Notifier:
 
     return Notifier(
         client,
-        # Without keys: what is encrypted is told to nobody outside.
+        # Without keys: encrypted text never goes to a target.
         Ledger(client),
         targets_of(settings),
         consumer=consumer_name("notifier"),
@@ -111,7 +111,7 @@ def test(*, settings: Settings, as_json: bool) -> None:
 @json_option
 @stack_options
 def retry(*, settings: Settings, notification: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """Deliver what was given up once more, now; exit with 1 if a target does not take it. What is taken is dropped."""
+    """Deliver notifications that were given up again; exit with 1 if a target refuses one. Delivered ones are dropped."""
     from orchestrator.cli.documents.stack import DeliveredNotification
     from orchestrator.notifier import targets_of
     from orchestrator.notifier.service import drop_dead

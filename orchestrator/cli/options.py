@@ -83,7 +83,7 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def settings_of(**options: Any) -> Settings:
-    """The settings of a command; what the environment says in vain is named on standard error."""
+    """The settings of a command; unknown variables in the environment are named on standard error."""
     from orchestrator.config.settings import load_settings, unknown_variables
 
     settings = load_settings(**options)
@@ -150,7 +150,7 @@ def wait_options(help: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def text_of(argument: str) -> str:
-    """The words that an argument stands for: itself, or for ``-`` what standard input holds.
+    """The text of an argument; ``-`` reads standard input.
 
     Raises:
         InputError: standard input is no text.
@@ -170,7 +170,7 @@ def known_type(_context: click.Context, _parameter: click.Parameter, value: str 
     """A message type as it was given.
 
     Raises:
-        click.BadParameter: there is none of that name; nothing would be found, as if all were well.
+        click.BadParameter: there is no such type; nothing would be found, as if all were well.
     """
     if value is not None:
         from orchestrator.streams import MESSAGE_TYPES

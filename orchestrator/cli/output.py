@@ -57,12 +57,12 @@ def _styled(text: str, style: str) -> str:
 
 
 def _colour() -> bool | None:
-    """What click is told of colours: none, or as it finds the output."""
+    """The colour setting for click: none, or by the kind of output."""
     return False if os.environ.get("NO_COLOR") else None
 
 
 def write_raw(content: bytes | str, *, newline: bool = True) -> None:
-    """Print content byte for byte, as whoever stores it or compares it needs it; on a terminal, made visible."""
+    """Print content byte for byte, so that it can be stored and compared; on a terminal, made visible."""
     if sys.stdout.isatty():
         say(
             content.decode("utf-8", "backslashreplace") if isinstance(content, bytes) else content, lines=True

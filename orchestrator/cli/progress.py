@@ -41,7 +41,7 @@ class TreeProgress:
             self._line.stop()
 
     def look(self) -> None:
-        """Look at the tree if it is time to; called between two steps of waiting, which say of an outage that it is one."""
+        """Look at the tree if it is time to; called between two steps of waiting, which report outages."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -56,7 +56,7 @@ class TreeProgress:
         self._next_look = now + max(_PATIENCE_S, took / _SHARE)
 
     def _open(self) -> bool:
-        # Loaded here: whoever waits for less than a second does not pay for it.
+        # Loaded here: a user who waits for less than a second does not pay for it.
         from rich.console import Console
 
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""`orchestra prompt`: what a model will be told of the protocol."""
+"""`orchestra prompt`: what a model reads about the protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     metavar="MODULE_OR_FILE",
     help="Where agents are defined. Default: the setting `agents`.",
 )
-@click.option("--root", is_flag=True, help="As it is told when a user gave it the task, and no other agent.")
+@click.option("--root", is_flag=True, help="As if a user gave the agent its task, and not another agent.")
 @json_option
 def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) -> None:
     """Print what the model of AGENT will see before its task: its own instructions and the protocol. Needs no stack."""

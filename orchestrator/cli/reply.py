@@ -50,7 +50,7 @@ def questions(settings: Settings, *, session: str | None, as_json: bool) -> None
 def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> None:
     """Answer QUESTION (its id, as `orchestra questions` lists it) with TEXT (- reads standard input).
 
-    A session that asks one thing, also as @last, stands for its question.
+    QUESTION may also be a session, or @last, that asks one thing.
     """
     from orchestrator.cli.documents.questions import Replied
 

@@ -69,8 +69,8 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     note = None
     if message.body.type not in LAUNCHES and known is not None and not known.external:
         note = (
-            f"{sender!r} is not an external program, so a {message.body.type} of its is written to the audit trail and "
-            "changes nothing: what it says is in the ledger already, or is said with `orchestra reply` or `resume`"
+            f"{sender!r} is not an external program, so its {message.body.type} goes to the audit trail and changes "
+            "nothing; use `orchestra reply` or `orchestra resume`"
         )
     if as_json:
         print_json(

@@ -27,7 +27,7 @@ _INDEXED_AT_ONCE = 500
 @json_option
 @stack_options
 def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: bool) -> None:
-    """Remove the oldest part of the trail for good; a signed tombstone stands for it.
+    """Remove the oldest part of the trail for good; a signed tombstone replaces it.
 
     Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
     """
@@ -50,7 +50,7 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
 
 @click.command("redact")
 @click.argument("message_id", metavar="MESSAGE-ID")
-@click.option("--reason", required=True, help="Why; it stands where the text stood.")
+@click.option("--reason", required=True, help="Why; the reason replaces the text.")
 @json_option
 @stack_options
 def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -> None:

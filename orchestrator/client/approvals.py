@@ -47,7 +47,7 @@ class Approval:
 
 
 def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
-    """What waits for a person, oldest first; with ``session`` only what is asked in its tree, at or below it.
+    """The open approvals, oldest first; with ``session`` only those of its tree, at or below it.
 
     Raises:
         UnknownSession: there is no such session.
@@ -65,10 +65,10 @@ def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
 def answer_approval(
     parts: Container, approval: str, *, approved: bool, comment: str, digest: str, by: str
 ) -> Approval:
-    """Put the operator's yes or no into the queue of the session that asks; what was answered.
+    """Put the operator's yes or no into the queue of the session that asks; the approval that was answered.
 
     Raises:
-        InputError: this is no approval, the comment is too long, or ``digest`` is of another call.
+        InputError: this is not an approval, the comment is too long, or ``digest`` is of another call.
         ApprovalRefused: an agent or a program that it started answers, or the ledger has something else than what the
             agent asked.
         WrongState: it was answered, its time has passed, or its session has ended.

@@ -31,7 +31,7 @@ _STEP_S: Final = 20.0
 
 
 class CurrentSession(Protocol):
-    """What code that works for a session may do, wherever it runs."""
+    """What code that works for a session may do, in any process."""
 
     def delegate(self, agent: str, description: str, *, title: str = "", key: str | None = None) -> str:
         """Launch a session of ``agent`` and go on; its id. Its end comes back as a callback."""
@@ -47,7 +47,7 @@ class CurrentSession(Protocol):
         wait: bool = True,
         timeout_s: float | None = None,
     ) -> str | None:
-        """Tell whoever hears of this session of something, and return the reply; None if none comes."""
+        """Raise a callback to the caller of this session, and return the reply; None if none comes."""
         ...
 
     def reply(self, question: str, text: str) -> bool:
@@ -55,7 +55,7 @@ class CurrentSession(Protocol):
         ...
 
     def message(self, to: str, text: str) -> str:
-        """Say something to the parent (`parent`) or to a child; no answer is waited for."""
+        """Send a message to the parent (`parent`) or to a child, without waiting for an answer."""
         ...
 
     def status(self, progress: int | None = None, activity: str = "") -> None:
@@ -85,7 +85,7 @@ def current_session() -> CurrentSession:
     """The session that this code works for.
 
     Raises:
-        ConfigurationError: it works for none.
+        ConfigurationError: there is none.
     """
     found = _running.get()
     return found if found is not None else RemoteSession.from_environment()

@@ -13,7 +13,7 @@ from orchestrator.messages.factory import Thread
 
 
 def open_questions(ledger: Ledger, askers: Iterable[Session]) -> list[tuple[Item, str]]:
-    """What these sessions have asked and has no reply yet, each with its text; nothing of sessions that have ended."""
+    """The questions of these sessions that have no reply yet, each with its text; none of sessions that have ended."""
     found = []
     for asker in askers:
         holder = asker.parent or asker.id  # a root asks the user, and has the question itself
@@ -27,10 +27,10 @@ def open_questions(ledger: Ledger, askers: Iterable[Session]) -> list[tuple[Item
 def answer_question(parts: Container, asker: str, question: str, text: str) -> None:
     """Put a reply of the operator into the queue of the session that asked.
 
-    Whoever was asked is not bothered with the question any more, unless it is being read already.
+    The question is withdrawn from the session that was asked, unless a run has it already.
 
     Raises:
-        UnknownSession: the session that asked is not there any more.
+        UnknownSession: the session that asked is gone.
         WrongState: the question has its reply or was withdrawn, or its session will not run again.
     """
     ledger = parts.ledger

@@ -1,4 +1,4 @@
-"""How a root session comes into being: checked, then written into the ledger with its envelope in one step."""
+"""How a root session is made: it is checked, then written into the ledger with its envelope in one step."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Submission:
         Args:
             agent: the name of an agent that a worker serves.
             prompt: what it is to do.
-            key: an idempotency key; by default each call is a session of its own.
+            key: an idempotency key; by default each call makes another session.
             title: what people call it; by default the beginning of the prompt.
             task: the Celery task id under which the final answer is stored.
             planned: the prompt is a plan, which the session carries out before its agent is called.
@@ -90,18 +90,18 @@ class Submission:
             make_fork: stores what a session of this id begins with, if it is a fork.
             at: when it is to begin, as a `datetime` with a time zone or in seconds since the epoch; by default, and where
                 that has passed, at once.
-            options: what else is said of the task; its description and title count where ``prompt`` and ``title``
+            options: the task's structure and delivery; its description and title are used if ``prompt`` and ``title``
                 are empty.
-            encrypted: whether it is encrypted although neither its agent nor the setting says so.
+            encrypted: encrypt it although neither its agent nor the setting requires it.
 
         Raises:
             KeyringError: it is encrypted, and its agent has no key to encrypt to.
-            InputError: the prompt is no text, or ``at`` no time.
+            InputError: the prompt is not text, or ``at`` is not a time.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             StreamFull: the routers are too far behind for new work.
-            redis.RedisError: Redis does not answer, or refused it; with the same key it may be called again.
+            redis.RedisError: Redis does not answer, or refuses; the call may be repeated with the same key.
         """
         if not isinstance(prompt, str):
             raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")

@@ -1,8 +1,8 @@
 """Submission tokens: what lets a plain Celery message begin a session where ``submissions`` is "token".
 
-Whoever can write to the broker can send any message. A token says that somebody who holds the key of `operator` asked
-for just this work, under just this task id; as the session derives from the task id, a token that is used again is the
-same session again.
+Every program that can write to the broker can send any message. A token proves that a holder of the key of `operator`
+asked for this work under this task id. The session derives from the task id, so a token that is used twice is one
+session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.keyring.ring import Keyring
 
 #: Seconds that a token can be used for by default.
 LIFETIME_S: Final = 3600.0
-#: Stands before what is signed, so that this signature is never one of something else.
+#: Prefix of the signed bytes, so that a signature of something else is never valid here.
 _DOMAIN: Final = b"agent-orchestra submission 1\n"
 _MAX_CHARS: Final = 4096
 

@@ -1,4 +1,4 @@
-"""What can be said of a submitted task beside its prompt: its structure, and how it is to be delivered and done."""
+"""The options of a submitted task beside its prompt: its structure, its delivery and its limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TaskOptions(Part):
 
     @property
     def digest(self) -> str:
-        """What a submission token says of the options; empty where there are none."""
+        """The digest of the options in a submission token; empty without options."""
         said = self.model_dump_json(exclude_defaults=True)
         return hashlib.sha256(said.encode()).hexdigest() if said != "{}" else ""
 

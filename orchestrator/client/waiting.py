@@ -1,7 +1,7 @@
 """Waiting for sessions without asking again and again: the ledger's events say when to look.
 
-Waiting is done in steps of a quarter of a second at most, so that whoever waits can be interrupted between two.
-An outage of Redis is waited for, too, in steps as short.
+Waiting is done in steps of a quarter of a second at most, so that it can be interrupted between two steps.
+An outage of Redis is outlasted in steps as short.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Steps(Protocol[T_co]):
 
 
 def is_over(session: Session) -> bool:
-    """Whether a session has given its answer, or never will."""
+    """Whether a session has given its answer, or will not give one."""
     return session.state in CLOSED or (session.state is SessionState.FINISHED and not session.busy)
 
 
@@ -53,7 +53,7 @@ def subtree(ledger: Ledger, session: str) -> list[Session]:
 
 
 class Waiting:
-    """Waits for the end of a session; with ``item``, also until what was put into its queue is dealt with."""
+    """Waits for the end of a session; with ``item``, also until that item of its queue is delivered or dead."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Waiting:
         """The session if it has ended, else None after an event of it or a quarter of a second; at once without.
 
         Raises:
-            TimeoutError: it is not over after ``timeout_s`` seconds.
+            TimeoutError: the session has not ended after ``timeout_s`` seconds.
             ServerUnavailable: Redis stayed away for too long.
             UnknownSession: there is no such session.
         """
@@ -152,7 +152,7 @@ class Watching:
         if picture is None:
             return None
         self.over = over
-        # A large tree takes long to read; reading it is not to be all that the server does.
+        # A large tree takes long to read: the server must have time for other commands.
         self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began - LOOK_AGAIN_S))
         changed = picture != self._last
         self._last = picture

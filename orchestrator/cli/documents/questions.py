@@ -54,7 +54,7 @@ class ApprovalDocument(Document):
     asked: Time = Field(validation_alias="asked_ms", description="When it was asked.")
     expires: Time = Field(validation_alias="expires_ms", description="When the default counts; null: never.")
     default: Literal["deny", "approve"] = Field(description="What counts when nobody has answered by then.")
-    fault: str = Field(description="Why it cannot be approved: nobody vouches for it; else empty.")
+    fault: str = Field(description="Why it cannot be approved: its agent does not vouch for it; else empty.")
 
 
 class ApprovalList(Document):

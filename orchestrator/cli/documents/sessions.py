@@ -19,7 +19,7 @@ class Submitted(Document):
 
 
 class Answer(Document):
-    """How a session stands for whoever waits for its answer."""
+    """The answer of a session, or its state."""
 
     session: str = Field(description="Its id.")
     state: str = Field(
@@ -68,7 +68,7 @@ class Ended(Document):
     run: str = Field(
         description="The run that was asked to stop, or that was queued and never starts; else empty."
     )
-    below: int = Field(description="Sessions below one that had finished before, which are told to stop.")
+    below: int = Field(description="Sessions below a finished session that are asked to stop.")
     state: str = Field(description="Where the session stands now.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
     agent_ended: Literal["by itself", "by force", "lost", "done"] | None = Field(
@@ -92,12 +92,12 @@ class SessionDocument(Document):
     run: str = Field(description="Its run that is queued or running; else empty.")
     busy: bool = Field(description="Whether it has a run that is queued or running.")
     runs: int = Field(description="Runs so far.")
-    launched: int = Field(description="Delegations for which it is owed a callback.")
+    launched: int = Field(description="Delegations that bring it a callback.")
     delivered: int = Field(description="Callbacks that were delivered to it.")
     pending: int = Field(description="Callbacks that are neither delivered nor dead.")
     dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
-    owed: int = Field(description="Children that are not finished and owe it a callback.")
-    children: int = Field(description="All its delegations, also those that owe it nothing.")
+    owed: int = Field(description="Children whose callbacks are outstanding.")
+    children: int = Field(description="All its delegations, also those without a callback.")
     progress: int | None = Field(description="Per cent done, as its agent says; null: it does not say.")
     activity: str = Field(description="What it does now, as its agent says; else empty.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
@@ -113,9 +113,10 @@ class SessionDocument(Document):
     chain: tuple[str, ...] = Field(
         description="Message-ids from its launch back to the root's, nearest first."
     )
-    callback: bool = Field(description="Whether its parent is owed a callback.")
+    callback: bool = Field(description="Whether its end is a callback to its parent.")
     task_id: str = Field(
-        validation_alias="task", description="The Celery task whose result a root owes; else empty."
+        validation_alias="task",
+        description="The Celery task under which a root's result is stored; else empty.",
     )
     delegator: str = Field(description="The agent or program that gave it its task; empty: a user did.")
     waiting: dict[str, Any] = Field(
@@ -151,7 +152,7 @@ class SessionDocument(Document):
     )
     sealed: bool = Field(description="Whether its prompt is an encrypted message from outside.")
     encrypted: bool = Field(
-        description="Whether what it is told and says is encrypted on its way and sealed in the ledger."
+        description="Whether its texts are encrypted in messages and sealed in the ledger."
     )
     damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 
@@ -178,7 +179,7 @@ class EventDocument(Document):
     run: str = Field(description="The run concerned; else empty.")
     about: str = Field(description="The other session concerned; else empty.")
     detail: str = Field(
-        description="More lines, such as the traceback of a failed attempt, or with `--text` what was said; else empty."
+        description="More lines, such as the traceback of a failed attempt, or with `--text` the text; else empty."
     )
 
 

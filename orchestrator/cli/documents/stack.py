@@ -13,7 +13,7 @@ class DeadNotificationDocument(Document):
     """A notification that was given up."""
 
     notification: str = Field(validation_alias="id", description="Its id, for `retry` and `drop`.")
-    target: str = Field(description="Who was to be told: `webhook` or `command`.")
+    target: str = Field(description="The target: `webhook` or `command`.")
     attempts: int = Field(description="Attempts that were made.")
     reason: str = Field(description="How the last one failed.")
     event: dict[str, Any] = Field(description="The CloudEvent.")
@@ -26,16 +26,16 @@ class DeadNotifications(Document):
 
 
 class DeliveredNotification(Document):
-    """One attempt to tell a target of one event by hand."""
+    """One attempt to deliver an event to a target by hand."""
 
     notification: str = Field(description="The dead notification; empty: a test event.")
-    target: str = Field(description="Who was told.")
+    target: str = Field(description="The target.")
     delivered: bool = Field(description="Whether it was taken.")
     reason: str = Field(description="Why not; else empty.")
 
 
 class DeliveredNotifications(Document):
-    """Attempts to tell targets by hand."""
+    """Attempts to deliver events by hand."""
 
     deliveries: tuple[DeliveredNotification, ...] = Field(description="The attempts.")
 
@@ -86,7 +86,7 @@ class AgentDocument(Document):
     on_deploy: Literal["latest", "pin", "refuse"] = Field(
         description="What becomes of its sessions when its definition has another version."
     )
-    encrypt: bool = Field(description="Whether all that it says and is told is encrypted.")
+    encrypt: bool = Field(description="Whether all its messages are encrypted, sent and received.")
     versions: dict[str, int] = Field(
         default_factory=dict,
         description="Each version that living workers have, and how many workers that are.",
@@ -212,7 +212,7 @@ class TallyDocument(Document):
     """The promise in numbers: launched = delivered + pending + dead."""
 
     sessions: int = Field(description="Sessions.")
-    launched: int = Field(description="Delegations for which a callback is owed.")
+    launched: int = Field(description="Delegations with a callback.")
     delivered: int = Field(description="Callbacks that were delivered.")
     pending: int = Field(description="Callbacks that are neither delivered nor dead.")
     dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
@@ -256,7 +256,7 @@ class Why(Document):
 
 
 class PromptDocument(Document):
-    """What a model is told before its task."""
+    """What a model reads before its task."""
 
     agent: str = Field(description="The agent.")
     prompt: str = Field(description="The text.")

@@ -321,7 +321,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(
     (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
     stage.play(deeper.id)
     said = orchestra("stop", root).stdout
-    assert said == f"{root} had ended already (finished); 2 sessions below it told to stop\n"
+    assert said == f"{root} had ended already (finished); 2 sessions below it asked to stop\n"
     states = {(s.parent, s.title): s.state.value for s in stage.ledger.tree(root) if s.agent == "solo"}
     assert states == {
         (root, "a"): "stopped",
