@@ -12,6 +12,7 @@ import click
 
 from orchestrator.cli.options import agents_options, settings_of
 from orchestrator.cli.output import say
+from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
@@ -97,9 +98,10 @@ def up(
             if follower is not None:
                 follower.show()
             if stack.ready and not announced:
-                announced = True
                 workers = [pid for name, pid in stack.pids.items() if name.startswith("worker")]
-                say(_welcome(stack.settings, time.monotonic() - began, workers), lines=True)
+                if welcome := _welcome(stack.settings, time.monotonic() - began, workers):
+                    announced = True
+                    say(welcome, lines=True)
 
         stack.run(on_tick)
     finally:
@@ -107,14 +109,18 @@ def up(
     say("stopped")
 
 
-def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str:
-    from orchestrator.bootstrap import build_container
-    from orchestrator.config.stack import resolve_redis_url
-    from orchestrator.redisdb.client import connect
+def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str | None:
+    """What a stack that is ready says; None: Redis is away again, which must not end the stack."""
+    import redis
+
+    from orchestrator.errors import ServerUnavailable
     from orchestrator.runtime.service import is_served, living_agents
 
-    with connect(resolve_redis_url(settings), check=False) as client:
-        living, found = living_agents(client), build_container(client, settings).agents.all()
+    try:
+        with open_stack(settings, "up") as parts:
+            living, found = living_agents(parts.redis), parts.agents.all()
+    except (redis.RedisError, ServerUnavailable):
+        return None
     names = ", ".join(record.name for record in found if is_served(record, living))
     idle = ", ".join(record.name for record in found if not is_served(record, living))
     return (

@@ -21,7 +21,8 @@ from orchestrator.cli.documents.table import DOCUMENTS
 from orchestrator.cli.options import json_option, period_options, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.progress import progress_bar
-from orchestrator.config.settings import Settings
+from orchestrator.cli.up import _welcome
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import OrchestraError, UnknownSession
 
 
@@ -195,6 +196,11 @@ def test_a_time_is_a_moment_or_how_long_ago_it_was(run: Callable[..., Result]) -
     assert seen[1] == 1000
     assert seen[0] is not None
     assert 0 <= seen[0] - (now_ms - 14 * 86_400_000) < 60_000
+
+
+def test_a_stack_that_is_ready_outlasts_that_redis_is_away_when_it_says_so(tmp_path: Path) -> None:
+    settings = load_settings(redis_url=f"unix://{tmp_path}/gone", data=tmp_path)
+    assert _welcome(settings, 1.0, []) is None
 
 
 def test_what_is_printed_beside_a_bar_stays_on_standard_output(
