@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.stack import open_keys
 from orchestrator.cli.table import Row, print_table, terminal_width
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.record import KeyRecord, Use
     from orchestrator.keyring.store import KeyStore
+
+_LATER = "no stack runs on this data folder; registered when one starts"
 
 use_option = click.option(
     "--use",
@@ -71,10 +75,8 @@ def generate(
     _check_names(agents)
     if not (agents or sources):
         raise click.UsageError("name an AGENT, or with --agents where some are defined")
-    store = _store(settings, algorithm)
-    _settle(settings, store)
-    records = [store.create(agent, use) for agent in dict.fromkeys((*agents, *_vouch(store, sources)))]
-    _register(settings, store)
+    with _changing(settings, algorithm) as store:
+        records = [store.create(agent, use) for agent in dict.fromkeys((*agents, *_vouch(store, sources)))]
     _show(store, records, as_json=as_json)
 
 
@@ -84,11 +86,9 @@ def generate(
 @stack_options
 def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
     """List the keys of the data folder, and those in Redis if a stack runs."""
-    store = _store(settings)
-    found = {record.key_id: record for record in store.list()}
-    registry = _registry(settings, store)
-    if registry is not None:
-        for record in registry.list():
+    with open_keys(settings) as (store, registry):
+        found = {record.key_id: record for record in store.list()}
+        for record in registry.list() if registry is not None else ():
             known = found.get(record.key_id)
             if known is None or record.serial > known.serial:
                 found[record.key_id] = record
@@ -127,15 +127,15 @@ def export(
     """
     from orchestrator.agents.registry import SYSTEM_AGENTS
     from orchestrator.keyring.files import write_whole
+    from orchestrator.keyring.store import KeyStore
 
-    store = _store(settings)
+    store = KeyStore(settings.keys_dir, settings.signature_algorithm)
     if sources:
-        _settle(settings, store)
-        defined = _vouch(store, sources)
-        for name in SYSTEM_AGENTS.intersection(agents):
-            store.create(name)
+        with _changing(settings) as store:
+            defined = _vouch(store, sources)
+            for name in SYSTEM_AGENTS.intersection(agents):
+                store.create(name)
         agents = tuple(dict.fromkeys((*agents, *defined))) if agents else ()
-        _register(settings, store)
     if public:
         content = _public_keys(store, agents)
     else:
@@ -165,9 +165,8 @@ def import_(
     a program in another language that keeps its private key to itself.
     """
     _check_names([agent] if agent is not None else [])
-    store = _store(settings)
-    records = store.import_(file.read(), agent=agent, passphrase=_passphrase(passphrase_file))
-    _register(settings, store)
+    with _changing(settings, settle=False) as store:
+        records = store.import_(file.read(), agent=agent, passphrase=_passphrase(passphrase_file))
     _show(store, records, as_json=as_json)
 
 
@@ -187,10 +186,8 @@ def import_(
 def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, settings: Settings) -> None:
     """Give each AGENT a new key. What the old one has signed stays valid."""
     _check_names(agents)
-    store = _store(settings)
-    _settle(settings, store)
-    records = [store.rotate(agent, use=use, overlap_s=overlap) for agent in agents]
-    _register(settings, store)
+    with _changing(settings) as store:
+        records = [store.rotate(agent, use=use, overlap_s=overlap) for agent in agents]
     _show(store, records, as_json=as_json)
 
 
@@ -200,11 +197,10 @@ def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, 
 @stack_options
 def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> None:
     """Revoke keys for good: nothing they signed counts from now on, no matter when it was signed."""
-    store = _store(settings)
-    registry = _registry(settings, store)
-    records = [store.revoke(key_id) if registry is None else registry.revoke(key_id) for key_id in key_ids]
+    with open_keys(settings) as (store, registry):
+        records = [(registry or store).revoke(key_id) for key_id in key_ids]
     if registry is None:
-        _register(settings, store)
+        say(_LATER, err=True)
     _show(store, records, as_json=as_json)
 
 
@@ -216,34 +212,17 @@ def _check_names(agents: Iterable[str]) -> None:
         check_name(agent)
 
 
-def _store(settings: Settings, algorithm: str | None = None) -> KeyStore:
-    from orchestrator.keyring.store import KeyStore
-
-    return KeyStore(settings.keys_dir, algorithm or settings.signature_algorithm)
-
-
-def _registry(settings: Settings, store: KeyStore) -> Any:
-    """The registry of the stack that runs, or None."""
-    from orchestrator.config.stack import resolve
-    from orchestrator.keyring.registry import KeyRegistry
-    from orchestrator.redisdb.client import connect
-
-    url = resolve(settings).redis_url
-    return None if url is None else KeyRegistry(connect(url), store)
-
-
-def _settle(settings: Settings, store: KeyStore) -> None:
-    registry = _registry(settings, store)
-    if registry is not None:
-        registry.settle_operator()
-
-
-def _register(settings: Settings, store: KeyStore) -> None:
-    registry = _registry(settings, store)
-    if registry is None:
-        say("no stack runs on this data folder; registered when one starts", err=True)
-    else:
-        registry.register_all()
+@contextmanager
+def _changing(settings: Settings, algorithm: str | None = None, *, settle: bool = True) -> Iterator[KeyStore]:
+    """The keys of the data folder; what the block changes is registered in the stack that runs, if one does."""
+    with open_keys(settings, algorithm) as (store, registry):
+        if registry is not None and settle:
+            registry.settle_operator()
+        yield store
+        if registry is not None:
+            registry.register_all()
+        else:
+            say(_LATER, err=True)
 
 
 def _vouch(store: KeyStore, sources: Iterable[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,14 @@ import click
 
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.stack import open_keys
 
 if TYPE_CHECKING:
     from orchestrator.cli.documents.messages import Verified
     from orchestrator.config.settings import Settings
     from orchestrator.envelope.signature import KeyLookup
+    from orchestrator.keyring.ring import Keyring
+    from orchestrator.keyring.store import KeyStore
 
 
 @click.command()
@@ -37,8 +42,9 @@ def sign(file: Any, out: Path | None, settings: Settings) -> None:
 
     octets = file.read()
     limits = ParseLimits(size=settings.max_message_bytes)
-    signer = _keyring(settings).signer(signature.sender_of(octets, limits))
-    signed = signature.sign(octets, signer, now_ms=SystemClock().now_ms(), limits=limits)
+    with _keyring(settings) as keys:
+        signer = keys.signer(signature.sender_of(octets, limits))
+        signed = signature.sign(octets, signer, now_ms=SystemClock().now_ms(), limits=limits)
     if out is None:
         write_raw(signed)
     else:
@@ -57,9 +63,9 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
     """
     from orchestrator.cli.documents.messages import VerifiedDocuments
 
-    keys = _keyring(settings)
     size = settings.max_message_bytes
-    rows = [_verdict(str(file.name), file.read(), keys, size) for file in files]
+    with _keyring(settings) as keys:
+        rows = [_verdict(str(file.name), file.read(), keys, size) for file in files]
     if as_json:
         print_json(VerifiedDocuments(documents=tuple(rows)))
     else:
@@ -99,14 +105,10 @@ def _sentence(row: Verified) -> str:
     return f"signed by {row.signer} at {row.signed} with {row.algorithm} key {row.key_id}"
 
 
-def _keyring(settings: Settings) -> Any:
-    """What signs and looks keys up: with the registry of the stack that runs, else the data folder alone."""
-    from orchestrator.config.stack import resolve
-    from orchestrator.keyring.registry import KeyRegistry
+@contextmanager
+def _keyring(settings: Settings) -> Iterator[KeyStore | Keyring]:
+    """Signs and looks keys up: with the registry of the stack that runs, else with the data folder alone."""
     from orchestrator.keyring.ring import Keyring
-    from orchestrator.keyring.store import KeyStore
-    from orchestrator.redisdb.client import connect
 
-    store = KeyStore(settings.keys_dir, settings.signature_algorithm)
-    url = resolve(settings).redis_url
-    return store if url is None else Keyring(store, KeyRegistry(connect(url), store))
+    with open_keys(settings) as (store, registry):
+        yield store if registry is None else Keyring(store, registry)

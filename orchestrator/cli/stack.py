@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.bootstrap import Container
     from orchestrator.client.client import Client
     from orchestrator.config.settings import Settings
+    from orchestrator.keyring.registry import KeyRegistry
+    from orchestrator.keyring.store import KeyStore
 
 
 def open_client(settings: Settings) -> Client:
@@ -42,3 +44,26 @@ def open_stack(settings: Settings, name: str) -> Iterator[Container]:
     settings = resolve(settings)
     with connect(resolve_redis_url(settings), name=f"orchestra-{name}") as client:
         yield build_container(client, settings)
+
+
+@contextmanager
+def open_keys(
+    settings: Settings, algorithm: str | None = None
+) -> Iterator[tuple[KeyStore, KeyRegistry | None]]:
+    """The keys of the data folder, and the registry of the stack that runs; None: no stack does.
+
+    Raises:
+        ConfigurationError, ServerUnavailable: as :func:`open_stack`.
+    """
+    from orchestrator.config.stack import resolve
+    from orchestrator.keyring.registry import KeyRegistry
+    from orchestrator.keyring.store import KeyStore
+    from orchestrator.redisdb.client import connect
+
+    store = KeyStore(settings.keys_dir, algorithm or settings.signature_algorithm)
+    url = resolve(settings).redis_url
+    if url is None:
+        yield store, None
+        return
+    with connect(url, name="orchestra-keys") as client:
+        yield store, KeyRegistry(client, store)
