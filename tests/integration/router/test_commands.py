@@ -366,7 +366,7 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
     sent = run(stack, "send", str(file))
-    note = f"note: '{sender}' is not an external program, so a message of its is written to the audit trail"
+    note = f"note: '{sender}' is not an external program, so its message goes to the audit trail"
     assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
     assert (json.loads(run(stack, "send", str(file), "--json").output)["note"] is None) == (
         sender == "partner"
