@@ -78,8 +78,7 @@ class ScriptedSession:
         self._respondents = Respondents(
             self._others, self._ledger, answers=answers, replies=replies, decisions=decisions
         )
-        self._now_ms = self._ledger.server_ms()
-        self._ledger.set_time(self._now_ms)
+        self._set_time(self._ledger.server_ms())
         self._attempt = 1
         self._runtime = Runtime(
             parts=self._parts,
@@ -190,8 +189,7 @@ class ScriptedSession:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass, as far as the ledger can tell: for `sleep`, deadlines, and time limits of questions."""
-        self._now_ms += round(seconds * 1000)
-        self._ledger.set_time(self._now_ms)
+        self._set_time(self._now_ms + round(seconds * 1000))
         for kind, about in self._ledger.sweep.due_timers(0):
             match kind:
                 case "question":
@@ -217,7 +215,9 @@ class ScriptedSession:
         """
         run = self._next_run()
         before, attempts = len(self._effects), list[Attempt]()
-        self._crash = None if crash_after is None else _crash(crash_after)
+        self._crash = (
+            crash_after if crash_after is None or isinstance(crash_after, tuple) else (crash_after, 1)
+        )
         self._counted = 0
         while True:
             attempt, ended = self._try(run)
@@ -324,12 +324,12 @@ class ScriptedSession:
             found = self._ledger.run(run)
             if found is None or found.state is not RunState.QUEUED:
                 raise NotScripted(f"the run is {found.state.value if found else 'gone'}")
-            if found.claimable_ms > self._now_ms and _is_parked(found):
+            parked = bool(found.tries) and found.tries[-1].how == "parked"
+            if found.claimable_ms > self._now_ms and parked:
                 raise NotScripted(
                     f"the run is parked until {found.tries[-1].reason!r}: reply, decide, or let time pass"
                 )
-            self._now_ms = max(self._now_ms, found.claimable_ms)
-            self._ledger.set_time(self._now_ms)
+            self._set_time(max(self._now_ms, found.claimable_ms))
         raise NotScripted("the run cannot be taken: its agent is paused or at its limit")
 
     def _release(self, held: Claimed) -> None:
@@ -398,9 +398,12 @@ class ScriptedSession:
             self._problem = problem  # also where the agent catches it
             raise
         if not done:
-            self._now_ms += round((timeout_s or 0) * 1000)
-            self._ledger.set_time(self._now_ms)
+            self._set_time(self._now_ms + round((timeout_s or 0) * 1000))
         return done
+
+    def _set_time(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+        self._ledger.set_time(now_ms)
 
     def _wake(self) -> None:
         """Let the time pass for which a parked run sleeps."""
@@ -416,13 +419,5 @@ def _definition(source: AgentSource) -> AgentDefinition:
     return next(iter(found.values()))
 
 
-def _crash(given: EffectKind | int | tuple[EffectKind, int]) -> tuple[str | int, int]:
-    return given if isinstance(given, tuple) else (given, 1)
-
-
 def _id(of: Effect | str) -> str:
     return of if isinstance(of, str) else of.id
-
-
-def _is_parked(run: Run) -> bool:
-    return bool(run.tries) and run.tries[-1].how == "parked"

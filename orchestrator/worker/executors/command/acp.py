@@ -16,12 +16,11 @@ import acp
 from acp import schema
 from acp.core import ClientSideConnection
 
-from orchestrator.errors import AgentProgramError, InputError, NoReply, WouldDeadlock
-from orchestrator.log import get_logger
+from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
-from orchestrator.worker.executors.command.permissions import choose, question
+from orchestrator.worker.executors.command.permissions import Permissions
 from orchestrator.worker.executors.command.place import Place
 from orchestrator.worker.executors.command.process import LOOK_S, AgentProcess
 from orchestrator.worker.executors.command.reading import Complaint, Tail, Usage
@@ -31,8 +30,6 @@ from orchestrator.worker.executors.text import Finished, TextAnswer, finish
 _GREETING_S: Final = 60.0
 
 T = TypeVar("T")
-
-_log = get_logger()
 
 
 def converse(context: Context, place: Place, memory: Memory, prompt: str) -> Finished:
@@ -224,20 +221,20 @@ class _Client:
     """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own."""
 
     def __init__(self, context: Context, place: Place, live: LiveStatus, watch: Watch) -> None:
-        self._context = context
-        self._options = place.options
+        self._permissions = Permissions(context, place.options.permissions, live)
+        self._max_bytes = place.options.max_output_bytes
         self._live = live
         self._watch = watch
         self._listens = False
         #: Questions of the agent that nobody has answered yet.
         self.asks = 0
-        self.answer = Tail(place.options.max_output_bytes)
+        self.answer = Tail(self._max_bytes)
         self.cost_usd = 0.0
 
     def begin(self) -> None:
         """Collect the answer of the next turn. What came before belongs to an old conversation."""
         self._listens = True
-        self.answer = Tail(self._options.max_output_bytes)
+        self.answer = Tail(self._max_bytes)
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
         """What the agent says, thinks or does."""
@@ -268,7 +265,8 @@ class _Client:
         """May the agent use a tool?"""
         self.asks += 1
         try:
-            chosen = await _beside(lambda: self._decide(tool_call, options))
+            tool = tool_call.title or tool_call.kind or "a tool"
+            chosen = await _beside(lambda: self._permissions.decide(tool, tool_call.raw_input, options))
         finally:
             self.asks -= 1
             self._watch.heard()
@@ -276,41 +274,6 @@ class _Client:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
         return schema.RequestPermissionResponse(outcome=outcome)
-
-    def _decide(
-        self, tool_call: schema.ToolCallUpdate, options: list[schema.PermissionOption]
-    ) -> schema.PermissionOption | None:
-        rule = self._options.permissions
-        if rule == "deny":
-            return choose("deny", options)
-        if rule == "allow":
-            return choose("allow", options) or choose("allow always", options)
-        tool = tool_call.title or tool_call.kind or "a tool"
-        if rule == "approve" or not self._context.parent:
-            return choose(self._ask_person(tool, tool_call), options)
-        self._live("tool", f"waits for permission: {tool}")
-        try:
-            reply = self._context.ask(question(tool, options), kind="clarification", context={"tool": tool})
-        except (NoReply, InputError) as error:
-            _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
-            reply = "deny"
-        return choose(reply, options)
-
-    def _ask_person(self, tool: str, tool_call: schema.ToolCallUpdate) -> str:
-        """`allow` or `deny`. The program holds its slot meanwhile: what it has in mind ends with its process."""
-        approvals = self._context.approvals
-        given = tool_call.raw_input
-        arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
-        self._live("tool", f"waits for your approval: {tool}")
-        try:
-            approval, _ = approvals.post(tool, arguments)
-            decision = approvals.await_decision(approval, timeout_s=self._context.patience_s)
-            if decision is None:
-                approvals.withdraw(approval, "nobody answered before the run's time was nearly up")
-        except (InputError, WouldDeadlock) as error:
-            _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
-            return "deny"
-        return "allow" if decision is not None and decision.approved else "deny"
 
     def on_connect(self, conn: Any) -> None:
         """The connection stands."""

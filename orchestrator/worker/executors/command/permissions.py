@@ -1,10 +1,17 @@
-"""A program's question whether it may use a tool, as a question to the parent, and the reply as its choice."""
+"""Answers a program that asks whether it may use a tool: by its agent's rule, by its parent, or by a person."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Literal, Protocol, TypeVar
+
+from orchestrator.errors import InputError, NoReply, WouldDeadlock
+from orchestrator.log import get_logger
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.executors.command.live import LiveStatus
+
+_log = get_logger()
 
 _YES: Final = frozenset({"allow", "yes", "y", "ok", "okay", "approve", "approved", "allowed", "true"})
 
@@ -25,10 +32,54 @@ class Option(Protocol):
 OptionT = TypeVar("OptionT", bound=Option)
 
 
-def question(tool: str, options: Sequence[Option]) -> str:
-    """The question to the parent."""
-    names = ", ".join(f"{option.name!r}" for option in options)
-    return f"May I use {tool}? Reply with one of: {names}; or with allow or deny."
+class Permissions:
+    """Decides on the tools of one agent's program, in one run."""
+
+    def __init__(
+        self, context: Context, rule: Literal["ask", "approve", "allow", "deny"], live: LiveStatus
+    ) -> None:
+        self._context = context
+        self._rule = rule
+        self._live = live
+
+    def decide(self, tool: str, arguments: object, options: Sequence[OptionT]) -> OptionT | None:
+        """The option that the program gets; None: its request is cancelled.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
+        """
+        if self._rule == "deny":
+            return choose("deny", options)
+        if self._rule == "allow":
+            return choose("allow", options) or choose("allow always", options)
+        ask_person = self._rule == "approve" or not self._context.parent
+        self._live("tool", f"waits for {'your approval' if ask_person else 'permission'}: {tool}")
+        try:
+            reply = self._ask_person(tool, arguments) if ask_person else self._ask_parent(tool, options)
+        except (NoReply, InputError, WouldDeadlock) as error:
+            _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
+            reply = "deny"
+        return choose(reply, options)
+
+    def _ask_parent(self, tool: str, options: Sequence[Option]) -> str:
+        names = ", ".join(f"{option.name!r}" for option in options)
+        return self._context.ask(
+            f"May I use {tool}? Reply with one of: {names}; or with allow or deny.",
+            kind="clarification",
+            context={"tool": tool},
+        )
+
+    def _ask_person(self, tool: str, arguments: object) -> str:
+        """`allow` or `deny`. The program holds its slot meanwhile: what it has in mind ends with its process."""
+        approvals = self._context.approvals
+        given = (
+            arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
+        )
+        approval, _ = approvals.post(tool, given)
+        decision = approvals.await_decision(approval, timeout_s=self._context.patience_s)
+        if decision is None:
+            approvals.withdraw(approval, "nobody answered before the run's time was nearly up")
+        return "allow" if decision is not None and decision.approved else "deny"
 
 
 def choose(reply: str, options: Sequence[OptionT]) -> OptionT | None:
