@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from orchestrator.testing import (
     Truncated,
 )
 from orchestrator.worker.context.context import Context
+from tests.waiting import wait_until
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
@@ -157,10 +157,7 @@ def test_a_user_goes_on_with_a_session_that_remembers(
     session = stage.submit("clerk", "The number is 7.")
     assert theatre.answer(session) == "noted"
     stage.ledger.enqueue(session, "Which number?", item_id="itm_again")
-    deadline = time.monotonic() + 30
-    while stage.ledger.result(session)[1] != "7":
-        assert time.monotonic() < deadline, stage.ledger.result(session)
-        time.sleep(0.02)
+    wait_until(lambda: stage.ledger.result(session)[1] == "7", "the second answer")
 
 
 def test_a_tool_with_the_context_and_one_that_fails(

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.permissions import choose
 from tests.integration.workers.crew import FAKE, Crew
+from tests.waiting import wait_until
 
 pytest.importorskip("acp", reason="the library agent-client-protocol is not installed")
 
@@ -159,10 +159,7 @@ def test_the_parent_is_asked_and_its_reply_chooses(
     dispatch = stage.start(child.id)
     working = threading.Thread(target=lambda: stage.execute(dispatch))
     working.start()
-    deadline = time.monotonic() + 30
-    while not stage.ledger.session(child.id).questions:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: stage.ledger.session(child.id).questions, "the question to the parent")
     stage.resume(root)
     working.join(30)
     stage.resume(root)
@@ -207,10 +204,7 @@ def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) 
     root = stage.submit("coder", f"!ignore\n!touch {file}\n!hang")
     working = threading.Thread(target=lambda: stage.play(root))
     working.start()
-    deadline = time.monotonic() + 30
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: file.exists() and file.read_text(), "the program at work")
     assert stage.ledger.session(root).activity in ("", "tool: hang")
     stage.ledger.stop(root, "enough")
     working.join(30)
@@ -236,10 +230,7 @@ def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
     dispatch = stage.start(child.id)
     working = threading.Thread(target=lambda: stage.execute(dispatch))
     working.start()
-    deadline = time.monotonic() + 30
-    while not stage.ledger.session(child.id).questions:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: stage.ledger.session(child.id).questions, "the question to the parent")
     os.kill(int(file.read_text()), signal.SIGKILL)
     working.join(15)
     assert not working.is_alive()
