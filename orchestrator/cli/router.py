@@ -25,19 +25,15 @@ if TYPE_CHECKING:
 @stack_options
 def router(settings: Settings, types: str | None) -> None:
     """Run one router: validates messages and acts on them, the urgent ones first."""
-    from orchestrator.router import ReportBuffer
     from orchestrator.runtime.service import serve
 
     wanted = parse_types(types)
-    report_buffer = ReportBuffer()  # it outlives an outage, after which the router is made again
 
     def make(client: redis.Redis, settings: Settings) -> Router:
         from orchestrator.router import build_router
         from orchestrator.streams import consumer_name
 
-        return build_router(
-            client, settings, consumer=consumer_name("router"), types=wanted, report_buffer=report_buffer
-        )
+        return build_router(client, settings, consumer=consumer_name("router"), types=wanted)
 
     serve("router", make, settings)
 

@@ -9,7 +9,6 @@ judges it; `handlers` and `external` choose its step; `execution` carries out th
 from __future__ import annotations
 
 from orchestrator.router.build import build_router
-from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.router import Handled, Router
 
-__all__ = ["Handled", "ReportBuffer", "Router", "build_router"]
+__all__ = ["Handled", "Router", "build_router"]

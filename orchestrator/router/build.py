@@ -27,7 +27,6 @@ from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.router.handlers import Handlers
-from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.router import Router
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import Validator
@@ -91,11 +90,8 @@ def build_router(
     clock: Clock | None = None,
     reclaim_idle_ms: int | None = None,
     jitter: Callable[[], float] = random.random,
-    report_buffer: ReportBuffer | None = None,
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
-
-    ``report_buffer`` is what the router before it in this process has buffered, before an outage.
 
     Raises:
         ConfigurationError: the routing table in the settings is wrong.
@@ -155,5 +151,4 @@ def build_router(
         sources=all_streams(settings.shards, types),
         # A router that holds an entry for as long as a worker may be silent is dead.
         reclaim_idle_ms=round(settings.lease_s * 1000) if reclaim_idle_ms is None else reclaim_idle_ms,
-        report_buffer=ReportBuffer() if report_buffer is None else report_buffer,
     )

@@ -79,7 +79,6 @@ class Router:
         consumer: str,
         sources: Sequence[StreamId],
         reclaim_idle_ms: int,
-        report_buffer: ReportBuffer,
     ) -> None:
         self._ledger = ledger
         self._outboxes = outboxes
@@ -99,7 +98,7 @@ class Router:
             look_every_s=_RECLAIM_EVERY_S,
         )
         self._reader = PriorityReader(self._consumer, sources)
-        self._report_buffer = report_buffer
+        self._report_buffer = ReportBuffer()
         self._refused = RefusalBuffer()
         # The audit's group too: what is published before its writer first runs must not be trimmed.
         streams.ensure_groups(GROUPS, sources)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.redisdb.holders import Connected
+from orchestrator.redisdb.holders import Connected, own_mark
 from orchestrator.streams.lost_connections import LostConnections, mark_in
 from orchestrator.streams.redis_streams import RedisStreams
 from orchestrator.streams.values import Entry, Portion, StreamId
@@ -26,7 +26,7 @@ class Consumer:
 
     ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
     ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. The entries of a
-    consumer whose process was killed are taken over within about two seconds.
+    consumer whose process was killed, or had an outage of Redis, are taken over within about two seconds.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Consumer:
         """
         now = self._clock.monotonic()
         if now >= self._next_lost:
-            for name, streams in self.dead().items():
+            for name, streams in self.dead(own=True).items():
                 for stream in streams:
                     while entries := self._streams.take_over(
                         self._group, self._name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
@@ -83,13 +83,18 @@ class Consumer:
             self.tidy()
             self._next_tidy = now + TIDY_EVERY_S
 
-    def dead(self) -> dict[str, list[StreamId]]:
-        """The consumers that hold entries and whose processes have lost their connections, each with its streams."""
+    def dead(self, *, own: bool = False) -> dict[str, list[StreamId]]:
+        """The consumers that hold entries and whose processes have lost their connections, each with its streams.
+
+        ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
+        """
         held = self._streams.holders(self._group, self._sources())
         held.pop(self._name, None)
         # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
         connected = self._streams.connected() if held else Connected()
         lost = self._lost.lost({mark_in(name) for name in held}, connected)
+        if own:
+            lost.add(own_mark())
         return {name: streams for name, streams in held.items() if mark_in(name) in lost}
 
     def acknowledge(self, entries: Sequence[Entry], *, delete: bool = False) -> None:

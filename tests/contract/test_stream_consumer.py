@@ -6,8 +6,9 @@ import pytest
 import redis as redis_py
 
 from orchestrator.redisdb.holders import Connected, own_mark
-from orchestrator.streams import ROUTER_GROUP, Consumer, Portion, RedisStreams, StreamId
+from orchestrator.streams import ROUTER_GROUP, Consumer, Entry, Portion, RedisStreams, StreamId
 from tests.clock import ManualClock
+from tests.waiting import wait_until
 
 FIRST = StreamId(0, "error", "critical")
 SECOND = StreamId(0, "message", "low")
@@ -118,3 +119,22 @@ def test_a_process_that_was_missed_once_and_then_held_nothing_is_not_dead(
     assert observer.dead() == {}
     clock.advance(1)
     assert observer.dead() == {"other@feed.7": [FIRST]}
+
+
+def test_a_consumer_that_is_made_anew_takes_over_what_the_one_before_held(
+    streams: RedisStreams, clock: ManualClock
+) -> None:
+    """Both are of this process, whatever the server shows of connections; another process's is left alone."""
+    streams.publish(FIRST, b"x")
+    streams.read(ROUTER_GROUP, f"before@{own_mark()}", [Portion([FIRST], 1)])
+    again = Consumer(streams, ROUTER_GROUP, f"again@{own_mark()}", lambda: BOTH, clock=clock)
+    assert again.dead() == {}
+    taken: list[Entry] = []
+
+    def took() -> bool:
+        clock.advance(1)
+        taken.extend(entry for entries in again.left_over(limit=1) for entry in entries)
+        return bool(taken)
+
+    wait_until(took)
+    assert [entry.data for entry in taken] == [b"x"]
