@@ -252,7 +252,9 @@ class Supervisor:
         reason, is_verdict = self._last_words(child)
         if not child.ever_ready and (is_verdict or child.deaths >= _MAX_FALSE_STARTS):
             raise ConfigurationError(f"{child.spec.name} does not start: {reason} (log: {child.log})")
-        delay_s = 0.0 if child.deaths == 1 else min(_BACKOFF_CAP_S, _BACKOFF_FIRST_S * 2**child.deaths)
+        delay_s = (
+            0.0 if child.deaths == 1 else min(_BACKOFF_CAP_S, _BACKOFF_FIRST_S * 2 ** min(child.deaths, 10))
+        )
         child.start_at = time.monotonic() + delay_s
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         self._notify(

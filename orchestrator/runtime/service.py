@@ -41,6 +41,8 @@ READY_VARIABLE = "ORCHESTRA_READY_FD"
 #: Heartbeats that a service may miss before others take it for gone.
 MISSED_HEARTBEATS = 4
 _BACKOFF_CAP_S = 2.0
+#: Failures that are counted; the pause has reached its cap long before, and a larger power of two is no float.
+_MOST_FAILURES = 10
 #: How far a background service stands back; it still gets a tenth of a core that everybody wants.
 _NICE = 10
 
@@ -124,7 +126,7 @@ def serve(
             except (redis.RedisError, OSError, ServerUnavailable) as error:
                 if not is_outage(error):
                     raise
-                failures += 1
+                failures = min(failures + 1, _MOST_FAILURES)
                 delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * random.uniform(0.5, 1)  # noqa: S311
                 log.warning("redis-away", error=str(error), retry_in_s=round(delay, 2))
                 stop.wait(delay)

@@ -117,6 +117,29 @@ def test_a_restart_of_redis_does_not_end_a_service(start_valkey: Callable[..., V
     assert len(made) >= 2
 
 
+def test_an_outage_of_hours_ends_no_service(redis_url: str) -> None:
+    """The pause between two tries has a bound after any number of them."""
+
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            assert timeout <= 2
+            return self.is_set()
+
+    stop, tries = Impatient(), iter(range(1100))
+
+    class Back:
+        def run(self, stop: threading.Event) -> None:
+            stop.set()
+
+    def make(_: redis.Redis, __: Settings) -> Service:
+        if next(tries, None) is not None:
+            raise redis.ConnectionError("away")
+        return Back()
+
+    serve("toy", make, load_settings(redis_url=redis_url), stop=stop)
+
+
 def test_what_is_no_outage_ends_the_service(redis_url: str) -> None:
     class Broken:
         def run(self, stop: threading.Event) -> None:
