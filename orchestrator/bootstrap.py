@@ -10,31 +10,26 @@ from typing import TYPE_CHECKING
 import redis
 from pydantic import ValidationError
 
-from orchestrator.agents.registry import OPERATOR, REAPER, AgentRegistry
-from orchestrator.agents.routing_config import load_routing
-from orchestrator.config.settings import Settings
-from orchestrator.envelope.payload import BlobStore
-from orchestrator.envelope.sealing import Encrypter, Opener
-from orchestrator.keyring.codes import Codes
-from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.keyring.ring import Keyring
-from orchestrator.keyring.sealed_texts import SealedTexts
-from orchestrator.keyring.store import KeyStore
-from orchestrator.keyring.vouchers import AgentVouchers
-from orchestrator.ledger import Concurrency, JournalLimits, Ledger, Outgoing, RunRef, Session, TreeLimits
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import Authenticity
-from orchestrator.messages.factory import MessageFactory, Thread
-from orchestrator.messages.recipients import EncryptionKeys
-from orchestrator.policy.routing import RoutingTable
 from orchestrator.policy.versions import lane_queue, split_lane
-from orchestrator.streams.pressure import Backpressure
 
 if TYPE_CHECKING:
     from celery import Celery
 
+    from orchestrator.agents.registry import AgentRegistry
+    from orchestrator.config.settings import Settings
     from orchestrator.dispatch import Dispatcher, RootResults
+    from orchestrator.envelope.sealing import Encrypter, Opener
+    from orchestrator.keyring.codes import Codes
+    from orchestrator.keyring.ring import Keyring
+    from orchestrator.keyring.sealed_texts import SealedTexts
+    from orchestrator.ledger import Concurrency, Ledger, Outgoing, RunRef, Session, TreeLimits
+    from orchestrator.messages.authenticity import Authenticity
+    from orchestrator.messages.factory import MessageFactory
+    from orchestrator.messages.recipients import EncryptionKeys
+    from orchestrator.policy.routing import RoutingTable
     from orchestrator.reconciler.delivery import Delivery
+    from orchestrator.streams.pressure import Backpressure
 
 _log = get_logger()
 
@@ -52,6 +47,8 @@ class Container:
     @cached_property
     def ledger(self) -> Ledger:
         """Sessions, runs and callbacks."""
+        from orchestrator.ledger import Ledger
+
         return Ledger(
             self.redis,
             limits=ledger_limits(self.settings),
@@ -63,42 +60,63 @@ class Container:
     @cached_property
     def vault(self) -> SealedTexts:
         """Seals the texts of encrypted sessions, and opens those that the keys of the data folder open."""
+        from orchestrator.agents.registry import OPERATOR
+        from orchestrator.keyring.sealed_texts import SealedTexts
+
         return SealedTexts(self.keyring, self.codes, recipient=self.recipients.recipient, always=(OPERATOR,))
 
     @cached_property
     def recipients(self) -> EncryptionKeys:
         """The keys that messages are encrypted to."""
+        from orchestrator.messages.recipients import EncryptionKeys
+
         return EncryptionKeys(self.keyring, self.agents)
 
     @cached_property
     def codes(self) -> Codes:
         """Proofs and secrets that the keys of the data folder share with those of others."""
+        from orchestrator.keyring.codes import Codes
+
         return Codes(self.keyring)
 
     @cached_property
     def authenticity(self) -> Authenticity:
         """Vouches for what is written into the ledger, and checks what others wrote."""
+        from orchestrator.messages.authenticity import Authenticity
+
         return Authenticity(self.keyring, required=self.settings.signatures_required, codes=self.codes)
 
     @cached_property
     def concurrency(self) -> Concurrency:
         """How many runs may be at work at once, and what is paused."""
+        from orchestrator.ledger import Concurrency
+
         return Concurrency(self.redis, shards=self.settings.shards)
 
     @cached_property
     def agents(self) -> AgentRegistry:
         """The registered agents."""
+        from orchestrator.agents.registry import AgentRegistry
+        from orchestrator.keyring.vouchers import AgentVouchers
+
         return AgentRegistry(self.redis, AgentVouchers(self.keyring.registry))
 
     @cached_property
     def keyring(self) -> Keyring:
         """The keys of the data folder, and the public ones of everybody."""
+        from orchestrator.keyring.registry import KeyRegistry
+        from orchestrator.keyring.ring import Keyring
+        from orchestrator.keyring.store import KeyStore
+
         store = KeyStore(self.settings.keys_dir, self.settings.signature_algorithm)
         return Keyring(store, KeyRegistry(self.redis, store))
 
     @cached_property
     def encrypter(self) -> Encrypter:
         """Compresses, encrypts and stores apart what goes out."""
+        from orchestrator.envelope.payload import BlobStore
+        from orchestrator.envelope.sealing import Encrypter
+
         settings = self.settings
         return Encrypter(
             BlobStore(self.redis),
@@ -112,6 +130,9 @@ class Container:
     @cached_property
     def opener(self) -> Opener:
         """Opens what comes in, with the keys of the data folder."""
+        from orchestrator.envelope.payload import BlobStore
+        from orchestrator.envelope.sealing import Opener
+
         settings = self.settings
         return Opener(
             BlobStore(self.redis, max_bytes=settings.max_payload_bytes),
@@ -123,6 +144,8 @@ class Container:
     @cached_property
     def message_factory(self) -> MessageFactory:
         """Writes and signs our own envelopes."""
+        from orchestrator.messages.factory import MessageFactory
+
         return MessageFactory(
             self.keyring,
             self.agents,
@@ -135,6 +158,8 @@ class Container:
     @cached_property
     def pressure(self) -> Backpressure:
         """Asks for room in the streams before new work is published."""
+        from orchestrator.streams.pressure import Backpressure
+
         return Backpressure(self.redis, limit=self.settings.stream_max_entries)
 
     @cached_property
@@ -144,6 +169,8 @@ class Container:
         Raises:
             ConfigurationError: a row in the TOML file is wrong.
         """
+        from orchestrator.agents.routing_config import load_routing
+
         return load_routing()
 
     @cached_property
@@ -176,6 +203,9 @@ class Container:
 
     def _system_reply(self, about: Session, question: str, text: str) -> Outgoing:
         """The reaper's answer to a question of a session that nobody answered in time."""
+        from orchestrator.agents.registry import REAPER
+        from orchestrator.messages.factory import Thread
+
         return self.message_factory.reply(
             sender=REAPER, recipient=about.agent, question=question, answer=text, thread=Thread.of(about)
         )
@@ -219,6 +249,9 @@ class Container:
         Raises:
             KeyringError: there is no key of ``by`` to sign them with.
         """
+        from orchestrator.agents.registry import OPERATOR, REAPER
+        from orchestrator.messages.factory import Thread
+
         by = by or REAPER
         parent = self.ledger.find([about.parent]) if about.parent else []
         delegator = parent[0].agent if parent else about.delegator or OPERATOR
@@ -251,6 +284,8 @@ def build_container(client: redis.Redis, settings: Settings) -> Container:
 
 def ledger_limits(settings: Settings) -> TreeLimits:
     """The bounds that the ledger's transitions keep, from the settings of the same names."""
+    from orchestrator.ledger import JournalLimits, TreeLimits
+
     return TreeLimits(
         max_children=settings.max_children,
         max_depth=settings.max_depth,

@@ -19,7 +19,6 @@ from orchestrator.deployment.forks import ForkServer
 from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
-from orchestrator.dispatch.broker import check_broker
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.signals import set_soon
@@ -190,6 +189,8 @@ class LocalStack:
 
     def _check_broker(self) -> None:
         if self._given.broker_url is not None:
+            from orchestrator.dispatch.broker import check_broker
+
             check_broker(self._given.broker_url)
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> None:

@@ -210,7 +210,7 @@ def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
 ) -> None:
     """`orchestra send`, with streams that are longer than they may be."""
     monkeypatch.setenv("ORCHESTRA_STREAM_MAX_ENTRIES", "3")
-    monkeypatch.setattr("orchestrator.bootstrap.Backpressure", partial(Backpressure, retry_for_s=0.05))
+    monkeypatch.setattr("orchestrator.streams.pressure.Backpressure", partial(Backpressure, retry_for_s=0.05))
     said = {
         "task-delegation": TaskDelegation(task=Task(task_id="T-1", title="t", description="d")),
         "task-completion": TaskCompletion(task_id="T-1", status="success", summary="s"),
