@@ -50,15 +50,22 @@ PRELOAD = (
     "orchestrator.cli.reaper",
     "orchestrator.cli.router",
     "orchestrator.agents.loader",
+    "orchestrator.agents.routing_config",
     "orchestrator.audit",
     "orchestrator.bootstrap",
     "orchestrator.audit.build",
     "orchestrator.dispatch.broker",
     "orchestrator.dispatch.results",
+    "orchestrator.keyring.codes",
+    "orchestrator.keyring.sealed_texts",
+    "orchestrator.keyring.vouchers",
+    "orchestrator.messages.factory",
+    "orchestrator.messages.recipients",
     "orchestrator.reconciler.callbacks",
     "orchestrator.reconciler.reaper",
     "orchestrator.router.build",
     "orchestrator.router.deadletters.store",
+    "orchestrator.streams.pressure",
     "orchestrator.worker.announce",
     "orchestrator.worker.execution.runner",
     "orchestrator.worker.execution.watchdog",
@@ -197,7 +204,7 @@ def _run(order: _Order) -> None:
 def main(descriptor: int, modules: Sequence[str]) -> None:
     """Serve until the socket closes; a child returns when what it was forked for has ended."""
     die_with_parent()
-    for name in (*PRELOAD, *modules):
+    for name in (*modules, *PRELOAD):
         importlib.import_module(name)
     # What is loaded now stays; the collector would look through it, and each child get a copy of what it marks.
     gc.collect()
