@@ -25,5 +25,7 @@ def check(service: str) -> str | None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("Usage: python -m orchestrator.healthcheck SERVICE")
     complaint = check(sys.argv[1])
     sys.exit(visible(f"Error: {complaint}") if complaint else 0)

@@ -26,23 +26,23 @@ _LOGGER = logging.getLogger("orchestra")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields", "data"}
 #: What the code that runs now works on; copied with the context to tasks of asyncio and to `asyncio.to_thread`.
 _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=MappingProxyType({}))
-#: Things that `Seldom` remembers at most.
+#: Seconds between two reports of a thing by `Seldom`, and how many things it remembers at most.
+_EVERY_S = 60.0
 _REMEMBERED = 10_000
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 
 
 class Seldom:
-    """Tells which of many things to report again: each of them once in a while, however often it is met."""
+    """Tells which of many things to report again: each at most once a minute."""
 
-    def __init__(self, *, every_s: float = 60.0) -> None:
-        self._every_s = every_s
+    def __init__(self) -> None:
         self._reported: dict[str, float] = {}
 
     def due(self, thing: str) -> bool:
         """Whether to report a thing now."""
         now = time.monotonic()
         last = self._reported.get(thing)
-        if last is not None and now - last < self._every_s:
+        if last is not None and now - last < _EVERY_S:
             return False
         if len(self._reported) >= _REMEMBERED:
             self._reported.clear()

@@ -162,7 +162,7 @@ class Codes:
             if not found:
                 return ()  # its first key may be made at any moment
             known = (now, tuple(found))
-            self._readers[reader] = known
+            self._remember(self._readers, reader, known)
         return known[1]
 
     def _is_revoked(self, key: TrustedKey) -> bool:

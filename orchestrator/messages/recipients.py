@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from orchestrator.agents.registry import AgentRegistry
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.ring import Keyring
@@ -18,10 +18,9 @@ _KEPT: Final = 4096
 class EncryptionKeys:
     """Finds the encryption key of a recipient. Safe to share between threads."""
 
-    def __init__(self, keyring: Keyring, agents: AgentRegistry, *, clock: Clock | None = None) -> None:
+    def __init__(self, keyring: Keyring, agents: AgentRegistry) -> None:
         self._keyring = keyring
         self._agents = agents
-        self._clock = clock or SystemClock()
         self._known: dict[str, tuple[float, Recipient]] = {}
 
     def recipient(self, agent: str) -> Recipient:
@@ -30,7 +29,7 @@ class EncryptionKeys:
         Raises:
             KeyringError: it has none, and it cannot be made here.
         """
-        now = self._clock.monotonic()
+        now = time.monotonic()
         known = self._known.get(agent)
         if known is None or now - known[0] > _KEPT_S:
             if len(self._known) >= _KEPT:
