@@ -36,6 +36,8 @@ def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request
             return _answer(reply.text, _calls(reply.calls, request), "length")
         case Empty():
             return _answer("", (), "end")
+        case _:
+            raise TypeError(f"a script answers with Say, Fail or another reply, not {reply!r}")
 
 
 def _answer(text: str, calls: tuple[tuple[str, str, str], ...], stop: str, *, cut: bool = False) -> Answer:

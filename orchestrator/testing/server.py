@@ -18,7 +18,7 @@ from orchestrator.testing.formats import (
     openai_events,
     openai_whole,
 )
-from orchestrator.testing.replies import Answer, Fail, Hang
+from orchestrator.testing.replies import Answer, Fail, Hang, Reply
 from orchestrator.testing.requests import Request, read_anthropic, read_openai
 from orchestrator.testing.script import Decide
 
@@ -87,7 +87,7 @@ class WireServer:
             self.times.append(time.monotonic())
             return request
 
-    def decide(self, request: Request) -> Any:
+    def decide(self, request: Request) -> Reply:
         """What the script says to a request."""
         return self._script(request)
 
@@ -136,18 +136,19 @@ class _Handler(BaseHTTPRequestHandler):
             return
         owner = self.server.owner
         request = owner.note(path, body)
+        answer: Fail | Hang | Answer
         try:
             reply = owner.decide(request)
+            answer = reply if isinstance(reply, Fail | Hang) else answer_of(reply, request)
         except Exception as error:  # noqa: BLE001  (the client gets it)
-            reply = Fail(400, f"the script raised {type(error).__name__}: {error}")
-        match reply:
+            answer = Fail(400, f"the script raised {type(error).__name__}: {error}")
+        match answer:
             case Fail():
-                self._fail(reply, request)
+                self._fail(answer, request)
             case Hang():
-                self.server.stopping.wait(reply.seconds)
+                self.server.stopping.wait(answer.seconds)
                 self.close_connection = True
-            case _:
-                answer = answer_of(reply, request)
+            case Answer():
                 # Before its last byte is written: a client may act on it before this thread goes on.
                 if not answer.cut and not request.stream:
                     owner.note_answered(request)

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -78,11 +79,20 @@ def test_an_agent_that_hangs_does_not_hold_the_test(monkeypatch: pytest.MonkeyPa
     assert took_s < 15
 
 
-def test_a_script_that_raises_says_so() -> None:
-    def script(_: object) -> Say:
-        raise KeyError("place")
+def raises(_: object) -> Say:
+    raise KeyError("place")
 
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (raises, "KeyError: 'place'"),
+        (lambda _: Say(calls=[Call("look", place=object())]), "TypeError: Object of type object is not JSON"),
+        (lambda _: "text", "TypeError: a script answers with Say, Fail or another reply, not 'text'"),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_said(script: Any, why: str) -> None:
     with WireServer(script) as server, pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{server.url}/v1/messages", data=b'{"messages": []}')
     assert refused.value.code == 400
-    assert json.load(refused.value)["error"]["message"] == "the script raised KeyError: 'place'"
+    assert json.load(refused.value)["error"]["message"].startswith(f"the script raised {why}")
