@@ -59,7 +59,7 @@ class Runtime:
         return tuple(sorted(lane for lane in found if judge(lane)))
 
     def version_of(self, lane: str) -> str:
-        """What the ledger is told of the definition by which runs of an agent, or of a lane of it, are executed."""
+        """The version and the deploy policy of an agent, or of a lane of it, as the ledger takes them with a claim."""
         definition = self.catalogue.get(split_lane(lane)[0])
         return f"{definition.record.version} {definition.record.on_deploy}" if definition is not None else ""
 
@@ -96,7 +96,7 @@ class RuntimeOfProcess:
 
         Raises:
             AgentsFileError: the user's agents cannot be loaded.
-            ConfigurationError: `serve` names one that there is not.
+            ConfigurationError: `serve` names an agent that does not exist.
             KeyringError: the key of one of them is on another host.
         """
         if self._catalogue is None:

@@ -1,6 +1,6 @@
 """What Flower is started with unless somebody says otherwise: on loopback, and behind a password.
 
-By itself Flower listens on every address, and shows prompts and answers to whoever asks. After an outage of the
+By itself Flower listens on every address, and shows prompts and answers to everybody. After an outage of the
 broker it stays away for as long again, since its pauses double.
 """
 

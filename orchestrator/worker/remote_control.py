@@ -35,14 +35,14 @@ def register_commands(parts: Callable[[], Container]) -> None:
         """Stop the sessions of these task ids; one whose submission is still in the queue never begins."""
         ids = [task_id] if isinstance(task_id, str) else list(task_id or [])
         try:
-            said = {one: stop_task(parts(), one, terminate=terminate) for one in ids}
+            outcomes = {one: stop_task(parts(), one, terminate=terminate) for one in ids}
         except (OrchestraError, redis.RedisError) as error:
             return {"error": f"not revoked: {error}"}
-        # A submission that waits in a queue is dropped by whoever would take it. It is not terminated: it takes moments.
-        unknown = [one for one, what in said.items() if what == UNKNOWN]
+        # A submission that waits in a queue is dropped by the worker that would take it. It is not terminated: it takes moments.
+        unknown = [one for one, what in outcomes.items() if what == UNKNOWN]
         if unknown:
             celerys["revoke"](state, unknown, **{**kwargs, "terminate": False})
-        return {"ok": "; ".join(f"{one}: {what}" for one, what in said.items())}
+        return {"ok": "; ".join(f"{one}: {what}" for one, what in outcomes.items())}
 
     @control.control_command(
         name="terminate", variadic="task_id", signature="<signal> [id1 [id2 [... [idN]]]]"
@@ -67,7 +67,7 @@ def register_commands(parts: Callable[[], Container]) -> None:
 
 
 def stop_task(parts: Container, task_id: str, *, terminate: bool) -> str:
-    """End the session of a task id, and say what became of it. Without ``terminate`` only one that has not begun.
+    """End the session of a task id, and say what became of it. Without ``terminate`` a session that has begun goes on.
 
     Raises:
         redis.RedisError: Redis does not answer.

@@ -31,7 +31,7 @@ _NOT_BY_HAND = (
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
-    # An error before anything is submitted (arguments of other names, say) must reach whoever waits.
+    # An error before anything is submitted (arguments of other names, say) must reach the caller that waits.
     @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
     def start_session(
         celery_task: Task,
@@ -109,7 +109,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
 
 
 def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:
-    """Tell whoever waits for this very task why nothing comes of it."""
+    """Tell the caller that waits for this very task why nothing comes of it."""
     _log.warning("submission-refused", task=task.request.id, error=str(error))
     results = runtime.get().results
     retry_outages(lambda: results.store_result(str(task.request.id), error), what="refuse")

@@ -4,7 +4,7 @@ A worktree lives in the data folder of the host that made it, beside a file that
 the session's id, so no two sessions share one, and a session that is tried again or resumed on the same host gets its
 own back. What its agent has not committed is committed to the branch before the worktree is removed: nothing is lost.
 
-An agent may have written anything into its worktree, so git is always told where the repository is and never asks the
+An agent may have written anything into its worktree, so git always gets the path of the repository and never asks the
 worktree, and runs no hook, no monitor and no external program on its behalf.
 """
 
@@ -241,8 +241,8 @@ class Worktrees:
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
             raise WorktreeError(" ".join(arguments), why)
-        said = done.stdout.decode(errors="replace")
-        return said.strip() if strip else said
+        output = done.stdout.decode(errors="replace")
+        return output.strip() if strip else output
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

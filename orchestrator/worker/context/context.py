@@ -95,7 +95,7 @@ class Context(Messaging, Delegating, Reporting, Durable):
         deadline_s: float | None = None,
         window_s: float | None = None,
     ) -> None:
-        """Say when this session is to be resumed, from the end of this run on until it is said again.
+        """Say when this session is to be resumed, from the end of this run on, until another call changes it.
 
         Args:
             mode: `any`: as soon as one callback is there; `all`: when all are; `quorum`: when ``k`` are.
@@ -179,7 +179,7 @@ class Context(Messaging, Delegating, Reporting, Durable):
 
     @property
     def waits(self) -> bool:
-        """Whether somebody is to answer this session after this run: a child, or whoever it asked.
+        """Whether somebody is to answer this session after this run: a child, or the recipient of a question.
 
         False in another try of the run: what an earlier try launched and this one did not is dropped at the commit.
 
@@ -234,7 +234,7 @@ class Context(Messaging, Delegating, Reporting, Durable):
 
     @property
     def new_waiting(self) -> dict[str, Any] | None:
-        """The waiting policies to save, or None if the agent said nothing of them."""
+        """The waiting policies to save, or None if the agent has set none."""
         if not self._waiting:
             return None
         before = self._held.session.waiting

@@ -49,7 +49,7 @@ class Decrypter:
         return replace(held, prompt=prompt, texts={**held.texts, **texts})
 
     def text(self, item: Item, text: str) -> str:
-        """The text of an item, readable; of one that cannot be opened, why: its sender is told, too.
+        """The text of an item, readable; of an item that cannot be opened, why: its sender hears of it, too.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: as for every effect.

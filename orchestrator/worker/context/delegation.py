@@ -49,7 +49,7 @@ class Piece:
 
     text: str  #: the part that was asked for
     status: str  #: of the child: `completed`, `partial-success` or `failed`
-    size: int  #: characters of the whole
+    size: int  #: characters of all of it
     following: int | None  #: where it goes on; None: it does not
 
 
@@ -101,11 +101,11 @@ class Delegating(View):
         Args:
             agent: the name of a registered agent.
             description: its task; its `ctx.prompt`.
-            task: what else is said of the task: objectives, criteria, expected outputs, context. The child has it as
+            task: further parts of the task: objectives, criteria, expected outputs, context. The child has it as
                 `ctx.task`, and its prompt has a section for each list. It may have the description and the title, too.
             title: what people call the task; by default the beginning of the description.
             priority: `critical`, `high`, `normal` or `low`.
-            callback: False: nothing is owed, and nothing comes back.
+            callback: False: nothing comes back.
             group: delegations of one group can be waited for together, see `wait_for`.
             on_failure: what its failure means: it is delivered, it fails this session, or it is ignored
                 (counted as dead, with that reason).
@@ -172,7 +172,7 @@ class Delegating(View):
 
         Args:
             agent: the name of a registered agent.
-            tasks: the task of each child: its description, or a `Task` with all that is said of it.
+            tasks: the task of each child: its description, or a `Task`.
             priority: as for `delegate`, like the others.
 
         Returns:
@@ -229,7 +229,7 @@ class Delegating(View):
             title: what people call the task; by default the beginning of the description.
             priority: `critical`, `high`, `normal` or `low`.
             timeout_s: seconds to wait at most; by default as long as this run may take.
-            answer: answers a question that the child asks meanwhile. Without it, the child is told at once
+            answer: answers a question that the child asks meanwhile. Without it, the child hears at once
                 that there will be no reply, as its parent cannot be resumed before it ends.
             key: as for `delegate`.
 
@@ -262,10 +262,10 @@ class Delegating(View):
         `reply`: as long as this run goes on, nobody else does.
 
         Args:
-            sessions: the children; by default all that owe this session a callback.
+            sessions: the children; by default all whose callbacks are outstanding.
 
         Raises:
-            InputError: a session is no child of this one that owes it a callback.
+            InputError: a session is no child of this one with a callback.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
@@ -337,7 +337,7 @@ class Delegating(View):
             priority: by default that of the routing table.
             group: as for `delegate`.
             key: as for `delegate`.
-            review: what else is said of the review: focus areas, criteria, context, when it is required.
+            review: further parts of the review: focus areas, criteria, context, when it is required.
 
         Returns:
             The id of the reviewer's session.
@@ -385,14 +385,14 @@ class Delegating(View):
             priority: by default that of the routing table.
             group: as for `delegate`.
             key: as for `delegate`.
-            matter: what else is said of it: attempted solutions, options, the requested action, its severity.
+            matter: further parts of it: attempted solutions, options, the requested action, its severity.
 
         Returns:
             The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
             in the audit trail, and no callback comes.
 
         Raises:
-            InputError: nothing is said.
+            InputError: there is no description.
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         check_text("description", description)

@@ -46,7 +46,7 @@ class Durable(View):
         self._sleep(for_ms=wait_ms(seconds))
 
     def sleep_until(self, when: datetime | float) -> None:
-        """As :meth:`sleep`, until a moment by the clock of Redis; one that has passed returns at once.
+        """As :meth:`sleep`, until a moment by the clock of Redis; a moment that has passed returns at once.
 
         Args:
             when: a `datetime` with a time zone, or seconds since the epoch. Another try of the run keeps to the moment
@@ -100,7 +100,7 @@ class Durable(View):
         """Call ``function(*args, **kwargs)`` once for this run, however often the run is tried.
 
         What it returns or raises is recorded; a run that is tried again gets that, and the function is not called.
-        A crash between the function and the record calls it again: give `step_key` to whoever it calls, to have that
+        A crash between the function and the record calls it again: give `step_key` to what it calls, to have that
         happen once. Effects that it has (`delegate`, …) are made once in any case. Steps may run side by side.
 
         Args:
@@ -177,7 +177,7 @@ class Durable(View):
     ) -> Any:
         """:meth:`step` for agents that are async; the event loop goes on meanwhile.
 
-        The function may be async. One that is not is called in a thread. An async one that takes longer than
+        The function may be async. A plain function is called in a thread. An async function that takes longer than
         ``timeout_s`` is cancelled. A step whose task is cancelled records nothing.
         """
         call = Call(
@@ -220,7 +220,7 @@ class Durable(View):
         Args:
             tool: what is to be done, in a word.
             arguments: with what, as JSON values. The answer is for these alone.
-            reason: why, for whoever decides.
+            reason: why, for the person who decides.
             timeout_s: seconds after which ``default`` counts; by default the setting `approval_time_limit_s`.
             default: `deny`, or `approve` where nobody has to be asked who does not object in time.
             key: as for `delegate`.

@@ -46,8 +46,8 @@ class Effects:
         self.claim_status = claim_status
         self._made: Counter[str] = Counter()
         self._counting = threading.Lock()
-        #: Id of the message that the run heard last, and of what was said or heard last; None: not looked yet.
-        self._heard: str | None = None
+        #: Ids of the message that the run received last, and of the last that it received or sent; None: not read yet.
+        self._received: str | None = None
         self._last: str | None = None
         self._delegator: str | None = None
         #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
@@ -61,24 +61,24 @@ class Effects:
 
     @property
     def thread(self) -> Thread:
-        """Where what the run says to others stands: after what it said or heard last."""
-        return self._after(self._last if self._last is not None else self._heard_before())
+        """The place of what the run sends in the conversation: after the last message that it sent or received."""
+        return self._after(self._last if self._last is not None else self._received_before())
 
     @property
     def work_thread(self) -> Thread:
-        """Where the work that the run gives others stands: after what it heard last, on which it builds."""
-        return self._after(self._heard if self._heard is not None else self._heard_before())
+        """The place of the work that the run gives others: after the last message that it received, on which it builds."""
+        return self._after(self._received if self._received is not None else self._received_before())
 
-    def heard(self, item: Item) -> None:
+    def note_received(self, item: Item) -> None:
         """Note that the run was given something by another session."""
         if message := str(item.extra.get("message", "")):
-            self._heard = self._last = message
+            self._received = self._last = message
 
-    def said(self, message: str) -> None:
+    def note_sent(self, message: str) -> None:
         """Note that the run has sent a message to its delegator."""
         self._last = message
 
-    def _heard_before(self) -> str:
+    def _received_before(self) -> str:
         """The newest message that the run was given when it began, or the last one of an earlier run of the session."""
         named = [item for item in self.held.items if item.extra.get("message")]
         latest = max(named, key=lambda item: item.seq, default=None)
@@ -96,7 +96,7 @@ class Effects:
         """
         effect = self.key("status", progress, activity)
         outgoing = self.write_status(progress, activity) if body is None else self.write_own(body)
-        self.said(
+        self.note_sent(
             self.attempt(
                 "status",
                 lambda: self.ledger.status(
@@ -143,7 +143,7 @@ class Effects:
             return f"{kind}:key:{given}"
         text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))
         fingerprint = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        # Calls of several threads come in any order: equal ones may change places, and are the same effects all told.
+        # Calls of several threads come in any order: equal ones may change places, and together they are the same effects.
         with self._counting:
             self._made[fingerprint] += 1
             return f"{fingerprint}:{self._made[fingerprint]}"

@@ -50,7 +50,7 @@ class LaunchRequest:
     key: str | None = None  #: tells it from others that say the same in the same run
     after: Sequence[str] = ()  #: sessions that must be completed before
     budget: Budget | None = None
-    task: Task | None = None  #: what is said of the task beside title and description
+    task: Task | None = None  #: further parts of the task beside title and description
     delivery: Delivery = AS_ROUTED
     time_limit_s: float | None = None
     caller: str = ""  #: as of `Launch`
@@ -199,7 +199,7 @@ class Launches:
         key: str | None,
         review: Review | None = None,
     ) -> str:
-        """Launch a review by the code-reviewer; its session id. ``review`` has what else is said of it.
+        """Launch a review by the code-reviewer; its session id. ``review`` has its further parts.
 
         Raises:
             LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
@@ -249,7 +249,7 @@ class Launches:
         key: str | None,
         matter: EscalationMatter | None = None,
     ) -> str | None:
-        """Launch the tech-lead on what cannot be settled here; its session id. ``matter`` has what else is said of it.
+        """Launch the tech-lead on what cannot be settled here; its session id. ``matter`` has its further parts.
 
         None: there is no tech-lead, or this is it; the operator finds it in the audit trail.
 

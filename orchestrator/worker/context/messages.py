@@ -1,6 +1,6 @@
 """What an agent says to its parent and its children: questions, replies, messages.
 
-Each is an effect: an item in the queue of the session it is said to, and one signed envelope, in one step.
+Each is an effect: an item in the queue of the session that gets it, and one signed envelope, in one step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = get_logger()
 
 
 class MessageSender:
-    """The words of one run, in one try of it."""
+    """The messages of one run, in one try of it."""
 
     def __init__(self, effects: Effects, events: EventLog, *, clock: Clock | None = None) -> None:
         self._effects = effects
@@ -118,7 +118,7 @@ class MessageSender:
             open_ms=limit_ms,
         )
         # A question to the user is among the records of the root that asks.
-        self._said(to.id if to else session.parent or session.id, question, outgoing)
+        self._note_sent(to.id if to else session.parent or session.id, question, outgoing)
         event = {
             "from": session.agent,
             "to": asked,
@@ -204,7 +204,7 @@ class MessageSender:
         effects, session = self._effects, self._effects.held.session
         about = body.model_dump(mode="json", exclude={"error_id"})
         effect = effects.key(kind, about)
-        said = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
+        sent = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
         outgoing = effects.write_own(body)
         self._send(
             "report",
@@ -212,12 +212,12 @@ class MessageSender:
             text,
             outgoing,
             effect=effect,
-            item=said,
+            item=sent,
             kind=kind,
             priority=priority,
             extra={"body": pack_body(body)},
         )
-        self._said(session.parent, said, outgoing)
+        self._note_sent(session.parent, sent, outgoing)
 
     def _send(
         self,
@@ -268,13 +268,13 @@ class MessageSender:
 
         return effects.attempt(what, send)
 
-    def _said(self, to: str, item: str, outgoing: Outgoing) -> None:
-        """Note that this was said, now or by an earlier try of the run, whose message counts then."""
+    def _note_sent(self, to: str, item: str, outgoing: Outgoing) -> None:
+        """Note that an item was sent, now or by an earlier try of the run, whose message counts then."""
         effects, message = self._effects, outgoing.message_id
         if effects.held.run.attempt > 1:
-            found = effects.retrying("said", lambda: effects.ledger.item(to, item))
+            found = effects.retrying("sent", lambda: effects.ledger.item(to, item))
             message = str(found.extra.get("message", message)) if found is not None else message
-        effects.said(message)
+        effects.note_sent(message)
 
     def withdraw(self, question: str, reason: str) -> bool:
         """Stop waiting for an answer; False when the question is not open any more.
@@ -362,7 +362,7 @@ class MessageSender:
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None
     ) -> str:
-        """Say something to a session that needs no answer; the id of what was said.
+        """Send a text that needs no answer to a session; the id of its item.
 
         Raises:
             WrongState: the session will not run again.
@@ -371,14 +371,14 @@ class MessageSender:
         """
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("message", to.id, text, priority, given=key)
-        said = item_id(to.id, f"{effects.held.claim.run}:{effect}")
+        sent = item_id(to.id, f"{effects.held.claim.run}:{effect}")
         outgoing = effects.write(
             lambda: effects.message_factory.message(
                 sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
             )
         )
         return self._send(
-            "message", to.id, text, outgoing, effect=effect, item=said, kind="message", priority=priority
+            "message", to.id, text, outgoing, effect=effect, item=sent, kind="message", priority=priority
         )
 
 

@@ -50,10 +50,10 @@ class Messaging(View):
         wait: bool = True,
         timeout_s: float | None = None,
     ) -> str | None:
-        """Tell the parent of something, or ask it, and return its reply.
+        """Raise something with the parent and return its reply.
 
         Args:
-            message: what is to be said.
+            message: the text.
             callback_type: `query`, `blocker`, `clarification`, `error`, or a word of your own.
             context: further values, which the parent gets with it.
             priority: `critical`, `high`, `normal` or `low`. A blocker is always critical: it comes before
@@ -120,7 +120,7 @@ class Messaging(View):
             message: the question.
             kind: `query`, `blocker`, `clarification` or `error`, or what is asked for: `ask-for-help`, `request-review` or
                 `request-analysis`. The system itself answers `get-status`, at once: how far the parent is.
-            context: further values, which whoever is asked gets with it.
+            context: further values, which the recipient gets with it.
             priority: `critical`, `high`, `normal` or `low`; by default the urgency. A blocker is always critical.
             timeout_s: seconds to wait at most.
             problem: what the matter is, at length.
@@ -185,13 +185,13 @@ class Messaging(View):
         urgency: Priority | None = None,
         required_by: datetime | str | None = None,
     ) -> str:
-        """Ask the parent, a child, or from a root the user, and go on: this session is resumed with the reply, and is not over before.
+        """Ask the parent, a child, or from a root the user, and go on: this session is resumed with the reply, and does not end before.
 
         Args:
             message: the question.
             to: the id of a child's session; empty: the parent, or the user of a root. A child that has finished is resumed to answer.
             kind: `query`, `blocker`, `clarification` or `error`; `ask-for-help`, `request-review` or `request-analysis`.
-            context: further values, which whoever is asked gets with it.
+            context: further values, which the recipient gets with it.
             priority: `critical`, `high`, `normal` or `low`. A blocker is always critical.
             key: as for `delegate`.
             problem, attempted, file, error, urgency, required_by: as for `ask`.
@@ -201,7 +201,7 @@ class Messaging(View):
 
         Raises:
             InputError: there is nothing to ask, no parent, or ``to`` is no child of this session.
-            UnknownSession, WrongState: whoever is asked is gone or will not run again.
+            UnknownSession, WrongState: the recipient is gone or will not run again.
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
@@ -330,19 +330,19 @@ class Messaging(View):
         return self._message_sender.reply(item, text)
 
     def message(self, to: str, text: str, *, priority: Priority = "normal", key: str | None = None) -> str:
-        """Say something to the parent or to a child, which is resumed with it; no answer is waited for.
+        """Send a message to the parent or to a child, which is resumed with it; no answer is waited for.
 
         Args:
             to: the id of the parent's or a child's session, or `parent`.
-            text: what is said.
+            text: the message.
             priority: where it stands in the queue of the other session.
             key: as for `delegate`.
 
         Returns:
-            The id of what was said.
+            The id of the message.
 
         Raises:
-            InputError: the session is neither parent nor child of this one, or there is nothing to say.
+            InputError: the session is neither parent nor child of this one, or the text is empty.
             UnknownSession: there is no such session.
             WrongState: the session will not run again.
             LimitExceeded: the conversation has had more messages than it may.

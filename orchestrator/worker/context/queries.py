@@ -43,7 +43,7 @@ def query_of(
     urgency: Priority | None,
     required_by: datetime | str | None,
 ) -> Query | None:
-    """The structured part of a question; None where nothing is said beside its text.
+    """The structured part of a question; None where it has only a text.
 
     Raises:
         InputError: a value is invalid.
@@ -57,11 +57,11 @@ def query_of(
         "file_references": [{"path": one, "text": ""} if isinstance(one, str) else one for one in files],
         "error_message": error or None,
     }
-    said = {
+    fields = {
         "query_type": kind if kind in _ASKED_FOR else None,
         "context": context if any(context.values()) else None,
         "urgency": urgency,
         "required_by": required_by.isoformat() if isinstance(required_by, datetime) else required_by,
     }
-    given = {name: value for name, value in said.items() if value}
+    given = {name: value for name, value in fields.items() if value}
     return part_of(Query, {"subject": "", **given}, name="ask") if given else None

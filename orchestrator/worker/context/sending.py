@@ -88,7 +88,7 @@ class WrittenMessages:
         return wrong
 
     def send(self, messages: Sequence[WrittenMessage]) -> TaskCompletion | ErrorReport | None:
-        """Send messages that were checked; the one that ends the session, which is sent with the commit of its run.
+        """Send messages that were checked; returns the message that ends the session, which the commit of its run sends.
 
         Raises:
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for every effect.

@@ -22,7 +22,7 @@ class StepScope:
         self._counting = threading.Lock()
 
     def effect_key(self, kind: str, given: str | None) -> str:
-        """The key of an effect in this step: by its kind and how often, or the one that was given.
+        """The key of an effect in this step: by its kind and how often the step had one, or the key that was given.
 
         Not by its arguments: a call that is repeated after a crash may make other ones, and is the same step.
         """

@@ -1,4 +1,4 @@
-"""What a run is given is checked before its agent sees it: whether it was said by whom it is said to come from."""
+"""Checks what a run is given before its agent sees it: whether it really comes from its sender."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Verifier:
         texts = {**held.texts, **{item.id: text for item, text in checked}}
         return replace(held, items=tuple(item for item, _ in checked), texts=texts)
 
-    def items(self, said: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
+    def items(self, given: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
         """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason.
 
         Raises:
@@ -44,11 +44,11 @@ class Verifier:
             return [
                 fault(session.id, item, text, reader=session.agent)
                 or (item.reason if item.extra.get("rejected") else "")
-                for item, text in said
+                for item, text in given
             ]
 
-        faults = self._effects.retrying("verify", judge) if said else []
-        return [self._refused(one[0], why) if why else one for one, why in zip(said, faults, strict=True)]
+        faults = self._effects.retrying("verify", judge) if given else []
+        return [self._refused(one[0], why) if why else one for one, why in zip(given, faults, strict=True)]
 
     def _refused(self, item: Item, fault: str) -> tuple[Item, str]:
         session = self._effects.held.session

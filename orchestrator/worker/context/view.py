@@ -1,4 +1,4 @@
-"""What an agent sees of its session in one run: why it runs, what it was told, what has come so far."""
+"""What an agent sees of its session in one run: why it runs, its task, what has come so far."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class View:
         self.attempt: int = held.run.attempt
         #: What the delegation was called.
         self.title: str = held.session.title
-        #: The task with all that was said of it; its `description` is the prompt of the first run where nothing was.
+        #: The task with all its parts; its `description` is the prompt of the first run where it has no other.
         self.task: Task = self._task()
         #: Why the agent runs: `start`, `callbacks` or `user`.
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
@@ -73,7 +73,7 @@ class View:
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
         )
-        #: What users said that this run delivers, beside the callbacks; empty on a start.
+        #: The prompts of users that this run delivers, beside the callbacks; empty on a start.
         self.prompts: tuple[str, ...] = tuple(
             held.texts.get(item.id, "") for item in held.items if item.kind == "prompt"
         )

@@ -1,6 +1,6 @@
 """Calls that wait: for a child's end, for a parent's reply. The answer goes into the run that waits for it.
 
-Waiting is driven by the ledger's events. Meanwhile the lease is kept by the heartbeat, and the slot is lent to
+Waiting is driven by the ledger's events. Meanwhile the heartbeat keeps the lease, and the slot executes
 what is waited for.
 """
 
@@ -167,7 +167,7 @@ class Blocking:
             return None
         failpoint("worker.taken")
         ((checked, text),) = self._verifier.items([taken])
-        effects.heard(checked)
+        effects.note_received(checked)
         return checked, self._decrypter.text(checked, text)
 
     def _wait(

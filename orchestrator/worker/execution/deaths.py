@@ -1,7 +1,7 @@
 """A pool process that died with a run in its hands, seen by the worker's main process at once.
 
 The lease would run out by itself; but a crash, or a system without memory, is the run's own doing more often than the
-machine's, so it is told at once and counted apart. The claim says which process had the run.
+machine's, so it is reported at once and counted apart. The claim says which process had the run.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
             send_failed_event: bool = True,  # noqa: FBT001, FBT002  (Celery's signature)
             return_ok: bool = False,  # noqa: FBT001, FBT002
         ) -> None:
-            """Celery gives the message back when its process died; that is told here, where it can be seen."""
+            """Celery gives the message back when its process died; here its death is reported."""
             super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
             error = getattr(exc_info.exception, "exc", exc_info.exception)
             # A worker that is ended cold kills its processes itself.

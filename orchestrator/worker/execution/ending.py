@@ -114,19 +114,19 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
     )
 
 
-def _filled(said: TaskCompletion, answer: str, effects: Effects) -> TaskCompletion:
+def _filled(own: TaskCompletion, answer: str, effects: Effects) -> TaskCompletion:
     """A task-completion that an agent wrote, with what it left out."""
     return with_values(
-        said,
+        own,
         task_id=effects.held.session.reported_as,
         result=answer,
-        summary=said.summary or summary(answer),
-        completion_timestamp=said.completion_timestamp or Timestamp.from_ms(SystemClock().now_ms()),
+        summary=own.summary or summary(answer),
+        completion_timestamp=own.completion_timestamp or Timestamp.from_ms(SystemClock().now_ms()),
     )
 
 
 def _packed(body: ErrorReport | TaskCompletion | None) -> str:
-    """The structured part of a failure; of one that is too large the text alone is told."""
+    """The structured part of a failure; of a report that is too large only the text goes out."""
     try:
         return "" if body is None else pack_body(body)
     except InputError as error:

@@ -39,7 +39,7 @@ class RunEnd:
     retry_in_s: float = 0.0  #: seconds until it is tried again, with the verdict `retry`
 
     def without_words(self) -> RunEnd:
-        """The same without what was said, for those who are not to read it."""
+        """The same without texts, for those who are not to read them."""
         return replace(self, reason=ENCRYPTED if self.reason else "", error=None)
 
 
@@ -74,7 +74,7 @@ def _traceback(end: RunEnd) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """A traceback that begins in the agent's own code; a whole one where nothing of that is in it."""
+    """A traceback that begins in the agent's own code; all of it where no such code is in it."""
     own = error.__traceback__
     while own is not None and str(own.tb_frame.f_globals.get("__name__")).startswith("orchestrator."):
         own = own.tb_next

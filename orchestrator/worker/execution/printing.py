@@ -1,4 +1,4 @@
-"""What an agent prints is kept for whoever asks why, and still goes where it went before.
+"""Keeps what an agent prints for those who ask why, and still prints it.
 
 The output belongs to the run in whose context it is printed, also in tasks and in threads that were given that context
 (`asyncio.to_thread`, `contextvars.copy_context`). A thread without a context belongs to the run of this process, if there is

@@ -15,13 +15,13 @@ _flag = mmap.mmap(-1, 1)
 
 
 def is_shutting_down() -> bool:
-    """Whether this worker was told to end."""
+    """Whether this worker was asked to end."""
     return _flag[0] != 0
 
 
 @worker_init.connect(weak=False)
 def _begin(**_: Any) -> None:
-    """A byte of its own for each worker: whoever imported this may have forked several."""
+    """A byte of its own for each worker: the process that imported this may have forked several."""
     global _flag  # noqa: PLW0603
     _flag = mmap.mmap(-1, 1)
 

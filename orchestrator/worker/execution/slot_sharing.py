@@ -110,7 +110,7 @@ def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> 
 
 
 class SlotSharing:
-    """The slots of one worker process; shared by all its runs. Those that a waiting run lent its slot to have their own."""
+    """The lent slots of one slot of a worker; each run beside a waiting one has its own."""
 
     def __init__(self, *, queues: frozenset[str] = frozenset(), depth: int = 0) -> None:
         self._threads: list[threading.Thread] = []

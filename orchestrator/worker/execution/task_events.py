@@ -1,7 +1,7 @@
 """Shows each run as a Celery task of its own to Flower and `celery events`, over Celery's own event messages.
 
-A slot executes many runs in one Celery task. What is told of them leaves a moment later and together: the runs do
-not wait for it, and what a process that dies has not told is lost.
+A slot executes many runs in one Celery task. Their events leave a moment later and together: the runs do
+not wait for them, and what a process that dies has not sent is lost.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ If it does not hear that either, it is deaf.
 
 On Redis, kombu counts a message whose acknowledgement met a broken connection as being at work for ever; after
 as many of them as the worker has slots it takes no more, and says nothing. Such a worker ends as Celery does when
-it is asked to, what runs may finish, and whoever supervises it starts another one.
+it is asked to, what runs may finish, and its supervisor starts another one.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Operations:
         retry_policy: dict[str, Any] | None = None,
         time_limit_s: float | None = None,
     ) -> dict[str, Any]:
-        """Launch a child; ``details`` are what else is said of the task, as the fields of a `Task`."""
+        """Launch a child; ``details`` are further fields of a `Task`."""
         session = self._context.delegate(
             agent,
             task,

@@ -126,7 +126,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         os.chmod(path, 0o600)  # noqa: PTH101  (a socket)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether whoever connects is the user that this process runs as, where the system can tell."""
+        """Whether the peer is the user that this process runs as, where the system can tell."""
         if not hasattr(socket, "SO_PEERCRED"):
             return True
         size = struct.calcsize("3i")
