@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, select
@@ -27,14 +27,6 @@ _M = MESSAGES.c
 #: The outcome of a message that became a dead letter.
 DEAD = "dead"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-
-
-@dataclass
-class Node:
-    """A message and what followed upon it."""
-
-    record: MessageRecord
-    replies: list[Node] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,42 +268,3 @@ class AuditReader:
                 unread = min(row.unread, max(0, most))
                 rows.append(Coverage(row.stream, row.published, written, row.pending, unread))
         return rows
-
-
-def trees(records: Sequence[MessageRecord]) -> list[Node]:
-    """Messages as trees by their chains; a message whose forerunner is not among them is a root.
-
-    What cannot be read, and a chain that leads back to itself, is a root too.
-    """
-    nodes: dict[str, Node] = {}
-    order: list[Node] = []
-    for record in records:
-        known = nodes.get(record.message_id) if record.message_id else None
-        if known is not None and known.record.sha256 == record.sha256:
-            # A later attempt stands where the first one was made, and says how it went.
-            attempt = max(known.record.attempt, record.attempt)
-            known.record = replace(known.record, attempt=attempt, dead=record.dead or known.record.dead)
-            continue
-        node = Node(record)
-        order.append(node)
-        if record.message_id:  # a message with the id of another one takes nothing from it
-            nodes.setdefault(record.message_id, node)
-    roots: list[Node] = []
-    above: dict[int, Node] = {}  # by identity: two messages may have one id
-    for node in order:
-        parent = nodes.get(node.record.parent_id) if node.record.parent_id else None
-        if parent is None or _leads_to(parent, node, above):
-            roots.append(node)
-        else:
-            parent.replies.append(node)
-            above[id(node)] = parent
-    return roots
-
-
-def _leads_to(start: Node, wanted: Node, above: dict[int, Node]) -> bool:
-    current: Node | None = start
-    while current is not None:
-        if current is wanted:
-            return True
-        current = above.get(id(current))
-    return False

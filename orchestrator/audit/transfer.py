@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import zstandard
-from sqlalchemy import Connection, LargeBinary, insert, select
+from sqlalchemy import LargeBinary, insert, select
 
 from orchestrator.audit.heads import TABLES
 from orchestrator.audit.schema import (
@@ -84,13 +84,9 @@ def load(source: Path, store: AuditStore) -> int:
         for table, rows in _batches(source):
             db.execute(insert(METADATA.tables[table]), rows)
             messages += len(rows) if table == MESSAGES.name else 0
-        _check_id(db, source)
+        if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
+            raise AuditError(source, "it does not name its database", "export it again")
     return messages
-
-
-def _check_id(db: Connection, source: Path) -> None:
-    if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
-        raise AuditError(source, "it does not name its database", "export it again")
 
 
 def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:

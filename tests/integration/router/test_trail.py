@@ -240,11 +240,8 @@ TAMPERING: dict[str, Callable[[Tampering], object]] = {
 }
 
 
-@pytest.mark.parametrize("covered", [False, True], ids=["plain", "chain made anew"])
 @pytest.mark.parametrize("how", TAMPERING)
-def test_tampering_with_either_table_is_found(
-    stack: Stack, database: TrailDatabase, how: str, covered: bool
-) -> None:
+def test_tampering_with_either_table_is_found(stack: Stack, database: TrailDatabase, how: str) -> None:
     """Even if the chain is made again, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
     said(stack, 4)
     for _ in range(2):
@@ -255,9 +252,8 @@ def test_tampering_with_either_table_is_found(
     assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
     with database.tamper() as db:
         TAMPERING[how](db)
-        if covered:
-            renumber(db, "messages"), renumber(db, "dead_letters")
-            rechain(db)
+        renumber(db, "messages"), renumber(db, "dead_letters")
+        rechain(db)
     bad = verify(stack)
     assert (bad.exit_code, "broken: " in bad.stdout) == (1, True), bad.output
     said(stack, 1)
