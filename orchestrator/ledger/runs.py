@@ -160,7 +160,7 @@ class Runs:
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         memory = self._keep_memory(claim, outcome)
         questions = "open" if answer_questions is not None else ""
-        attached = self._keep_attachments(claim, outcome) if envelope is not None else {}
+        attached = self._keep_attachments(claim, outcome, seal) if envelope is not None else {}
         while True:
             call: tuple[list[str], list[Arg]] = (
                 [
@@ -222,11 +222,11 @@ class Runs:
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
-                    attached = self._keep_attachments(claim, outcome)
+                    attached = self._keep_attachments(claim, outcome, seal)
                 case b"whole":
                     short = self._core.shorten(claim.session, outcome.text, seal)
                     memory = self._keep_memory(claim, outcome)
-                    attached = attached and self._keep_attachments(claim, outcome)
+                    attached = attached and self._keep_attachments(claim, outcome, seal)
                 case b"questions":
                     assert answer_questions is not None
                     names = [decode.text(name) for name in reply[1:]]
@@ -237,6 +237,7 @@ class Runs:
                     if seal is not None and about is not None:
                         seal = seal.reading(about.delegator)
                         short, body = self._said(outcome, claim.session, seal)
+                        attached = attached and self._keep_attachments(claim, outcome, seal)
                 case b"lost":
                     raise ClaimLost(claim.run)
                 case b"retry" | b"parked":
@@ -276,12 +277,12 @@ class Runs:
             claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal
         )
 
-    def _keep_attachments(self, claim: Claim, outcome: Outcome) -> dict[str, Any]:
+    def _keep_attachments(self, claim: Claim, outcome: Outcome, seal: Seal | None) -> dict[str, Any]:
         """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
         if outcome.status != "completed":
             return {}
         return {
-            name: self._core.large_texts.put(claim.session, text, seal=claim.seal)
+            name: self._core.large_texts.put(claim.session, text, seal=seal)
             for name, text in sorted(outcome.attachments.items())
         }
 

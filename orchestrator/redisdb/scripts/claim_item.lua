@@ -24,7 +24,7 @@ local function go_on()
   redis.call('HSET', KEYS[3], 'standing', '0')
   count_in(KEYS[3], s.agent, s.root)
 end
--- For whoever asks why the run does not move. A later try of the run has another claim.
+-- `orchestra why` shows it. A later try of the run has another claim.
 local function stand_still()
   if ARGV[3] ~= 'wait' then return end
   redis.call('HSET', KEYS[3], 'awaits:' .. ARGV[2], ARGV[1])

@@ -2,7 +2,7 @@
 -- since the caller looked: nothing can be said to them from now on, and no run of theirs can be claimed.
 -- What was closed so stays closed, so that a removal that was cut short is gone through with by the next sweep.
 -- KEYS  session and queue of each
--- ARGV  1 what to say to whoever comes too late  2… of each: its state, run, runs, owed and children as they were
+-- ARGV  1 the reason for those that come too late  2… of each: its state, run, runs, owed and children as they were
 --       looked at, with a space between; then whether its queue counts, '1', or is removed with it, ''
 -- Returns  {'retired'} | {'in use', key of the session that is}
 -- Complexity: O(sessions of the tree).

@@ -115,7 +115,7 @@ if #asked > 0 then
   changed('session', s.id, '-', state)
   redis.call('HDEL', S, 'trouble')
   redis.call('ZADD', WAITING, 'NX', now, s.id)
-  spoken_to = true
+  had_messages = true
   session_stop(s)
   return { 'done', state, '0', '1', '0', freed }
 end
@@ -196,7 +196,7 @@ for _, id in ipairs(cjson.decode(r.items)) do
       delivered, of_group[name] = delivered + 1, (of_group[name] or 0) + 1
     end
   end
-  if record and record.kind ~= 'completion' then spoken_to = true end
+  if record and record.kind ~= 'completion' then had_messages = true end
 end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0

@@ -1,4 +1,5 @@
--- due_timers: the timers that are due, first those that no clock could have set so far ahead. They stay until whoever acts on them removes them: a crash loses none.
+-- due_timers: the timers that are due, first those that no clock could have set so far ahead. They stay until the caller
+-- has acted on them: a crash loses none.
 -- KEYS  1 timers
 -- ARGV  1 now or ''  2 how many  3 ms that a timer may lie ahead at most, or ''
 -- Returns  {timer, …}

@@ -2,7 +2,7 @@
 -- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 closing  6 runs
 --       7… keys of its runs, and of its large texts, which the caller looked up
--- ARGV  1 session id  2 the state in which whoever calls has just been through all of its items, or ''
+-- ARGV  1 session id  2 the state in which the caller has just gone through all of its items, or ''
 -- Returns  {'kept'} | {'tombstone'} | {'open', callbacks still owed} | {'unseen'}: nobody has been through its items
 --          as those of a session in this state: what was stopped or failed first, and deleted then, is seen to again
 -- include: base

@@ -21,7 +21,7 @@ if CLOSED[s.state] then
   return { 'closed', s.state }
 end
 -- Its first run is the router's to make: what is said to it meanwhile comes after its task.
--- And one that is to be ended, by a user or by a child's failure, is about to be.
+-- A session that a user or a child's failure ends is not resumed meanwhile.
 if s.state == 'pending' or s.state == 'scheduled' or s.stop_pending ~= '' then return { 'waits', '0' } end
 -- A guess at how many runs it had would give the next one the id of an earlier one.
 if not tonumber(s.runs) then return redis.error_reply('ERR session ' .. s.id .. ' does not say how many runs it had') end
@@ -31,7 +31,7 @@ if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
 -- What a group has no rule for is under the rule of the group ''.
 local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
 
--- Deadlines that have ended while something of their groups is missing, and the next one that is not.
+-- Deadlines that have passed while callbacks of their groups are outstanding, and the next deadline.
 local missing
 function missing(group)
   if group ~= '' then return count(redis.call('HGET', KEYS[1], group_field(group, 'owed'))) end

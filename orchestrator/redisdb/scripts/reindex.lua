@@ -22,10 +22,10 @@ for i = 1, #flat, 2 do
   local group, what = string.match(flat[i], '^group:(.*):(%l+)$')
   if group then groups[group_field(group, what)] = 0 end
 end
-local books, queue = redis.call('HGETALL', KEYS[2]), {}
-for i = 1, #books, 2 do
-  local record = cjson.decode(books[i + 1])
-  if record.state == 'queued' then queue[books[i]] = score(record.priority, record.seq) end
+local records, queue = redis.call('HGETALL', KEYS[2]), {}
+for i = 1, #records, 2 do
+  local record = cjson.decode(records[i + 1])
+  if record.state == 'queued' then queue[records[i]] = score(record.priority, record.seq) end
   if record.kind == 'completion' and record.state ~= 'none' then
     right.launched = right.launched + 1
     if right[record.state] then right[record.state] = right[record.state] + 1 end

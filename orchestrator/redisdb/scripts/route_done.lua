@@ -11,35 +11,35 @@
 local group, ttl_ms = ARGV[1], ARGV[2]
 local verdicts = {}
 -- What is the same for several messages is asked and written once: conversations by key, entries by stream.
-local books, order = {}, {}
+local conversations, order = {}, {}
 local entries, streams = {}, {}
 
-local function book_of(key)
-  local book = books[key]
-  if not book then
+local function conversation_of(key)
+  local conversation = conversations[key]
+  if not conversation then
     local known = redis.call('HMGET', key, 'root', 'count')
-    book = { key = key, root = known[1], fresh = not known[1], count = tonumber(known[2] or 0), added = 0 }
-    books[key] = book
-    order[#order + 1] = book
+    conversation = { key = key, root = known[1], fresh = not known[1], count = tonumber(known[2] or 0), added = 0 }
+    conversations[key] = conversation
+    order[#order + 1] = conversation
   end
-  return book
+  return conversation
 end
 
 for n = 1, #KEYS / 3 do
-  local stream, seen, book = KEYS[n * 3 - 2], KEYS[n * 3 - 1], book_of(KEYS[n * 3])
+  local stream, seen, conversation = KEYS[n * 3 - 2], KEYS[n * 3 - 1], conversation_of(KEYS[n * 3])
   local a = 2 + (n - 1) * 6
   local entry, mark_ms, first, limit, digest = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5]
   local wrong = nil
-  if book.root and book.root ~= first then
+  if conversation.root and conversation.root ~= first then
     wrong = 'c'
-  elseif limit > 0 and book.count + book.added >= limit then
+  elseif limit > 0 and conversation.count + conversation.added >= limit then
     wrong = 'l'
   end
   local verdict = 'd'
   if not wrong and redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
-    book.root = first
-    book.used = true
-    if limit > 0 then book.added = book.added + 1 end
+    conversation.root = first
+    conversation.used = true
+    if limit > 0 then conversation.added = conversation.added + 1 end
   else
     local standing = marked(seen, entry, digest)
     if not standing then
@@ -54,9 +54,9 @@ for n = 1, #KEYS / 3 do
   end
   local program = ARGV[a + 6]
   if verdict == 'd' and program ~= '' then
-    redis.call('HSET', book.key, 'party:' .. program, '1')
-    book.root = book.root or first
-    book.used = true
+    redis.call('HSET', conversation.key, 'party:' .. program, '1')
+    conversation.root = conversation.root or first
+    conversation.used = true
   end
   if verdict == 'd' or verdict == 'x' then
     if not entries[stream] then
@@ -67,11 +67,11 @@ for n = 1, #KEYS / 3 do
   end
   verdicts[n] = verdict
 end
-for _, book in ipairs(order) do
-  if book.used then
-    if book.fresh then redis.call('HSET', book.key, 'root', book.root) end
-    if book.added > 0 then redis.call('HINCRBY', book.key, 'count', book.added) end
-    redis.call('PEXPIRE', book.key, ttl_ms)
+for _, conversation in ipairs(order) do
+  if conversation.used then
+    if conversation.fresh then redis.call('HSET', conversation.key, 'root', conversation.root) end
+    if conversation.added > 0 then redis.call('HINCRBY', conversation.key, 'count', conversation.added) end
+    redis.call('PEXPIRE', conversation.key, ttl_ms)
   end
 end
 for _, stream in ipairs(streams) do

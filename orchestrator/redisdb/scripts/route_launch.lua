@@ -61,7 +61,7 @@ if p.id ~= '' then
 end
 redis.call('HSET', KEYS[10], 'begun', '1', 'task:' .. ARGV[10], ARGV[2], 'agent:' .. ARGV[17], ARGV[2])
 if party and ARGV[19] ~= '' then redis.call('HSET', KEYS[10], 'party:' .. ARGV[19], '1') end
--- What a message of that id has launched stays so, whoever uses the id again.
+-- The first launch by a message of that id stays, also when the id is used again.
 redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
 if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end
 changed('session', ARGV[2], '-', 'pending', 'agent=' .. s.agent, 'parent=' .. p.id)

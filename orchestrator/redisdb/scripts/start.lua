@@ -47,7 +47,7 @@ local function start(k, a)
     if wrong then return { wrong } end
     mark(seen, entry, digest, mark_ms)
   end
-  -- Also of a session that has ended, for whoever speaks of it or waits for it.
+  -- Also of a session that has ended, for messages that name it or wait for it.
   add(notes, conversation, 'begun', '1', 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
   if s.state ~= 'pending' then
     add(entries, stream, entry)

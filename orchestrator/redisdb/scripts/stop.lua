@@ -35,7 +35,7 @@ if s.run ~= '' then
   if r.id ~= s.run then return { 'run', s.run } end
   -- A program outside of the stack holds no lease and hears no heartbeat: there is nobody to ask.
   if r.state == 'running' and ARGV[4] ~= '1' and r.claim ~= 'external' then
-    -- What is to be deleted is, whoever asks for less later.
+    -- A later request to stop it only does not take back that it is to be deleted.
     if r.stop_state ~= 'deleted' then
       redis.call('HSET', RUN, 'stop', ARGV[2], 'stop_state', ARGV[3])
       if r.stop_state ~= ARGV[3] then changed('run', s.id, s.run, 'running', 'asked to be ' .. ARGV[3]) end

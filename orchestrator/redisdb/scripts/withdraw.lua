@@ -1,7 +1,7 @@
 -- withdraw: a question is not to be answered any more: its asker stops waiting, or somebody else has replied.
 -- It is closed if it is still open, and leaves the queue of who was asked if it is still there.
 -- KEYS  1 session@asker  2 session  3 items  4 queue  5 waiting  6 run|session@asker
--- ARGV  1 question id  2 reason  3 claim of the asker's run, or '': whoever calls may do so
+-- ARGV  1 question id  2 reason  3 claim of the asker's run, or '': the caller may do it
 -- Returns  {'open' | 'closed', '1' if it was still in the queue}: what the question was before | {'lost'}
 -- include: base
 if ARGV[3] ~= '' and not held_run(KEYS[6], ARGV[3]) then return { 'lost' } end

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import redis as redis_py
 
 from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Ledger, Session, SessionState
+from orchestrator.ledger import Ledger, Outcome, Session, SessionState
 from orchestrator.reconciler.delivery import Delivery
 
-from .conftest import Play
+from .conftest import Play, envelope
 from .test_services import Stack
 
 
@@ -161,3 +162,38 @@ def test_a_failure_that_is_to_fail_the_parent_fails_an_heir_that_had_finished(
     assert play.balance(heir) == (1, 0, 0, 1)
     with pytest.raises(WrongState):
         ledger.enqueue(heir, "go on", item_id="itm_00p")
+
+
+class Readers:
+    """A vault that writes into each text who may read it."""
+
+    def seal(self, text: str, *, label: str, by: str, to: tuple[str, ...]) -> str:
+        return f"{','.join(to)}: {text}"
+
+    def open(self, sender: str, readers: str, label: str, content: str) -> str | None:
+        return None
+
+
+def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
+    redis: redis_py.Redis, play: Play
+) -> None:
+    """It is sealed for the agent that hears the end, and not for the one that launched the child."""
+    heir = play.submit("heir", agent="archivist")
+    play.commit(play.run(heir).claim)
+    ledger = play.ledger = Ledger(redis, vault=Readers())
+    parent = play.run(play.submit("root"))
+    sealed = replace(envelope(), encrypted=True)
+    child = play.run(play.delegate(parent, "child", envelope=sealed))
+    play.commit(parent.claim)
+    ledger.stop(parent.session.id, "enough")
+    ledger.inherit(parent.session.id, heir, child.session.id, callback_id(child.session.id))
+    ledger.commit(
+        child.claim,
+        Outcome(status="completed", text="done", attachments={"notes": "long"}),
+        make_envelope=lambda: envelope("task-completion"),
+        about=child.session,
+        expect_over=True,
+    )
+    (item,) = ledger.items(heir)
+    assert ledger.texts(heir, [item.id]) == {item.id: "archivist: done"}
+    assert ledger.large_texts.read(item.extra["attachments"]["notes"]) == "archivist: long"

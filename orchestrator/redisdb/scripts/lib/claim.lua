@@ -1,4 +1,4 @@
--- How a worker takes a queued run, and what it is told of it. All of it is read, and the records that the ledger keeps
+-- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
 -- as JSON are looked into, before anything is written: what is damaged is not taken.
 local function object(key)
   local flat, facts = redis.call('HGETALL', key), {}

@@ -1,5 +1,5 @@
 -- Whether an item of that kind may be made so. Completions are made with the delegation that owes them, a prompt is
--- a user's, and a reply closes a question: whoever could make one otherwise would speak for the system.
+-- a user's, and a reply closes a question: any other way would let a program speak for the system.
 local function made_as_its_kind(kind, answers, by_user)
   if kind == 'completion' or kind == 'aggregated' then return false end
   if kind == 'prompt' then return by_user == true end

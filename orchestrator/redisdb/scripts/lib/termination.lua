@@ -30,14 +30,14 @@ local function session_facts()
   return s
 end
 
--- Whether the end of a child leaves everything as it is for its parent, so that nobody need look at it now.
-local quiet = false
+-- Whether the end of a child may move its parent, so that the callback service is to look at it.
+local affects_parent = true
 
--- Whether the run that ends carried words, whose speaker may wait until they are dealt with.
-local spoken_to = false
+-- Whether the run that ends carried messages, whose senders may wait until they are dealt with.
+local had_messages = false
 
 -- A parent that is busy is looked at when its run ends; one whose policy is not met, when it is.
-local function stirs(parent, record)
+local function wakes(parent, record)
   if record.awaited or CLOSED[parent.state] then return true end
   if parent.run ~= '' then return false end
   if parent.waiting == '' then return true end
@@ -114,7 +114,7 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     redis.call('ZADD', WAITING, 'NX', now, s.parent)
   end
   save(P_ITEMS, id, record)
-  quiet = not stirs(parent, record)
+  affects_parent = wakes(parent, record)
 end
 
 -- Everything in the session's queue and in the hands of its run is dead, with the reason.
@@ -174,8 +174,8 @@ local function session_stop(s)
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''
     local comes = redis.call('ZCARD', QUEUE) > 0 or string.find(redis.call('HGET', S, 'waiting') or '', 'deadline_ms', 1, true)
-    if not comes and not spoken_to then return end
-  elseif state == 'finished' and quiet then
+    if not comes and not had_messages then return end
+  elseif state == 'finished' and not affects_parent then
     return
   end
   local p = parent ~= '' and fields(P, 'runs', 'root', 'agent') or { runs = '', root = '', agent = '' }
