@@ -17,7 +17,7 @@ from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import Claim, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Arg, Scripts
+from orchestrator.redisdb.scripts import Arg, Batch, Scripts
 
 _log = get_logger()
 
@@ -58,6 +58,10 @@ class LedgerCore(LedgerReader):
             return int(self.now)
         seconds, micros = self.redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
+
+    def batch(self) -> Batch:
+        """An empty batch, for transitions that go out in one round trip."""
+        return self.scripts.batch()
 
     def call(self, script: str, args: Sequence[Arg], **ids: str) -> Any:
         """Run a script on the keys of these ids, as :meth:`Scripts.call` does."""

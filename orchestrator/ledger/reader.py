@@ -75,6 +75,15 @@ class LedgerReader:
         """What the effects of a run made, a record each."""
         return [json.loads(decode.text(record)) for record in self.redis.hvals(keys.effects(run_id))]
 
+    def waits_for(self, session_id: str) -> list[str]:
+        """The tasks that the launch of an encrypted session waits for."""
+        kept = self.redis.hget(keys.session(session_id), "after")
+        return list(dict.fromkeys(json.loads(kept))) if kept else []
+
+    def asked(self, session_id: str, question: str) -> str:
+        """The session to which a session put a question that has no reply yet; empty if there is none."""
+        return decode.text(self.redis.hget(keys.session(session_id), f"question:{question}"))
+
     def items(self, session_id: str) -> list[Item]:
         """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
         found = [

@@ -71,6 +71,7 @@ def _can_encrypt_to(parts: Container, name: str) -> bool:
 def build_handlers(parts: Container) -> Handlers:
     """What decides on the step for each message."""
     return Handlers(
+        parts.redis,
         parts.ledger,
         find_agent=parts.agents.get,
         table=parts.routing,
@@ -102,6 +103,7 @@ def build_router(
     limits = limits_of(settings, table)
     parking = DelayedMessages(Scripts(client), shards=range(settings.shards), mark_ms=limits.max_age_ms)
     dependencies = Dependencies(
+        client,
         parts.ledger,
         parking,
         clock=clock,
@@ -127,7 +129,7 @@ def build_router(
             shards=settings.shards,
             quota=settings.sender_quota_per_minute,
         ),
-        admission=Admission(parts.ledger, validator=validator, retries=retries, dependencies=dependencies),
+        admission=Admission(client, validator=validator, retries=retries, dependencies=dependencies),
         execution=Execution(
             parts.ledger,
             handlers=build_handlers(parts),
@@ -138,6 +140,7 @@ def build_router(
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
         dead_lettering=DeadLettering(
+            client,
             parts.ledger,
             parts.message_factory,
             table=table,

@@ -51,6 +51,12 @@ def outcome_of(answer: bytes, received: ReceivedMessage) -> CommandOutcome | Non
     return None
 
 
+def mark_ids(received: ReceivedMessage) -> dict[str, str]:
+    """What the headers of scripts name beside sessions: the duplicate mark, the entry's stream, the conversation."""
+    mark, stream, _ = mark_keys(received)
+    return {"mark": mark, "stream": stream, "correlation": received.conversation}
+
+
 def mark_keys(received: ReceivedMessage) -> list[str]:
     """The keys of the duplicate mark, of the entry's stream and of the conversation, as scripts take them."""
     shard = received.entry.stream.shard

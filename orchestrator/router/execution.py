@@ -44,7 +44,7 @@ class Execution:
         return outcomes
 
     def _at_once(self, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
-        batch = self._ledger.scripts.batch()
+        batch = self._ledger.batch()
         self._handlers.prepare(messages)
         outcomes: dict[tuple[StreamId, str], CommandOutcome] = {}
         together: dict[Batched, list[ReceivedMessage]] = {kind: [] for kind in self._batched}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import redis
+
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.ids import is_session_id, shard_of
@@ -21,6 +23,7 @@ class Handlers:
 
     def __init__(
         self,
+        client: redis.Redis,
         ledger: Ledger,
         *,
         find_agent: Callable[[str], AgentRecord | None],
@@ -30,8 +33,10 @@ class Handlers:
         message_factory: MessageFactory,
     ) -> None:
         self._ledger = ledger
-        self._resolver = SessionResolver(ledger)
-        self._launches = ExternalLaunches(ledger, self._resolver, table=table, limits=limits, shards=shards)
+        self._resolver = SessionResolver(client, ledger)
+        self._launches = ExternalLaunches(
+            client, ledger, self._resolver, table=table, limits=limits, shards=shards
+        )
         self._messages = ExternalMessages(
             ledger, self._resolver, limits=limits, message_factory=message_factory
         )

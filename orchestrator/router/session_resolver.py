@@ -40,7 +40,8 @@ class SessionResolver:
     It is loaded before the round is carried out; what the round itself changes is decided by the scripts.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, client: redis.Redis, ledger: Ledger) -> None:
+        self._redis = client
         self._ledger = ledger
         self._fields: dict[_Field, str | None] = {}
         self._sessions: dict[str, Session | None] = {}
@@ -60,7 +61,7 @@ class SessionResolver:
         self._read_sessions(list(dict.fromkeys(named)))
 
     def _read_fields(self, fields: Sequence[_Field]) -> None:
-        pipeline = self._ledger.redis.pipeline(transaction=False)
+        pipeline = self._redis.pipeline(transaction=False)
         for shard, conversation, name in fields:
             pipeline.hget(keys.conversation(shard, conversation), name)
         for field, answer in zip(fields, pipeline.execute(), strict=True):

@@ -76,6 +76,8 @@ def _key(name: str) -> tuple[str, str, str]:
     if whose:
         pattern = _PART.sub(f"<{whose}>", pattern, count=1)
     needs = _PART.findall(pattern)[-1] if other else ""
+    if "<" in _PART.sub("", pattern):
+        raise ValueError(f"{name!r} names neither a key nor an id")
     return _PART.sub(r"%(\1)s", pattern), needs, _key(other)[0] if other else ""
 
 

@@ -1,9 +1,8 @@
 -- route_launch: a message that gives a registered agent work becomes a session and its first run, in one step
 -- with the mark and the acknowledgement. Its sender is no session of this ledger, or one that an external program
--- runs: it is owed an envelope and no callback.
--- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 dispatch  8 seen mark  9 stream  10 conversation
---       11 parent session, or the session itself  12 parent's items, or the session's  13 timers  14 ready
---       15 turns
+-- runs: it is owed an envelope and no callback. Where no session is above it, `parent` is the session itself.
+-- KEYS  1 session  2 bodies  3 tree  4 roots  5 runs  6 run  7 queued  8 mark  9 stream  10 conversation  11 session@parent
+--       12 items@parent  13 timers  14 ready  15 turns
 -- ARGV  1 now or ''  2 session id  3 run id  4 group  5 entry id  6 mark's lifetime in ms  7 prompt
 --       8 parent id or ''  9 callback id  10 task id  11 first message of its chain  12 most messages or 0
 --       13 lifetime of the conversation in ms  14 ms until the sweep looks at the run  15 digest

@@ -1,7 +1,6 @@
 -- route_park: an entry that cannot be carried out now waits, durably, and is acknowledged.
 -- An entry that is not pending any more was dealt with by another router: nothing happens then.
--- KEYS  1 stream of the entry  2 parked  3 parked message  4 session that it launches, or KEYS[3]
---       5 conversation
+-- KEYS  1 stream  2 parked  3 record  4 session|record  5 conversation
 -- ARGV  1 group  2 entry id  3 parked id  4 when to look at it again, in ms  5 what it waits for, in words
 --       6 its task-id, or '' if it waits for no other tasks  7 JSON list of the tasks it waits for
 --       8… field, value, … of the message

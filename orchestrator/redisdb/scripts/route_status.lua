@@ -1,5 +1,5 @@
 -- route_status: a program outside of the stack says how far the session it runs is.
--- KEYS  1 session  2 seen mark  3 stream of the entry  4 conversation
+-- KEYS  1 session  2 mark  3 stream  4 conversation
 -- ARGV  1 now or ''  2 group  3 entry id  4 mark's lifetime in ms  5 digest  6 lifetime of a conversation in ms
 --       7… field, value, …
 -- Returns  {'done'} | {'duplicate'} | {'other'}: its id is another message's | {'unknown'}; on the last two nothing

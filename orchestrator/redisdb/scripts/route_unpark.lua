@@ -1,8 +1,7 @@
 -- route_unpark: a message that waited goes back into its stream, at its priority.
 -- Its mark is set to the new entry, so that this one is known for what waited and a copy of it for a duplicate;
 -- unless a copy was acted upon meanwhile, whose mark stays.
--- KEYS  1 parked  2 parked message  3 stream  4 totals  5 seen mark  6 session that it launches, or KEYS[2]
---       7 conversation
+-- KEYS  1 parked  2 record  3 stream  4 totals  5 mark  6 session|record  7 conversation
 -- ARGV  1 parked id  2 mark's lifetime in ms  3 its task-id, or '' if it waited for no other tasks
 --       4 entry id under which it came last
 -- Returns  new entry id | false: another router was first

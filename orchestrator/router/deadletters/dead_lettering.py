@@ -8,6 +8,8 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
+import redis
+
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.model import AgentMessage
@@ -45,6 +47,7 @@ class DeadLettering:
 
     def __init__(
         self,
+        client: redis.Redis,
         ledger: Ledger,
         message_factory: MessageFactory,
         *,
@@ -53,12 +56,13 @@ class DeadLettering:
         shards: int,
         limits: DeadLimits,
     ) -> None:
+        self._redis = client
         self._ledger = ledger
         self._message_factory = message_factory
         self._table = table
         self._find_agent = find_agent
         self._shards = shards
-        self._scripts = Scripts(ledger.redis)
+        self._scripts = Scripts(client)
         self._limits = limits
         #: Dead letters that were dropped and not logged yet, and when the next line about them may be written.
         self._dropped = 0
@@ -283,7 +287,7 @@ class DeadLettering:
         return None
 
     def _launched(self, message: AgentMessage, references: Sequence[str]) -> list[str]:
-        return launched(self._ledger.redis, self._shards, message.conversation_id, references)
+        return launched(self._redis, self._shards, message.conversation_id, references)
 
 
 def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import redis
+
 from orchestrator.clock import Clock
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.ids import is_session_id
@@ -60,6 +62,7 @@ class Dependencies:
 
     def __init__(
         self,
+        client: redis.Redis,
         ledger: Ledger,
         parking: DelayedMessages,
         *,
@@ -67,6 +70,7 @@ class Dependencies:
         keep_ms: int,
         ignore_failed: bool = False,
     ) -> None:
+        self._redis = client
         self._ledger = ledger
         self._delayed = parking
         self._clock = clock
@@ -119,8 +123,7 @@ class Dependencies:
             return list(dict.fromkeys(d.task_id for d in body.task.dependencies))
         if not (received.sealed and received.entry.session):
             return []
-        kept: Any = self._ledger.redis.hget(keys.session(received.entry.session), "after")
-        return list(dict.fromkeys(json.loads(kept))) if kept else []
+        return self._ledger.waits_for(received.entry.session)
 
     @staticmethod
     def _failed(standings: dict[str, DependencyStatus], received: ReceivedMessage) -> Rejection:
@@ -162,7 +165,7 @@ class Dependencies:
     def hurry_waiters(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Let the tasks be looked at now that wait for sessions whose ends are reported here; whether there are any."""
         ends = [received for received in messages if received.type in ENDS]
-        pipeline = self._ledger.redis.pipeline(transaction=False)
+        pipeline = self._redis.pipeline(transaction=False)
         for received in ends:
             book = keys.conversation(received.entry.stream.shard, received.conversation)
             # The session's launch stands behind the messages that it has sent or received since.
@@ -170,7 +173,7 @@ class Dependencies:
             pipeline.hmget(book, [f"launch:{ref.lower()}" for ref in refs])
         answers = pipeline.execute() if ends else []
         sessions = list(dict.fromkeys(one.decode() for answer in answers for one in answer if one))
-        pipeline = self._ledger.redis.pipeline(transaction=False)
+        pipeline = self._redis.pipeline(transaction=False)
         for session in sessions:
             pipeline.smembers(keys.waiters(session))
         waiters = [member.decode() for found in (pipeline.execute() if sessions else []) for member in found]
@@ -182,7 +185,7 @@ class Dependencies:
     def _note_waiter(
         self, received: ReceivedMessage, sessions: dict[str, str], standings: dict[str, DependencyStatus]
     ) -> None:
-        pipeline = self._ledger.redis.pipeline(transaction=False)
+        pipeline = self._redis.pipeline(transaction=False)
         waiter = f"{received.entry.stream.shard:02x}:{parked_id(received.entry)}"
         for task, session in sessions.items():
             if session and standings[task] is DependencyStatus.OUTSTANDING:
@@ -195,7 +198,7 @@ class Dependencies:
         return self._all_sessions([(shard, conversation, tasks)])[0]
 
     def _all_sessions(self, wanted: Sequence[tuple[int, str, Sequence[str]]]) -> list[dict[str, str]]:
-        pipeline = self._ledger.redis.pipeline(transaction=False)
+        pipeline = self._redis.pipeline(transaction=False)
         for shard, conversation, tasks in wanted:
             book = keys.conversation(shard, conversation)
             # Tasks may take longer than a conversation's record is kept after its last message.
@@ -226,7 +229,7 @@ class Dependencies:
         above = list(self._above(task)) if is_session_id(task) else []
         ends = [task, *above]
         if set(ends).isdisjoint(waited_for):
-            wanted: Any = self._ledger.redis.hmget(book, [f"wanted:{end}" for end in ends])
+            wanted: Any = self._redis.hmget(book, [f"wanted:{end}" for end in ends])
             if not any(wanted):
                 return []
         # Which task led to which, a level of them in one round trip.
@@ -239,7 +242,7 @@ class Dependencies:
                 if other in above:
                     way = self._way(led_by, task, other)
                     return [*way, *reversed(above[: above.index(other)]), task]
-            answers: Any = self._ledger.redis.hmget(book, [f"held:{other}" for other in level])
+            answers: Any = self._redis.hmget(book, [f"held:{other}" for other in level])
             found: dict[str, str] = {}
             for other, answer in zip(level, answers, strict=True):
                 found |= dict.fromkeys(json.loads(answer) if answer else (), other)
@@ -258,10 +261,10 @@ class Dependencies:
     def _above(self, session: str) -> Iterator[str]:
         """The sessions that cannot end before this session, nearest first."""
         while session:
-            answer: Any = self._ledger.redis.hmget(keys.session(session), "parent", "callback")
-            if not answer[0] or answer[1] != b"1":
+            found = self._ledger.find([session])
+            if not found or not found[0].parent or not found[0].callback:
                 return
-            session = answer[0].decode()
+            session = found[0].parent
             yield session
 
 

@@ -13,7 +13,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.policy.retry import CAP_MS
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Batch, Scripts
+from orchestrator.redisdb.scripts import Batch, Scripts, keys_of
 from orchestrator.router.received import launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
@@ -116,7 +116,6 @@ class DelayedMessages:
         ``until_ms`` is when it stops waiting; 0: for tasks, as long as it takes.
         """
         shard, name = entry.stream.shard, parked_id(entry)
-        record = keys.parked_message(shard, name)
         task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
         facts: dict[str, str | bytes | int] = {
@@ -137,13 +136,16 @@ class DelayedMessages:
             "until": until_ms,
         }
         call = (
-            [
-                stream_key(entry.stream),
-                keys.parked(shard),
-                record,
-                keys.session(session) if session else record,
-                keys.conversation(shard, message.conversation_id),
-            ],
+            keys_of(
+                "route_park",
+                {
+                    "S": f"{shard:02x}",
+                    "stream": stream_key(entry.stream),
+                    "record": keys.parked_message(shard, name),
+                    "session": session,
+                    "correlation": message.conversation_id,
+                },
+            ),
             [
                 ROUTER_GROUP,
                 entry.id,
@@ -229,15 +231,17 @@ class DelayedMessages:
             shard = parked.stream.shard
             batch.script(
                 "route_unpark",
-                [
-                    keys.parked(shard),
-                    keys.parked_message(shard, parked.id),
-                    stream_key(parked.stream),
-                    keys.totals(shard),
-                    keys.seen(shard, parked.sender, parked.message_id),
-                    keys.session(parked.session) if parked.session else keys.parked_message(shard, parked.id),
-                    keys.conversation(shard, parked.conversation),
-                ],
+                keys_of(
+                    "route_unpark",
+                    {
+                        "S": f"{shard:02x}",
+                        "record": keys.parked_message(shard, parked.id),
+                        "stream": stream_key(parked.stream),
+                        "mark": keys.seen(shard, parked.sender, parked.message_id),
+                        "session": parked.session,
+                        "correlation": parked.conversation,
+                    },
+                ),
                 [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
             )
         return sum(map(bool, _raise_first(batch.execute())))

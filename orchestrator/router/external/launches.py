@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import redis
+
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.prompt_text import prompt_of, title_of
@@ -13,7 +15,7 @@ from orchestrator.errors import InputError
 from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
 from orchestrator.ledger import CLOSED, Ledger, RunRef
 from orchestrator.policy.routing import RoutingTable
-from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import keys_of
 from orchestrator.router.commands import (
     Batched,
     CommandOutcome,
@@ -21,6 +23,7 @@ from orchestrator.router.commands import (
     Resolved,
     ScriptCommand,
     Step,
+    mark_ids,
     not_taking_part,
     outcome_of,
     rejected,
@@ -30,7 +33,6 @@ from orchestrator.router.commands import (
 from orchestrator.router.external.session_messages import SessionMessages
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage, shard_of_message, task_id_of
 from orchestrator.router.session_resolver import SessionResolver, launched
-from orchestrator.streams import stream_key
 
 Launch = TaskDelegation | ReviewRequest | Escalation
 
@@ -40,6 +42,7 @@ class ExternalLaunches:
 
     def __init__(
         self,
+        client: redis.Redis,
         ledger: Ledger,
         session_resolver: SessionResolver,
         *,
@@ -47,6 +50,7 @@ class ExternalLaunches:
         limits: ConversationLimits,
         shards: int,
     ) -> None:
+        self._redis = client
         self._ledger = ledger
         self._resolver = session_resolver
         self._mailbox = SessionMessages(ledger, limits)
@@ -81,7 +85,7 @@ class ExternalLaunches:
         if self._shards == 1:
             return 0
         chain = received.message.header.conversation_chain
-        sessions = launched(self._ledger.redis, self._shards, received.conversation, chain)
+        sessions = launched(self._redis, self._shards, received.conversation, chain)
         return shard_of(sessions[0]) if sessions else shard_of_message(received.message, self._shards)
 
     def _begin(self, received: ReceivedMessage, body: Launch | None) -> ScriptCommand:
@@ -137,23 +141,17 @@ class ExternalLaunches:
 
         return ScriptCommand(
             script="route_launch",
-            keys=[
-                keys.session(session),
-                keys.bodies(session),
-                keys.tree(root),
-                keys.roots(shard),
-                keys.runs(session),
-                keys.run(run),
-                keys.queued(shard),
-                keys.seen(shard, received.sender, received.id),
-                stream_key(received.entry.stream),
-                keys.conversation(shard, received.conversation),
-                keys.session(above),
-                keys.items(above),
-                keys.timers(shard),
-                keys.ready(shard, received.recipient),
-                keys.turns(shard, received.recipient),
-            ],
+            keys=keys_of(
+                "route_launch",
+                {
+                    "session": session,
+                    "root": root,
+                    "run": run,
+                    "parent": above,
+                    "agent": received.recipient,
+                    **mark_ids(received),
+                },
+            ),
             args=[
                 "",
                 session,

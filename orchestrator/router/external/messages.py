@@ -15,6 +15,7 @@ from orchestrator.messages.factory import MessageFactory, Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import keys_of
 from orchestrator.router.commands import (
     DONE,
     Batched,
@@ -23,6 +24,7 @@ from orchestrator.router.commands import (
     Resolved,
     ScriptCommand,
     Step,
+    mark_ids,
     mark_keys,
     not_taking_part,
     outcome_of,
@@ -113,7 +115,7 @@ class ExternalMessages:
         facts = self._mailbox.facts_as_kept(session, facts or ["activity", session.activity])
         return ScriptCommand(
             script="route_status",
-            keys=[keys.session(session.id), *mark_keys(received)],
+            keys=keys_of("route_status", {"session": session.id, **mark_ids(received)}),
             args=["", *self._limits.mark_args(received), *facts],
             read=lambda answer: outcome_of(answer[0], received) or session_unknown(received),
         )
@@ -283,8 +285,7 @@ class ExternalMessages:
     def _asked(self, session: Session, message_id: str) -> tuple[str, str]:
         """The open question of a session that was put with this message, and the session that was asked; or ''."""
         for question in session.questions:
-            field: Any = self._ledger.redis.hget(keys.session(session.id), f"question:{question}")
-            asked = field.decode() if field else ""
+            asked = self._ledger.asked(session.id, question)
             item = self._ledger.item(asked, question) if asked else None
             if item is not None and str(item.extra.get("message", "")).lower() == message_id:
                 return question, asked

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from orchestrator.ledger import Ledger
+import redis
+
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage, refuses_everything
@@ -23,9 +24,9 @@ class Admission:
     """Judges the entries of a round: by their content, by their age, and by the tasks that they wait for."""
 
     def __init__(
-        self, ledger: Ledger, *, validator: Validator, retries: Retries, dependencies: Dependencies
+        self, client: redis.Redis, *, validator: Validator, retries: Retries, dependencies: Dependencies
     ) -> None:
-        self._ledger = ledger
+        self._redis = client
         self._validator = validator
         self._retries = retries
         self._dependencies = dependencies
@@ -58,9 +59,7 @@ class Admission:
         """A rejection if an old message only claims that it waited; None: it is young, or its mark proves the wait."""
         if not received.entry.waited or not self._validator.too_old(received.message):
             return None
-        mark: Any = self._ledger.redis.get(
-            keys.seen(received.entry.stream.shard, received.sender, received.id)
-        )
+        mark: Any = self._redis.get(keys.seen(received.entry.stream.shard, received.sender, received.id))
         if mark is not None and mark.decode().partition(" ")[0] == received.entry.id:
             return None
         reason = (
