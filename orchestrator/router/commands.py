@@ -74,7 +74,7 @@ def failed(script: str, why: object, received: ReceivedMessage) -> CommandOutcom
 
 
 def task_taken(task_id: str, session: str, received: ReceivedMessage) -> CommandOutcome:
-    """Another delegation has this task-id."""
+    """The task-id belongs to another delegation."""
     reason = f"task-id {task_id!r} belongs to session {session} of this conversation; give each task an id of its own"
     return rejected("task-id", reason, received)
 

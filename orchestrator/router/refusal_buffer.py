@@ -1,8 +1,8 @@
-"""What nobody vouches for, refused at once and given up when the router has a moment: a flood of it holds back nobody.
+"""Refused entries without a trusted sender, given up when the router has time: a flood of them holds up nobody.
 
-To judge such an entry costs a tenth of a millisecond, to make it a dead letter more than that. So honest messages go
-first, and what was refused follows, many in one round trip. Until then the router holds it like any entry that it has
-read: should it die, another one takes it over.
+Judging such an entry costs a tenth of a millisecond, making it a dead letter more than that. So honest messages go
+first, and refused entries follow, many in one round trip. Until then the router holds them like any entry that it has
+read: if it dies, another router takes them over.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from orchestrator.streams import Entry
 #: How many entries, and how many octets of them, are held at most.
 MOST: Final = 10_000
 MOST_BYTES: Final = 32 * 1024 * 1024
-#: So many are given up in one round trip.
+#: Entries that are given up in one round trip.
 AT_ONCE: Final = 256
 
 Refusal = tuple[Entry, Rejection]
 
 
 class RefusalBuffer:
-    """The refused entries that one router has yet to give up, the oldest first."""
+    """The refused entries that one router still has to give up, the oldest first."""
 
     def __init__(self, *, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._refused: deque[Refusal] = deque()
@@ -38,7 +38,7 @@ class RefusalBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether some are to be given up before more is read."""
+        """Whether some must be given up before more is read."""
         return len(self._refused) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, entry: Entry, rejection: Rejection) -> None:
@@ -47,11 +47,11 @@ class RefusalBuffer:
         self._bytes += len(entry.data or b"")
 
     def first(self) -> Sequence[Refusal]:
-        """Those that are to be given up next."""
+        """The entries to give up next."""
         return list(islice(self._refused, AT_ONCE))
 
     def drop(self, number: int) -> None:
-        """So many, the first ones, were given up."""
+        """The first ``number`` entries were given up."""
         for _ in range(number):
             entry, _rejection = self._refused.popleft()
             self._bytes -= len(entry.data or b"")

@@ -1,4 +1,4 @@
-"""Streams on Redis 6.2 or newer, or Valkey: append, hand out once to each group, hand out again what a dead holder left, trim."""
+"""Streams on Redis 6.2 or newer, or Valkey: append, hand out once to each group, take over from the dead, trim."""
 
 from __future__ import annotations
 

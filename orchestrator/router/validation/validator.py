@@ -1,7 +1,7 @@
 """From the octets of an entry to a message that may be acted upon, or a rejection that names its rule.
 
-Layers 1 and 2 are the envelope's own; here come the live rules that need no look into the ledger.
-Nothing raises: whatever an entry holds, the answer is a value.
+Layers 1 and 2 are about the envelope alone; the live rules here need no look into the ledger.
+The verdict on any entry is a value; only Redis errors are raised.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Validator:
         keys: signature.KeyLookup,
         opener: Opener,
         find_agent: Callable[[str], AgentRecord | None],
-        names: Callable[[], list[str]] = list,
+        names: Callable[[], list[str]],
         table: RoutingTable,
         clock: Clock,
-        signatures_required: bool = True,
-        max_bytes: int = ParseLimits().size,
-        max_age_ms: int = 86_400_000,
-        max_chain: int = 1000,
-        can_encrypt_to: Callable[[str], bool] = lambda _: True,
+        signatures_required: bool,
+        max_bytes: int,
+        max_age_ms: int,
+        max_chain: int,
+        can_encrypt_to: Callable[[str], bool],
     ) -> None:
         self._can_encrypt_to = can_encrypt_to
         self._opener = opener
