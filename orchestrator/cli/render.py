@@ -97,7 +97,27 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: 
     each = None if rows is None or len(sessions) <= rows else max(2, (rows - parents * 2) // parents)
     lines: list[Line] = []
     width = agent_width(sessions)
-    _add(lines, sessions[0], children, each, ids=rows is None, narrow=narrow, width=width, stem="", mark="")
+    # A stack of our own: a tree may be deeper than Python's.
+    waiting: list[tuple[Session | Line, str, str]] = [(sessions[0], "", "")]
+    while waiting:
+        top, stem, mark = waiting.pop()
+        if isinstance(top, Line):
+            lines.append(top)
+            continue
+        below = children.get(top.id, [])
+        name = f"{top.id}  " if rows is None else ""
+        text = name + session_line(top, below, width=width)
+        cells = (top.id, top.agent, top.state.value, session_about(top, below, narrow=narrow))
+        lines.append(Line(stem + mark, text, STYLES[top.state], cells))
+        stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
+        shown = _most_important(below, children, each)
+        following: list[tuple[Session | Line, str, str]] = [(child, stem, "├─ ") for child in shown]
+        if hidden := Counter(child.state for child in below) - Counter(child.state for child in shown):
+            rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
+            following.append((Line(f"{stem}└─ ", f"… and {rest}", "dim"), "", ""))
+        elif following:
+            following[-1] = (shown[-1], stem, "└─ ")
+        waiting += reversed(following)
     return lines if rows is None else lines[:rows]
 
 
@@ -108,44 +128,6 @@ def _named(session: Session, titles: Mapping[str, str]) -> Session:
         for word in session.parked.split(" ")
     ]
     return replace(session, parked=" ".join(words))
-
-
-def _add(
-    lines: list[Line],
-    session: Session,
-    children: dict[str, list[Session]],
-    each: int | None,
-    *,
-    ids: bool,
-    narrow: bool,
-    width: int,
-    stem: str,
-    mark: str,
-) -> None:
-    below = children.get(session.id, [])
-    name = f"{session.id}  " if ids else ""
-    text = name + session_line(session, below, width=width)
-    cells = (session.id, session.agent, session.state.value, session_about(session, below, narrow=narrow))
-    lines.append(Line(stem + mark, text, STYLES[session.state], cells))
-    stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
-    shown = _most_important(below, children, each)
-    hidden = Counter(child.state for child in below) - Counter(child.state for child in shown)
-    for number, child in enumerate(shown, 1):
-        last = number == len(shown) and not hidden
-        _add(
-            lines,
-            child,
-            children,
-            each,
-            ids=ids,
-            narrow=narrow,
-            width=width,
-            stem=stem,
-            mark="└─ " if last else "├─ ",
-        )
-    if hidden:
-        rest = ", ".join(f"{count} {state}" for state, count in sorted(hidden.items()))
-        lines.append(Line(f"{stem}└─ ", f"… and {rest}", "dim"))
 
 
 def _most_important(

@@ -102,16 +102,15 @@ class Waiting:
         return result
 
     def _look(self, *, listen: bool) -> Session | None:
-        if listen and self._events is None:
-            self._events = self._ledger.events(
-                self._session
-            )  # before the look, so that nothing is missed between
         found = self._ledger.session(self._session)
         self._state = found.state.value
         if is_over(found) and self._item_is_done():
             return found
         self._check_time()
-        if self._events is not None and listen:
+        if listen and self._events is None:
+            # The next step looks before it waits, so that no event is missed in between.
+            self._events = self._ledger.events(self._session)
+        elif listen and self._events is not None:
             self._events.wait(LOOK_AGAIN_S)
         return None
 

@@ -43,7 +43,7 @@ class Acts:
         if session == OTHER:
             raise UnknownSession(session)
         self.done.append(("stop", session))
-        return StopVerdict("ended", "")
+        return StopVerdict(outcome="ended")
 
     def questions(self, session: str) -> list[SimpleNamespace]:
         asked = {"id": "ask_1", "session": ROOT, "text": "Which\x1b[2J one?"}

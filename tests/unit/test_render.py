@@ -128,3 +128,10 @@ def test_a_held_task_says_by_title_what_it_waits_for() -> None:
         make("c2", "r", "pending", title="Test", parked="waits for c1, elsewhere"),
     ]
     assert str(tree_lines(tree)[-1]).endswith("Test - waits for Build it, elsewhere")
+
+
+def test_a_tree_may_be_deeper_than_the_stack_of_python() -> None:
+    chain = [make("s0"), *(make(f"s{n}", parent=f"s{n - 1}") for n in range(1, 2000))]
+    lines = tree_lines(chain)
+    assert len(lines) == 2000
+    assert lines[-1].cells[0] == "s1999"
