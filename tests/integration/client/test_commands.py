@@ -230,16 +230,23 @@ def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
     assert "it will not run again" in one_line(done.stderr)
 
 
-def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orchestra) -> None:
-    """A queued one never starts; a running one is asked, and the command waits to say what the agent did."""
+def begun_by_an_agent_that_stops(stage: StackHarness) -> threading.Event:
+    """Make the agent `stopping`, which stops as it is asked to; set once a run of it has begun."""
     began = threading.Event()
 
-    @stage.agent("heeding")
-    def heeding(ctx: Context) -> None:
+    @stage.agent("stopping")
+    def stopping(ctx: Context) -> None:
         began.set()
         while True:
             ctx.check()
             threading.Event().wait(0.01)
+
+    return began
+
+
+def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orchestra) -> None:
+    """A queued one never starts; a running one is asked, and the command waits to say what the agent did."""
+    began = begun_by_an_agent_that_stops(stage)
 
     @stage.agent("quick")
     def quick(ctx: Context) -> str:
@@ -248,11 +255,11 @@ def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orches
             threading.Event().wait(0.01)
         return "done"
 
-    queued = orchestra("submit", "heeding", "x").stdout.strip()
+    queued = orchestra("submit", "stopping", "x").stdout.strip()
     stage.start(queued)
     assert orchestra("stop", queued).stdout == f"{queued} is stopped; its queued run never starts\n"
     for agent, end in (
-        ("heeding", "is stopped: its agent stopped as it was asked to"),
+        ("stopping", "is stopped: its agent stopped as it was asked to"),
         ("quick", "is finished: its agent was done before it heard of it"),
     ):
         began.clear()
@@ -270,24 +277,17 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
     stage: StackHarness, orchestra: Orchestra
 ) -> None:
     """A reason may have the very words; and an agent with children may be done before it hears of it."""
-    began = threading.Event()
-
-    @stage.agent("heeding")
-    def heeding(ctx: Context) -> None:
-        began.set()
-        while True:
-            ctx.check()
-            threading.Event().wait(0.01)
+    began = begun_by_an_agent_that_stops(stage)
 
     @stage.agent("quick", role="coordinator")
     def quick(ctx: Context) -> str:
-        ctx.delegate("heeding", "x")
+        ctx.delegate("stopping", "x")
         began.set()
         while not ctx.stopping:
             threading.Event().wait(0.01)
         return "waiting"
 
-    for agent, how in (("heeding", "by itself"), ("quick", "done")):
+    for agent, how in (("stopping", "by itself"), ("quick", "done")):
         began.clear()
         session = orchestra("submit", agent, "x").stdout.strip()
 
