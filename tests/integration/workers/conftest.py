@@ -100,6 +100,25 @@ class StackHarness:
         assert flushed.dispatch is not None, flushed
         return self.execute(flushed.dispatch)
 
+    def callback(self, agent: str, prompt: str) -> Any:
+        """Have a parent delegate the prompt; the callback that it gets."""
+        seen: list[Any] = []
+
+        @self.agent("lead", role="coordinator")
+        def lead(ctx: Context) -> str:
+            if ctx.cause == "start":
+                ctx.delegate(agent, prompt)
+            seen.extend(ctx.callbacks)
+            return "done"
+
+        root = self.submit("lead")
+        self.play(root)
+        (child,) = self.children(root)
+        self.play(child.id)
+        self.resume(root)
+        (callback,) = seen
+        return callback
+
     def again(self, dispatch: RunRef) -> str:
         """Execute a run that was queued once more, as soon as it may be tried again."""
         while (run := self.ledger.run(dispatch.run)) and run.claimable_ms > self.ledger.server_ms():

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.definition import define_agent
-from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import StackHarness
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,22 +66,7 @@ class Crew:
 
     def delegate(self, prompt: str, agent: str = "coder") -> Any:
         """Have a parent delegate the prompt; the callback that it gets."""
-        seen: list[Any] = []
-
-        @self.stage.agent("lead", role="coordinator")
-        def lead(ctx: Context) -> str:
-            if ctx.cause == "start":
-                ctx.delegate(agent, prompt)
-            seen.extend(ctx.callbacks)
-            return "done"
-
-        root = self.stage.submit("lead")
-        self.stage.play(root)
-        (child,) = self.stage.children(root)
-        self.stage.play(child.id)
-        self.stage.resume(root)
-        (callback,) = seen
-        return callback
+        return self.stage.callback(agent, prompt)
 
     def memory(self, session: str) -> Any:
         """What the session keeps of its conversation."""

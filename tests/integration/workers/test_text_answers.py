@@ -39,23 +39,8 @@ def answer(stage: StackHarness) -> Callable[..., Any]:
 
     def play(*answers: str | TextAnswer) -> tuple[Script, Any]:
         script = Script(answers)
-        seen = []
-
-        @stage.agent("lead", role="coordinator")
-        def lead(ctx: Context) -> str:
-            if ctx.cause == "start":
-                ctx.delegate("writer", "write")
-            seen.extend(ctx.callbacks)
-            return "done"
-
         stage.agent("writer")(script)
-        root = stage.submit("lead")
-        stage.play(root)
-        (child,) = stage.children(root)
-        stage.play(child.id)
-        stage.resume(root)
-        (callback,) = seen
-        return script, callback
+        return script, stage.callback("writer", "write")
 
     return play
 

@@ -42,22 +42,9 @@ def sent(stage: StackHarness, kind: str, priority: str) -> list[Any]:
 @pytest.fixture
 def child(stage: StackHarness) -> Callable[..., tuple[Script, Any]]:
     def play(*answers: str) -> tuple[Script, Any]:
-        script, seen = Script(answers), []
-
-        @stage.agent("lead", role="coordinator")
-        def lead(ctx: Context) -> str:
-            if ctx.cause == "start":
-                ctx.delegate("writer", "write")
-            seen.extend(ctx.callbacks)
-            return "done"
-
+        script = Script(answers)
         stage.agent("writer")(script)
-        root = stage.submit("lead")
-        stage.play(root)
-        (one,) = stage.children(root)
-        stage.play(one.id)
-        stage.resume(root)
-        return script, seen[0]
+        return script, stage.callback("writer", "write")
 
     return play
 
