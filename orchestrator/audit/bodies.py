@@ -36,21 +36,10 @@ def forget(db: Connection) -> None:
     db.execute(BODIES.delete().where(~_IS_REFERRED_TO))
 
 
-def body_of(content: bytes) -> bytes:
-    """A body as it was stored.
-
-    Raises:
-        ValueError: somebody has changed it.
-    """
+def body_of(sha256: str, content: bytes) -> bytes | None:
+    """The body in a row, as it was stored; None: it is not what its digest names, as somebody has changed it."""
     try:
-        return zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST)
-    except zstandard.ZstdError as error:
-        raise ValueError(f"not a compressed body: {error}") from error
-
-
-def is_intact(sha256: str, content: bytes) -> bool:
-    """Whether a body is what its digest names."""
-    try:
-        return hashlib.sha256(body_of(content)).hexdigest() == sha256
-    except ValueError:
-        return False
+        octets = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST)
+    except zstandard.ZstdError:
+        return None
+    return octets if hashlib.sha256(octets).hexdigest() == sha256 else None

@@ -207,13 +207,14 @@ class AuditStore:
             return 0
         with self.database.write() as db:
             start = words.last(db)
-            query = select(MESSAGES.c.seq, MESSAGES.c.xml, BODIES.c.content).outerjoin(
+            query = select(MESSAGES.c.seq, MESSAGES.c.xml, BODIES).outerjoin(
                 BODIES, BODIES.c.sha256 == MESSAGES.c.body
             )
             query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
             texts, size, last = [], 0, start
-            for seq, xml, content in db.execute(query):
-                content_text = text_of(bytes(xml), bodies.body_of(bytes(content)) if content else b"")
+            for seq, xml, sha256, content in db.execute(query):
+                stored = bodies.body_of(sha256, bytes(content)) if sha256 else None
+                content_text = text_of(bytes(xml), stored or b"")
                 texts.append((seq, content_text))
                 last, size = seq, size + len(content_text)
                 if size > _TEXT_AT_ONCE:
@@ -264,11 +265,11 @@ class AuditStore:
         return dict(counts)
 
     def body(self, sha256: str) -> bytes | None:
-        """A stored body as it was published; None: the trail does not have it, or there is none ('')."""
+        """A stored body as it was published; None: the trail does not have it, or somebody has changed it there."""
         if not sha256:
             return None
         rows = self.query(select(BODIES.c.content).where(BODIES.c.sha256 == sha256))
-        return bodies.body_of(bytes(rows[0][0])) if rows else None
+        return bodies.body_of(sha256, bytes(rows[0][0])) if rows else None
 
     def total(self) -> int:
         """How many messages are written."""

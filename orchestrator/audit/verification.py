@@ -207,7 +207,7 @@ def _is_committed(row: Any) -> bool:
 def _without_body(store: AuditStore) -> Iterator[Break]:
     """Messages whose stored body is not what their envelope names, or not there any more."""
     rows = store.each(select(BODIES.c.sha256, BODIES.c.content))
-    altered = {row.sha256 for row in rows if not bodies.is_intact(row.sha256, row.content)}
+    altered = {row.sha256 for row in rows if bodies.body_of(row.sha256, row.content) is None}
     known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()
     query = select(MESSAGES.c.seq, MESSAGES.c.body, known).where(MESSAGES.c.body != "")
     for seq, sha256, there in store.each(query.order_by(MESSAGES.c.seq)):

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import zstandard
 from sqlalchemy import text as sql
 
 from orchestrator.audit import AuditStore
@@ -86,6 +87,23 @@ def test_a_body_that_is_changed_or_removed_is_found(
         db.execute(statement, [b"\0"] * statement.count("?"))
     bad = verify(stack)
     assert (bad.exit_code, f"messages row 1: {what}" in bad.stdout) == (1, True), bad.output
+
+
+@pytest.mark.parametrize("changed", [b"\0", zstandard.compress(b"forged")], ids=["damaged", "forged"])
+def test_a_body_that_is_changed_is_used_by_nobody(
+    stack: Stack, database: TrailDatabase, changed: bytes
+) -> None:
+    """Neither a search, nor the writer's index, nor a replay, which would act upon a body that nobody has signed."""
+    message = say(stack, large("needle"))
+    write(stack)
+    sha256 = str(store_of(stack).query(sql("SELECT sha256 FROM bodies"))[0][0])
+    with database.tamper() as db:
+        db.execute("UPDATE bodies SET content = ?", [changed])
+        db.execute("DELETE FROM message_words")
+    assert found(stack, "needle") == []
+    assert store_of(stack).body(sha256) is None
+    assert AuditStore(stack.parts.settings.audit_database).index(10) == 1
+    assert run(stack, "audit", "show", message, "--body").exit_code == 0
 
 
 def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
