@@ -54,6 +54,8 @@ _PARSER: Final = etree.XMLParser(resolve_entities=False, no_network=True, load_d
 _BODY: Final = re.compile(rb"<body [^<>]*>(.+)</body>", re.DOTALL)
 #: Octets of the initialization vector and of the authentication tag, which stand before and behind the content.
 _IV, _TAG = 12, 16
+#: Octets of an AES-256 key.
+_KEY = 32
 
 #: The first line of a label.
 _LABELLED: Final = "agent-message body 2"
@@ -115,7 +117,7 @@ def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
     element = _BODY.fullmatch(body)
     if element is None:
         raise ValueError("not one <body> element with content, in canonical form")
-    key, iv = AESGCM.generate_key(256), os.urandom(_IV)
+    key, iv = AESGCM.generate_key(8 * _KEY), os.urandom(_IV)
     return _TEMPLATE.format(
         label=bound.label,
         key_id=escape(recipient.key_id),
@@ -148,8 +150,10 @@ def decrypt(encrypted_data: str, *, find_key: FindKey, bound: BoundTo) -> bytes:
             "import it, or let the sender encrypt to a key of this agent"
         )
     try:
-        key = AESGCM(private.decrypt(encrypted_key, bound.padding()))
-        return key.decrypt(content[:_IV], content[_IV:], None)
+        key = private.decrypt(encrypted_key, bound.padding())
+        if len(key) != _KEY:
+            raise ValueError("a key of another length than the algorithm says")
+        return AESGCM(key).decrypt(content[:_IV], content[_IV:], None)
     except (InvalidTag, ValueError):
         # One sentence for every failure, as details of it would help to guess the key.
         raise DecryptionError(

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from orchestrator.envelope.encryption import BoundTo, Recipient, decrypt, encrypt
 from orchestrator.envelope.model_values import NAMESPACE
@@ -60,6 +61,19 @@ def test_the_case_of_a_message_id_does_not_count(sealed: str, decrypt_body: Call
 def test_two_encryptions_of_the_same_body_have_nothing_in_common(sealed: str, private: RSAPrivateKey) -> None:
     again = encrypt(BODY, Recipient("key_a", private.public_key()), bound=BOUND)
     assert not set(cipher_values(again)) & set(cipher_values(sealed))
+
+
+def test_a_content_key_of_another_length_than_it_says_is_refused(
+    sealed: str, private: RSAPrivateKey, decrypt_body: Callable[..., bytes]
+) -> None:
+    """The algorithm says AES-256; a sender who takes a shorter key is not believed."""
+    key, iv = b"k" * 16, b"i" * 12
+    values = (private.public_key().encrypt(key, BOUND.padding()), iv + AESGCM(key).encrypt(iv, CONTENT, None))
+    weak = sealed
+    for old, new in zip(cipher_values(sealed), values, strict=True):
+        weak = weak.replace(old, b64encode(new).decode())
+    with pytest.raises(DecryptionError, match="cannot be decrypted"):
+        decrypt_body(weak)
 
 
 @pytest.mark.parametrize("body", [b"", b"<body>", b"plain", b"<header></header>", b"<body type='x'></body>"])
