@@ -56,14 +56,12 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   return { 'retry', failures }
 end
 
--- Whether an item that the run parks for has come since it looked. An answer to an approval is in no queue.
+-- Whether an item that the run parks for has come since it looked.
 local function is_there()
   local facts = redis.call('HGETALL', RUN)
   for i = 1, #facts, 2 do
     local awaited = facts[i + 1] == claim and string.match(facts[i], '^awaits:(.*)$')
-    local answer = string.match(facts[i], '^awaits:(dec_.*)$')
     if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
-    if answer and redis.call('HEXISTS', ITEMS, answer) == 1 then return true end
   end
   return false
 end
