@@ -112,7 +112,7 @@ def _sweep(parts: Container) -> None:
 
 
 def _say_what_was_fixed(before: Diagnosis, after: Diagnosis) -> None:
-    from orchestrator.doctor.leftovers import RULES
+    from orchestrator.ledger.leftovers import RULES
 
     left = {finding.key for finding in after.findings}
     for finding in (f for f in before.findings if f.severity == "break" or f.rule in RULES):

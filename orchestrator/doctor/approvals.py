@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from orchestrator.clock import isoformat
-from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.doctor.findings import Problem, Severity, broken
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import CLOSED, Item, Ledger
+from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.policy.approval import ApprovalRequest, read_request
 
 #: Milliseconds for which an approval may be open after its time.
@@ -38,7 +38,8 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
         return
     for approval, (item, request) in requests(snapshot).items():
         if request is None:
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "approval-unanswerable",
                 approval,
                 f"{approval} cannot be approved: what it asks cannot be read; `orchestra deny {approval}`",
@@ -50,7 +51,8 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
         if request.expires_ms and approval not in snapshot.question_due_ms:
             missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
         for where in missing:
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "approval-unindexed",
                 approval,
                 f"{approval} ({request.tool}, asked at {isoformat(item.at_ms)}) is not in {where}",

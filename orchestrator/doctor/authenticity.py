@@ -7,8 +7,8 @@ from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import Item, ItemState, Ledger, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.messages.authenticity import Authenticity
 
 #: Texts that are read at once.

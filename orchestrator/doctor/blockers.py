@@ -8,10 +8,10 @@ from orchestrator.clock import isoformat
 from orchestrator.doctor.approvals import requests
 from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.doctor.terms import Terms
 from orchestrator.ids import approval_of, child_of, question_of
 from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 
 #: Children that are named one by one.
 _NAMED = 3

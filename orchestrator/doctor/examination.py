@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
@@ -15,18 +14,17 @@ from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.doctor import approvals, blockers, health, invariants, leftovers, repair, waiting_runs
+from orchestrator.doctor import approvals, blockers, health, invariants, repair, waiting_runs
 from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.entries import taken_launch
 from orchestrator.doctor.evidence import Evidence, evidence, other_trails
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
 from orchestrator.doctor.late import late
 from orchestrator.doctor.messages import TakenMessages
-from orchestrator.doctor.snapshot import Snapshot, take
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import Lease, Run, RunState, Session, SessionState, decode
-from orchestrator.redisdb import keys
+from orchestrator.ledger import Lease, Run, RunState, Session, SessionState, leftovers
+from orchestrator.ledger.snapshot import Snapshot, take_snapshot
 from orchestrator.redisdb.client import is_outage, refuses_everything
 
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
@@ -121,7 +119,7 @@ class Doctor:
             UnknownSession: there is no such session.
         """
         session = self._ledger.session(session_id)
-        snapshot = take(self._ledger, session_id)
+        snapshot = take_snapshot(self._ledger, session_id)
         if snapshot is None:
             return session, None, []
         root = session.root or session.id
@@ -136,7 +134,7 @@ class Doctor:
         """
         found: list[Step] = []
         seen = {session_id}
-        snapshot = take(self._ledger, session_id)
+        snapshot = take_snapshot(self._ledger, session_id)
         while snapshot is not None:
             candidates = [
                 one for one in blockers.held_up_by(snapshot) if one not in seen and is_session_id(one)
@@ -146,7 +144,7 @@ class Doctor:
             if sessions:
                 next_one = min(sessions, key=lambda s: (self._prospects(s), s.updated_ms, s.id))
                 seen.add(next_one.id)
-                snapshot = take(self._ledger, next_one.id)
+                snapshot = take_snapshot(self._ledger, next_one.id)
             if snapshot is not None:
                 wait = blockers.of_session(snapshot, self._terms.within(snapshot))
                 found.append(Step(session=snapshot.session, wait=wait))
@@ -200,7 +198,7 @@ class Doctor:
             seen.add(session)
             snapshot = None
             with self._readable(f"session {session}", session, findings):
-                snapshot = take(self._ledger, session)
+                snapshot = take_snapshot(self._ledger, session)
                 if snapshot is not None:
                     findings += self._confirmed_breaks(snapshot, known)
                     findings += late(snapshot, self._terms, now_ms)
@@ -222,17 +220,9 @@ class Doctor:
 
     def _gone(self, root: str, members: Sequence[Session]) -> Iterator[Problem]:
         """Sessions that the tree names and that are not there: they leave both together, or not at all."""
-        client, found = self._parts.redis, {member.id for member in members}
-        for name in map(decode.text, client.zrange(keys.tree(root), 0, -1)):
-            if name in found:
-                continue
-            pipe = client.pipeline(transaction=True)  # it may have come or gone in between
-            pipe.zscore(keys.tree(root), name)
-            pipe.exists(keys.session(name))
-            member, there = pipe.execute()
-            if member is not None and not there:
-                gone = f"{name} is in the tree of {root} and its records are gone"
-                yield Problem(Severity.BREAK, "session-gone", name, gone, session=name)
+        for name in self._ledger.gone(root, known={member.id for member in members}):
+            gone = f"{name} is in the tree of {root} and its records are gone"
+            yield Problem(Severity.BREAK, "session-gone", name, gone, session=name)
 
     def _evidence(self, root: str, members: Sequence[Session]) -> Evidence:
         return evidence(self._parts.redis, self._audit, self._proof, root, members)
@@ -251,7 +241,7 @@ class Doctor:
         root = snapshot.session.root or snapshot.session.id
 
         def look() -> Iterable[Problem]:
-            again = take(self._ledger, snapshot.session.id)
+            again = take_snapshot(self._ledger, snapshot.session.id)
             return [] if again is None else self._breaks(again, self._evidence(root, self._ledger.tree(root)))
 
         return self._confirmed(list(self._breaks(snapshot, known)), look)
@@ -272,11 +262,17 @@ class Doctor:
         yield from health.dropped_dead_letters(client, shards)
         yield from health.results(self._ledger, self._shards)
         yield from approvals.strays(self._ledger, self._shards)
-        yield from self._confirmed_by(partial(leftovers.found, self._ledger))
+        yield from self._confirmed_by(self._left_behind)
         yield from waiting_runs.unserved(waiting, self._terms)
         yield from waiting_runs.paused(waiting, self._parts)
         yield from health.setup(client, settings)
         yield from self._trail()
+
+    def _left_behind(self) -> Iterator[Problem]:
+        for left in leftovers.found(self._ledger):
+            # The call of a worker that was killed moves by itself.
+            severity = Severity.WARNING if left.rule == "call-left" else Severity.BREAK
+            yield Problem(severity, left.rule, left.subject, left.message, session=left.session)
 
     def _confirmed_by(self, look: Callable[[], Iterable[Problem]]) -> list[Problem]:
         return self._confirmed(list(look()), look)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.ledger.snapshot import Snapshot
+
 
 class Severity(StrEnum):
     """How bad a finding is."""
@@ -75,3 +77,8 @@ class Diagnosis:
     def holds(self) -> bool:
         """Whether the promise holds."""
         return not any(f.severity == Severity.BREAK for f in self.findings)
+
+
+def broken(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
+    """A break of the promise in the session of a snapshot."""
+    return Problem(Severity.BREAK, rule, subject, message, session=snapshot.session.id)

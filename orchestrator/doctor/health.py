@@ -10,9 +10,9 @@ import redis
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import counted
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import Lease, Ledger, RunState
+from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
 from orchestrator.runtime.service import live_services
 from orchestrator.streams import (

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.doctor import approvals
-from orchestrator.doctor.findings import Problem
-from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.doctor.findings import Problem, broken
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 
 
 def breaks(snapshot: Snapshot) -> Iterator[Problem]:
@@ -33,13 +33,15 @@ def _run(snapshot: Snapshot) -> Iterator[Problem]:
     if run is None:
         return
     if run.state is RunState.QUEUED and "dispatch" not in snapshot.indexed:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "run-unindexed",
             run.id,
             f"{run.id} is queued and not in the dispatch index: it is not sent to a worker again",
         )
     if run.state is RunState.RUNNING and not run.external and "running" not in snapshot.indexed:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "run-unindexed",
             run.id,
             f"{run.id} is running and not in the index of running runs: the loss of its worker would not be noticed",
@@ -58,12 +60,13 @@ def _session(snapshot: Snapshot) -> Iterator[Problem]:
         ),
     ):
         if wanted and name not in snapshot.indexed:
-            yield snapshot.broken("session-unindexed", name, f"is not in {consequence}")
+            yield broken(snapshot, "session-unindexed", name, f"is not in {consequence}")
 
 
 def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.session.state is SessionState.SCHEDULED and "schedule" not in snapshot.indexed:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
         )
 
@@ -74,13 +77,15 @@ def _root(snapshot: Snapshot) -> Iterator[Problem]:
     if s.root != s.id or not ended or "results" in snapshot.indexed:
         return
     if not snapshot.settled:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "result-unindexed",
             "",
             f"is {s.state}, and its result is neither stored for its caller nor in the index of owed results",
         )
     elif "expire" not in snapshot.indexed:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
         )
 
@@ -100,7 +105,8 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
     for group, what in sorted(booked.keys() | counters.keys()):
         if counters.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "counters",
                 f"{group}:{what}",
                 f"says {counters.get((group, what), 0)} callbacks {of} are {what}; "
@@ -111,7 +117,8 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
 def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     s = snapshot.session
     if snapshot.questions != len(s.questions):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "counters",
             "questions",
             f"says {snapshot.questions} questions are open; its record names {len(s.questions)}",
@@ -119,7 +126,8 @@ def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     if s.state in CLOSED:
         return
     for question in sorted(snapshot.unasked):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "question-lost",
             question,
             f"waits for a reply to {question}, which is not in the records of the session that was asked",
@@ -131,10 +139,11 @@ def _texts(snapshot: Snapshot) -> Iterator[Problem]:
     if s.state is SessionState.DELETED:
         return
     if s.state is SessionState.FINISHED and "result" not in snapshot.texts:
-        yield snapshot.broken("result-gone", "", "has finished, and the text of its answer is gone")
+        yield broken(snapshot, "result-gone", "", "has finished, and the text of its answer is gone")
     elif snapshot.unkept:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "result-gone", "", "has finished, and all but the beginning of its answer is gone"
         )
     if s.state not in CLOSED and "prompt" not in snapshot.texts:
-        yield snapshot.broken("prompt-gone", "", "the text of its task is gone")
+        yield broken(snapshot, "prompt-gone", "", "the text of its task is gone")

@@ -15,16 +15,16 @@ from collections.abc import Iterator
 
 from orchestrator.doctor import indexes
 from orchestrator.doctor.evidence import Evidence
-from orchestrator.doctor.findings import Problem
-from orchestrator.doctor.snapshot import Snapshot
+from orchestrator.doctor.findings import Problem, broken
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 
 
 def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     """Everything about one session that the promise does not allow."""
     damage = snapshot.session.damage + snapshot.damage
     for number, what in enumerate(damage):
-        yield snapshot.broken("damaged", str(number), f"is damaged: {what}")
+        yield broken(snapshot, "damaged", str(number), f"is damaged: {what}")
     if snapshot.damage or snapshot.session.state is SessionState.DAMAGED:
         return  # what else could be said would follow from that
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
@@ -45,11 +45,13 @@ def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
 def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     s = snapshot.session
     if s.pending != 0:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
         )
     if sum(i.state == ItemState.DEAD for i in owing) != s.dead:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
         )
 
@@ -59,7 +61,8 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
     for child in sorted(evidence.children.get(own.id, set()) - booked):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "unbooked-child", child, f"child {child} names it as its parent and is not in its records"
         )
     if launches is None:
@@ -68,11 +71,13 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     # What an external program launched is known by its message: the program has task-ids of its own.
     by_message = {c.id for c in snapshot.children.values() if c.message in launches.messages}
     for child in sorted(said - booked):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "lost-launch", child, f"the audit trail says it launched {child}; its records do not know of it"
         )
     for child in sorted(booked - said - by_message - inherited) if evidence.whole_trail else ():
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks"
         )
 
@@ -87,7 +92,8 @@ def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
         ("owed", s.owed, states[ItemState.OWED]),
     ):
         if said != booked:
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "counters", name, f"says {said} callbacks are {name}; its records hold {booked}"
             )
 
@@ -97,20 +103,23 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     for item in owing:
         times = carried[item.id]
         if item.state == ItemState.DELIVERED and times == 0:
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
             )
         elif times and item.state != ItemState.DELIVERED and not item.extra.get("rejected"):
-            yield snapshot.broken(
+            yield broken(
+            snapshot,
                 "delivered-uncounted",
                 item.id,
                 f"a committed run carried {item.id}, which counts as {item.state}",
             )
         elif times > 1:
-            yield snapshot.broken("delivered-twice", item.id, f"{times} committed runs carried {item.id}")
+            yield broken(snapshot, "delivered-twice", item.id, f"{times} committed runs carried {item.id}")
     known = {i.id for i in snapshot.items}
     for stray in sorted(carried.keys() - known):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "delivered-unknown", stray, f"a committed run carried {stray}, which its records lack"
         )
 
@@ -120,41 +129,44 @@ def _item(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     if item.state == ItemState.OWED:
         yield from _owed(snapshot, item)
     if item.state == ItemState.QUEUED and item.id not in snapshot.queue:
-        yield snapshot.broken("queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
+        yield broken(snapshot, "queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
     if item.state == ItemState.CLAIMED and (run is None or item.id not in run.items):
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
         )
     if item.state in {ItemState.QUEUED, ItemState.CLAIMED} and item.id not in snapshot.texts:
-        yield snapshot.broken("text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
+        yield broken(snapshot, "text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
     if item.state == ItemState.DEAD and item.callback and not item.reason:
-        yield snapshot.broken("dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
+        yield broken(snapshot, "dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
 
 
 def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     child = snapshot.children.get(item.child)
     if child is None:
-        yield snapshot.broken("child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
+        yield broken(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
     elif child.state == SessionState.DAMAGED:
         return  # which is said of the child
     elif child.parent_notified or child.state in CLOSED:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "callback-lost",
             item.id,
             f"{item.child} has ended ({child.state}), and {item.id} still counts as owed",
         )
     elif child.parent != snapshot.session.id:
-        yield snapshot.broken(
+        yield broken(
+            snapshot,
             "child-strayed", item.id, f"{item.id} is owed for {item.child}, whose parent is {child.parent}"
         )
     if snapshot.session.state in CLOSED and "closing" not in snapshot.indexed:
-        yield snapshot.broken("closed-owed", item.id, f"closed, and {item.id} is still owed")
+        yield broken(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
 
 
 def _queue(snapshot: Snapshot) -> Iterator[Problem]:
     queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
     for stray in sorted(snapshot.queue - queued):
-        yield snapshot.broken("queue-stray", stray, f"{stray} is in the queue, and its records do not say so")
+        yield broken(snapshot, "queue-stray", stray, f"{stray} is in the queue, and its records do not say so")
 
 
 def _run(snapshot: Snapshot) -> Iterator[Problem]:
@@ -163,4 +175,4 @@ def _run(snapshot: Snapshot) -> Iterator[Problem]:
         return
     run = snapshot.run
     if run is None or run.state not in {RunState.QUEUED, RunState.RUNNING}:
-        yield snapshot.broken("busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")
+        yield broken(snapshot, "busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")

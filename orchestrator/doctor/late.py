@@ -9,9 +9,9 @@ from orchestrator.display.text import counted
 from orchestrator.doctor import blockers
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.policies import is_ready
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ledger import CLOSED, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 
 #: Milliseconds without a change after which a session that a service should move is late.
 _LATE_MS: Final = 60_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.clock import isoformat
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ledger import Item, ItemState
+from orchestrator.ledger.snapshot import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Final
 
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.leftovers import fix
 from orchestrator.ids import child_of
+from orchestrator.ledger import leftovers
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import is_outage
 
@@ -42,7 +42,7 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
         redis.RedisError, OSError: Redis is away.
     """
     findings = list(findings)
-    fix(parts.ledger, findings)
+    leftovers.fix(parts.ledger, [(finding.rule, finding.subject) for finding in findings])
     by_session: dict[str, list[Problem]] = defaultdict(list)
     for finding in findings:
         if finding.severity is Severity.BREAK and finding.session:

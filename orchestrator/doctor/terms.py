@@ -8,9 +8,9 @@ from typing import Final
 
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock
-from orchestrator.doctor.snapshot import Snapshot
 from orchestrator.ids import shard_of
 from orchestrator.ledger import HeldBack, RunState
+from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.runtime.service import is_served, living_agents
 

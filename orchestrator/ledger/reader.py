@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import redis
@@ -66,6 +66,17 @@ class LedgerReader:
         for run_id in self.redis.lrange(keys.runs(session_id), 0, -1):
             pipe.hgetall(keys.run(decode.text(run_id)))
         return [self.seals.run(decode.run(decode.mapping(raw))) for raw in pipe.execute() if raw]
+
+    def gone(self, root: str, *, known: Collection[str] = ()) -> Iterator[str]:
+        """The ids of sessions that a tree names and whose records are gone; those ``known`` are there."""
+        for name in map(decode.text, self.redis.zrange(keys.tree(root), 0, -1)):
+            if name not in known:
+                pipe = self.redis.pipeline(transaction=True)  # it may have come or gone in between
+                pipe.zscore(keys.tree(root), name)
+                pipe.exists(keys.session(name))
+                member, there = pipe.execute()
+                if member is not None and not there:
+                    yield name
 
     def queued_runs(self, shard: int, *, limit: int) -> list[str]:
         """The ids of queued runs of a shard, those first that the sweep looks at first."""

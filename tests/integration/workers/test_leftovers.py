@@ -9,9 +9,9 @@ import pytest
 
 from orchestrator.doctor import Doctor, examination
 from orchestrator.doctor.findings import Severity
-from orchestrator.doctor.leftovers import RULES
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import RunState
+from orchestrator.ledger.leftovers import RULES
 from orchestrator.ledger.provider_calls import Granted, Lane
 from orchestrator.policy.provider_limits import ProviderLimit
 from orchestrator.redisdb import keys

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.errors import DamagedRecord
 from orchestrator.ids import is_session_id, shard_of
-from orchestrator.ledger import Item, Ledger, Run, Session, SessionState, decode
+from orchestrator.ledger import decode
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.model import Item, Run, Session, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -62,12 +63,8 @@ class Snapshot:
         """Its non-terminal run."""
         return next((r for r in self.runs if r.id == self.session.run), None)
 
-    def broken(self, rule: str, subject: str, message: str) -> Problem:
-        """A break of the promise in this session."""
-        return Problem(Severity.BREAK, rule, subject, message, session=self.session.id)
 
-
-def take(ledger: Ledger, session_id: str) -> Snapshot | None:
+def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
     """A consistent picture of one session, or None when it is gone. What cannot be read of it is ``damage``."""
     shard = shard_of(session_id)
     run_ids, root, run = list[str](), session_id, ""

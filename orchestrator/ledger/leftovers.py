@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.ledger import Ledger, RunState, decode
+from orchestrator.ledger import decode
+from orchestrator.ledger.ledger import Ledger
+from orchestrator.ledger.model import RunState
 from orchestrator.policy.budget import RESOURCES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
@@ -25,7 +27,17 @@ _LOOKS: Final = 20
 _OPEN: Final = frozenset({RunState.QUEUED.value, RunState.RUNNING.value})
 
 
-def found(ledger: Ledger) -> Iterator[Problem]:
+@dataclass(frozen=True)
+class Leftover:
+    """One thing that is left, in one sentence."""
+
+    rule: str
+    subject: str  #: the run, the budget's key, or the key and the member of the call
+    message: str
+    session: str
+
+
+def found(ledger: Ledger) -> Iterator[Leftover]:
     """Everything of this kind that there is now. Looks through all keys of the server.
 
     Raises:
@@ -36,32 +48,32 @@ def found(ledger: Ledger) -> Iterator[Problem]:
     yield from _calls(ledger)
 
 
-def fix(ledger: Ledger, findings: Iterable[Problem]) -> None:
-    """Fix what these findings name; what has changed meanwhile is left alone.
+def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
+    """Fix what these rules and subjects name; what has changed meanwhile is left alone.
 
     Raises:
         redis.RedisError: Redis does not answer.
     """
-    chosen = [finding for finding in findings if finding.rule in RULES]
-    for finding in chosen:
-        if finding.rule in ("journal-left", "reservation-left"):
-            ledger.scripts.run("drop_leftovers", [keys.run(finding.subject)], [])
+    chosen = [(rule, subject) for rule, subject in findings if rule in RULES]
+    for rule, subject in chosen:
+        if rule in ("journal-left", "reservation-left"):
+            ledger.scripts.run("drop_leftovers", [keys.run(subject)], [])
     # What a run had set aside is in its budgets still.
-    wrong = {finding.subject for finding in chosen if finding.rule == "reserved-wrong"}
-    if any(finding.rule == "reservation-left" for finding in chosen):
+    wrong = {subject for rule, subject in chosen if rule == "reserved-wrong"}
+    if any(rule == "reservation-left" for rule, _ in chosen):
         wrong |= {finding.subject for finding in _reserved(ledger)}
     for budget in sorted(wrong):
         ledger.scripts.run("recount_reserved", [keys.running(_shard_in(budget)), budget], [])
-    for finding in chosen:
-        if finding.rule == "call-left":
-            lane, _, call = finding.subject.rpartition(" ")
+    for rule, subject in chosen:
+        if rule == "call-left":
+            lane, _, call = subject.rpartition(" ")
             ledger.redis.zrem(lane, call)
 
 
 # --- journals and reservations -----------------------------------------------------------------
 
 
-def _of_runs(ledger: Ledger) -> Iterator[Problem]:
+def _of_runs(ledger: Ledger) -> Iterator[Leftover]:
     names = (decode.text(key) for key in ledger.redis.scan_iter(match=keys.any_of_runs(), count=10_000))
     kept = {run for run, what in map(keys.parts_of_run, names) if what in ("steps", "reserved")}
     for run in sorted(kept):
@@ -79,16 +91,16 @@ def _of_runs(ledger: Ledger) -> Iterator[Problem]:
         how = f"is {state}" if state else "is gone"
         if steps and state not in _OPEN:
             journal = f"{run} {how}, and the journal of its durable steps is still there"
-            yield Problem(Severity.BREAK, "journal-left", run, journal, session=session)
+            yield Leftover("journal-left", run, journal, session=session)
         if reserved and state != RunState.RUNNING:
             budget = f"{run} {how}, and what it had set aside in budgets is still reserved"
-            yield Problem(Severity.BREAK, "reservation-left", run, budget, session=session)
+            yield Leftover("reservation-left", run, budget, session=session)
 
 
 # --- budgets -----------------------------------------------------------------------------------
 
 
-def _reserved(ledger: Ledger) -> Iterator[Problem]:
+def _reserved(ledger: Ledger) -> Iterator[Leftover]:
     """Budgets whose sums are not those of the reservations of the runs at work."""
     by_shard: dict[int, list[str]] = defaultdict(list)
     for pattern in keys.any_budget():
@@ -100,7 +112,7 @@ def _reserved(ledger: Ledger) -> Iterator[Problem]:
             session = keys.session_in(budget)
             whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
             wrong = f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}"
-            yield Problem(Severity.BREAK, "reserved-wrong", budget, wrong, session=session)
+            yield Leftover("reserved-wrong", budget, wrong, session=session)
 
 
 def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
@@ -162,7 +174,7 @@ def _shard_in(key: str) -> int:
 # --- calls of providers ------------------------------------------------------------------------
 
 
-def _calls(ledger: Ledger) -> Iterator[Problem]:
+def _calls(ledger: Ledger) -> Iterator[Leftover]:
     """Calls that take a place at a provider, of runs that are not at work any more."""
     for key in ledger.redis.scan_iter(match=keys.any_provider_calls(), count=10_000):
         lane = decode.text(key)
@@ -182,9 +194,7 @@ def _calls(ledger: Ledger) -> Iterator[Problem]:
             state, holder, session = (decode.text(value) for value in facts)
             if (state, holder) != (RunState.RUNNING.value, claim) and until_ms > ledger.server_ms():
                 account, _, model = lane.partition("calls:")[2].partition("}:calls:")
-                # A worker that was killed in the middle of a call leaves it; it moves by itself.
-                yield Problem(
-                    Severity.WARNING,
+                yield Leftover(
                     "call-left",
                     f"{lane} {call}",
                     f"{run} has a place among the calls of {account}, model {model}, and is not at work under the "
