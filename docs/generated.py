@@ -26,7 +26,7 @@ def settings_table() -> str:
 
 def keys_table() -> str:
     """One row for each Redis key."""
-    from orchestrator.redisdb.keys import REGISTRY
+    from orchestrator.redisdb.all_keys import REGISTRY
 
     rows = ["| key | type | owner | lifetime | holds |", "| --- | --- | --- | --- | --- |"]
     rows += [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.bootstrap import Container
 from orchestrator.ledger import RunRef, RunState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 
 def ready_runs(parts: Container) -> list[tuple[RunRef, str]]:
@@ -12,7 +12,7 @@ def ready_runs(parts: Container) -> list[tuple[RunRef, str]]:
     found = []
     for record in parts.agents.all():
         shards = range(parts.settings.shards)
-        ready = [run for s in shards for run in parts.redis.zrange(keys.ready(s, record.name), 0, -1)]
+        ready = [run for s in shards for run in parts.redis.zrange(ledger_keys.ready(s, record.name), 0, -1)]
         for run_id in ready:
             run = parts.ledger.run(run_id.decode())
             if run is not None and run.state is RunState.QUEUED:

@@ -39,7 +39,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
     for approval, (item, request) in requests(snapshot).items():
         if request is None:
             yield broken(
-            snapshot,
+                snapshot,
                 "approval-unanswerable",
                 approval,
                 f"{approval} cannot be approved: what it asks cannot be read; `orchestra deny {approval}`",
@@ -52,7 +52,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
             missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
         for where in missing:
             yield broken(
-            snapshot,
+                snapshot,
                 "approval-unindexed",
                 approval,
                 f"{approval} ({request.tool}, asked at {isoformat(item.at_ms)}) is not in {where}",

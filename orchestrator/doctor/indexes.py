@@ -66,8 +66,7 @@ def _session(snapshot: Snapshot) -> Iterator[Problem]:
 def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
     if snapshot.session.state is SessionState.SCHEDULED and "schedule" not in snapshot.indexed:
         yield broken(
-            snapshot,
-            "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
+            snapshot, "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
         )
 
 
@@ -85,8 +84,7 @@ def _root(snapshot: Snapshot) -> Iterator[Problem]:
         )
     elif "expire" not in snapshot.indexed:
         yield broken(
-            snapshot,
-            "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
+            snapshot, "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
         )
 
 
@@ -106,7 +104,7 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
         if counters.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
             yield broken(
-            snapshot,
+                snapshot,
                 "counters",
                 f"{group}:{what}",
                 f"says {counters.get((group, what), 0)} callbacks {of} are {what}; "
@@ -142,8 +140,7 @@ def _texts(snapshot: Snapshot) -> Iterator[Problem]:
         yield broken(snapshot, "result-gone", "", "has finished, and the text of its answer is gone")
     elif snapshot.unkept:
         yield broken(
-            snapshot,
-            "result-gone", "", "has finished, and all but the beginning of its answer is gone"
+            snapshot, "result-gone", "", "has finished, and all but the beginning of its answer is gone"
         )
     if s.state not in CLOSED and "prompt" not in snapshot.texts:
         yield broken(snapshot, "prompt-gone", "", "the text of its task is gone")

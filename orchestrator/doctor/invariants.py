@@ -46,13 +46,11 @@ def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     s = snapshot.session
     if s.pending != 0:
         yield broken(
-            snapshot,
-            "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
+            snapshot, "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
         )
     if sum(i.state == ItemState.DEAD for i in owing) != s.dead:
         yield broken(
-            snapshot,
-            "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
+            snapshot, "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
         )
 
 
@@ -63,7 +61,9 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     for child in sorted(evidence.children.get(own.id, set()) - booked):
         yield broken(
             snapshot,
-            "unbooked-child", child, f"child {child} names it as its parent and is not in its records"
+            "unbooked-child",
+            child,
+            f"child {child} names it as its parent and is not in its records",
         )
     if launches is None:
         return
@@ -73,12 +73,16 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     for child in sorted(said - booked):
         yield broken(
             snapshot,
-            "lost-launch", child, f"the audit trail says it launched {child}; its records do not know of it"
+            "lost-launch",
+            child,
+            f"the audit trail says it launched {child}; its records do not know of it",
         )
     for child in sorted(booked - said - by_message - inherited) if evidence.whole_trail else ():
         yield broken(
             snapshot,
-            "unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks"
+            "unaudited-launch",
+            child,
+            f"its records name a launch of {child} that the audit trail lacks",
         )
 
 
@@ -93,8 +97,7 @@ def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     ):
         if said != booked:
             yield broken(
-            snapshot,
-                "counters", name, f"says {said} callbacks are {name}; its records hold {booked}"
+                snapshot, "counters", name, f"says {said} callbacks are {name}; its records hold {booked}"
             )
 
 
@@ -104,12 +107,11 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
         times = carried[item.id]
         if item.state == ItemState.DELIVERED and times == 0:
             yield broken(
-            snapshot,
-                "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
+                snapshot, "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
             )
         elif times and item.state != ItemState.DELIVERED and not item.extra.get("rejected"):
             yield broken(
-            snapshot,
+                snapshot,
                 "delivered-uncounted",
                 item.id,
                 f"a committed run carried {item.id}, which counts as {item.state}",
@@ -119,8 +121,7 @@ def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
     known = {i.id for i in snapshot.items}
     for stray in sorted(carried.keys() - known):
         yield broken(
-            snapshot,
-            "delivered-unknown", stray, f"a committed run carried {stray}, which its records lack"
+            snapshot, "delivered-unknown", stray, f"a committed run carried {stray}, which its records lack"
         )
 
 
@@ -132,8 +133,7 @@ def _item(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
         yield broken(snapshot, "queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
     if item.state == ItemState.CLAIMED and (run is None or item.id not in run.items):
         yield broken(
-            snapshot,
-            "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
+            snapshot, "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
         )
     if item.state in {ItemState.QUEUED, ItemState.CLAIMED} and item.id not in snapshot.texts:
         yield broken(snapshot, "text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
@@ -157,7 +157,9 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
     elif child.parent != snapshot.session.id:
         yield broken(
             snapshot,
-            "child-strayed", item.id, f"{item.id} is owed for {item.child}, whose parent is {child.parent}"
+            "child-strayed",
+            item.id,
+            f"{item.id} is owed for {item.child}, whose parent is {child.parent}",
         )
     if snapshot.session.state in CLOSED and "closing" not in snapshot.indexed:
         yield broken(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
@@ -166,7 +168,9 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
 def _queue(snapshot: Snapshot) -> Iterator[Problem]:
     queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
     for stray in sorted(snapshot.queue - queued):
-        yield broken(snapshot, "queue-stray", stray, f"{stray} is in the queue, and its records do not say so")
+        yield broken(
+            snapshot, "queue-stray", stray, f"{stray} is in the queue, and its records do not say so"
+        )
 
 
 def _run(snapshot: Snapshot) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Item, Session
 from orchestrator.ledger.transitions import Claim, Outgoing
 from orchestrator.policy.approval import ApprovalRequest, read_request
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 #: The part of the system that says that the time of an approval is up.
 SWEEPER: Final = "reaper"
@@ -91,7 +91,7 @@ class Approvals:
 
     def listed(self, shard: int, *, limit: int = -1) -> list[str]:
         """The ids in the index of open approvals, oldest first."""
-        found = self._ledger.redis.zrange(keys.approvals(shard), 0, limit - 1 if limit > 0 else -1)
+        found = self._ledger.redis.zrange(ledger_keys.approvals(shard), 0, limit - 1 if limit > 0 else -1)
         return [decode.text(one) for one in found]
 
     def find(self, approvals: Iterable[str]) -> list[OpenApproval]:
@@ -132,7 +132,7 @@ class Approvals:
         """Take off the index what no session asks for any more; how many that were."""
         # An id is asked for once, so what is not open now never will be.
         found = self.strays(shard)
-        return int(self._ledger.redis.zrem(keys.approvals(shard), *found)) if found else 0
+        return int(self._ledger.redis.zrem(ledger_keys.approvals(shard), *found)) if found else 0
 
     def _is_open(self, approval: str) -> bool:
         session = session_of_approval(approval)

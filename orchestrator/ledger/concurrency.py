@@ -18,7 +18,7 @@ from orchestrator.clock import isoformat
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger.decode import mapping, text
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, Scripts
 
 #: What may be paused.
@@ -75,7 +75,7 @@ class Concurrency:
             for agent, (queue, most) in agents.items():
                 share = "" if most is None else max(1, self._share(most, shard))
                 facts += [f"queue:{agent}", queue, f"default:{agent}", share]
-            self._scripts.run("set_limit", [keys.run_limits(shard)], ["[]", *facts])
+            self._scripts.run("set_limit", [ledger_keys.run_limits(shard)], ["[]", *facts])
 
     def limit_agent(self, agent: str, most: Most) -> None:
         """Let so many runs of an agent be at work at once, from now on.
@@ -119,9 +119,9 @@ class Concurrency:
         """Take no ready run of an agent, or of the agents of a queue, until it goes on; False: it is paused already."""
         since = round(time.time() * 1000)
         field = f"paused:{kind}:{name}"
-        known = self._redis.hexists(keys.run_limits(self._shards[0]), field)
+        known = self._redis.hexists(ledger_keys.run_limits(self._shards[0]), field)
         for shard in self._shards:
-            if not self._redis.hexists(keys.run_limits(shard), field):
+            if not self._redis.hexists(ledger_keys.run_limits(shard), field):
                 self._set(shard, field, since)
         return not known
 
@@ -133,8 +133,8 @@ class Concurrency:
     def unblock(self, shard: int) -> list[str]:
         """Make blocked runs of each tree ready again, as far as there is room; the agents whose workers are to be told."""
         told: list[str] = []
-        for root in map(text, self._redis.smembers(keys.blocked_trees(shard))):
-            reply = self._scripts.run("unblock", [keys.running(shard)], ["", root, _UNBLOCKED_AT_ONCE])
+        for root in map(text, self._redis.smembers(ledger_keys.blocked_trees(shard))):
+            reply = self._scripts.run("unblock", [ledger_keys.running(shard)], ["", root, _UNBLOCKED_AT_ONCE])
             told += map(text, reply)
         return told
 
@@ -144,13 +144,13 @@ class Concurrency:
         Returns:
             How many slots were forgotten, and how many counts were wrong.
         """
-        names = [keys.running(shard), keys.slots(shard)]
+        names = [ledger_keys.running(shard), ledger_keys.slots(shard)]
         forgotten, wrong = self._scripts.run("recount", names, ["1" if recount else ""])
         return int(forgotten), int(wrong)
 
     def held_back(self, agent: str, *, shard: int, root: str = "") -> HeldBack | None:
         """Why a ready run of an agent, in the tree of ``root``, is not taken now; None: nothing holds it back."""
-        limits = mapping(self._redis.hgetall(keys.run_limits(shard)))
+        limits = mapping(self._redis.hgetall(ledger_keys.run_limits(shard)))
         queue = limits.get(f"queue:{agent}", "")
         for kind, name in (("agent", agent), ("queue", queue)):
             since = limits.get(f"paused:{kind}:{name}")
@@ -177,8 +177,8 @@ class Concurrency:
 
     def agents(self, names: Sequence[str]) -> list[AgentLimit]:
         """What holds for each of these agents."""
-        limits = [mapping(self._redis.hgetall(keys.run_limits(shard))) for shard in self._shards]
-        working = [mapping(self._redis.hgetall(keys.at_work(shard))) for shard in self._shards]
+        limits = [mapping(self._redis.hgetall(ledger_keys.run_limits(shard))) for shard in self._shards]
+        working = [mapping(self._redis.hgetall(ledger_keys.at_work(shard))) for shard in self._shards]
         first = limits[0]
         found = []
         for name in names:
@@ -208,15 +208,15 @@ class Concurrency:
         """The trees that have a limit of their own, or blocked runs."""
         found = []
         for shard in self._shards:
-            limits = mapping(self._redis.hgetall(keys.run_limits(shard)))
+            limits = mapping(self._redis.hgetall(ledger_keys.run_limits(shard)))
             own = {name.removeprefix("tree:") for name in limits if name.startswith("tree:")}
-            own |= {text(root) for root in self._redis.smembers(keys.blocked_trees(shard))}
+            own |= {text(root) for root in self._redis.smembers(ledger_keys.blocked_trees(shard))}
             found += [
                 TreeLimit(
                     root=root,
                     at_work=self._at_work(shard, f"tree:{root}"),
                     limit=_tree_limit(limits, root),
-                    blocked=int(self._redis.zcard(keys.blocked(root))),
+                    blocked=int(self._redis.zcard(ledger_keys.blocked(root))),
                 )
                 for root in sorted(own)
             ]
@@ -224,12 +224,12 @@ class Concurrency:
 
     def of_each_tree(self) -> int | None:
         """How many runs of a tree without a limit of its own may be at work at once; None: any number."""
-        return _tree_limit(mapping(self._redis.hgetall(keys.run_limits(self._shards[0]))), "")
+        return _tree_limit(mapping(self._redis.hgetall(ledger_keys.run_limits(self._shards[0]))), "")
 
     def paused(self) -> dict[tuple[str, str], int]:
         """Each kind and name that is paused, and since when in milliseconds."""
         found = {}
-        for field, since in mapping(self._redis.hgetall(keys.run_limits(self._shards[0]))).items():
+        for field, since in mapping(self._redis.hgetall(ledger_keys.run_limits(self._shards[0]))).items():
             if field.startswith("paused:"):
                 _, kind, name = field.split(":", 2)
                 found[kind, name] = int(since)
@@ -238,7 +238,7 @@ class Concurrency:
     def _set(self, shard: int, field: str, value: Arg, *, ring: Sequence[str] = ()) -> bool:
         value = "" if value == "default" else value
         changed = self._scripts.run(
-            "set_limit", [keys.run_limits(shard)], [json.dumps(list(ring)), field, value]
+            "set_limit", [ledger_keys.run_limits(shard)], [json.dumps(list(ring)), field, value]
         )
         return bool(changed)
 
@@ -253,7 +253,7 @@ class Concurrency:
         return share if found is None else found
 
     def _at_work(self, shard: int, whose: str) -> int:
-        return int(self._redis.hget(keys.at_work(shard), whose) or 0)
+        return int(self._redis.hget(ledger_keys.at_work(shard), whose) or 0)
 
 
 def _check_tree_limit(most: Most) -> None:

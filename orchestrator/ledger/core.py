@@ -16,7 +16,7 @@ from orchestrator.ledger.sealing import Seal, Vault
 from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import Claim, Report, TreeLimits
 from orchestrator.log import get_logger
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts
 
 _log = get_logger()
@@ -122,8 +122,12 @@ class LedgerCore(LedgerReader):
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of every run of a session, of their effects and prints, and of the large texts that it has said, ``but`` some."""
-        runs = [decode.text(run) for run in self.redis.lrange(keys.runs(session_id), 0, -1)]
-        of_run = (keys.run, keys.effects, keys.steps, keys.reserved)
+        runs = [decode.text(run) for run in self.redis.lrange(ledger_keys.runs(session_id), 0, -1)]
+        of_run = (ledger_keys.run, ledger_keys.effects, ledger_keys.steps, ledger_keys.reserved)
         of_runs = [key(run) for run in runs for key in of_run]
-        of_session = keys.budget(session_id), keys.past(session_id), keys.printed(session_id)
+        of_session = (
+            ledger_keys.budget(session_id),
+            ledger_keys.past(session_id),
+            ledger_keys.printed(session_id),
+        )
         return [*of_session, *of_runs, *self.large_texts.keys_of(session_id, but=but)]

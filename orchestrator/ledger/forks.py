@@ -17,7 +17,7 @@ from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import JSON, Item, ItemState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.sealing import Seal, Seals
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 #: The mark of an item that came with a fork.
 FORKED = "forked"
@@ -106,9 +106,9 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
         PayloadError: the memory is not kept any more, or was altered.
     """
     pipe = ledger.redis.pipeline(transaction=True)
-    pipe.hgetall(keys.past(session_id))
-    pipe.hmget(keys.bodies(session_id), "state", "memory")
-    pipe.hmget(keys.session(session_id), "root", "encrypted")
+    pipe.hgetall(ledger_keys.past(session_id))
+    pipe.hmget(ledger_keys.bodies(session_id), "state", "memory")
+    pipe.hmget(ledger_keys.session(session_id), "root", "encrypted")
     raw, now, (root, encrypted) = pipe.execute()
     label = decode.text(root) if encrypted else ""
     past = decode.mapping(raw)
@@ -137,7 +137,7 @@ def seed_of(ledger: LedgerReader, session_id: str) -> Seed | None:
     Raises:
         PayloadError: it is not kept any more, or was altered.
     """
-    ref = decode.text(ledger.redis.hget(keys.bodies(session_id), "fork") or b"")
+    ref = decode.text(ledger.redis.hget(ledger_keys.bodies(session_id), "fork") or b"")
     return Seed.load(ledger.large_texts.read(json.loads(ref))) if ref else None
 
 

@@ -16,7 +16,7 @@ from orchestrator.ledger.model import Item
 from orchestrator.ledger.sealing import Seal
 from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef, RunsSoFar
 from orchestrator.log import Seldom, get_logger
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg, keys_of
 
@@ -62,7 +62,7 @@ class Inbox:
         if opens:
             record["question"] = True
         limited = kind == "prompt"
-        facts = self._core.redis.hmget(keys.session(session_id), "root", "agent", "encrypted")
+        facts = self._core.redis.hmget(ledger_keys.session(session_id), "root", "agent", "encrypted")
         root, agent = decode.text(facts[0]) if limited else "", decode.text(facts[1])
         seal = (
             Seal(label=decode.text(facts[0]), by=by, to=(agent,))
@@ -128,7 +128,7 @@ class Inbox:
         record = {"kind": kind, "priority": priority, "child": claim.session, **(extra or {})}
         if opens:
             record["question"] = True
-        facts = self._core.redis.hmget(keys.session(session_id), "agent", "encrypted")
+        facts = self._core.redis.hmget(ledger_keys.session(session_id), "agent", "encrypted")
         to, seal = decode.text(facts[0]), None
         if claim.seal is not None or facts[1]:
             seal = Seal(label=claim.root, by=claim.agent, to=(to,))
@@ -292,7 +292,7 @@ class Inbox:
         facts = self._core.scripts.batch()
         unknown = [session_id for session_id in session_ids if session_id not in known]
         for session_id in unknown:
-            facts.command("HMGET", keys.session(session_id), "runs", "root", "agent")
+            facts.command("HMGET", ledger_keys.session(session_id), "runs", "root", "agent")
         found: dict[str, RunsSoFar] = {}
         for session_id, answer in zip(unknown, facts.execute(), strict=True):
             if isinstance(answer, Exception):

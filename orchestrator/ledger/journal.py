@@ -18,7 +18,7 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 #: Seconds that a stored value lives which no record refers to yet.
@@ -87,7 +87,7 @@ class Journal:
         """
         try:
             # A scan may give a field twice.
-            raw = dict(self._client.hscan_iter(keys.steps(run), "h:*", count=500))
+            raw = dict(self._client.hscan_iter(ledger_keys.steps(run), "h:*", count=500))
             found = [_header(run, text) for text in raw.values()]
         except (DamagedRecord, redis.ResponseError):
             return []
@@ -101,7 +101,7 @@ class Journal:
             DamagedRecord: the journal is no hash.
         """
         try:
-            found: Any = self._client.hmget(keys.steps(run), "count", "bytes")
+            found: Any = self._client.hmget(ledger_keys.steps(run), "count", "bytes")
         except redis.ResponseError as error:
             raise self._not_a_hash(run, error) from error
         return int(found[0] or 0), int(found[1] or 0)
@@ -193,7 +193,7 @@ class Journal:
 
     def _hash(self, run: str) -> dict[bytes, bytes]:
         try:
-            found: Any = self._client.hgetall(keys.steps(run))
+            found: Any = self._client.hgetall(ledger_keys.steps(run))
         except redis.ResponseError as error:
             raise self._not_a_hash(run, error) from error
         return dict(found)
@@ -202,13 +202,13 @@ class Journal:
     def _not_a_hash(run: str, error: redis.ResponseError) -> Exception:
         if not is_wrong_type(error):
             return error
-        return DamagedRecord(f"the steps of run {run}", f"its key {keys.steps(run)} is no hash")
+        return DamagedRecord(f"the steps of run {run}", f"its key {ledger_keys.steps(run)} is no hash")
 
     def _store(self, run: str, value: bytes) -> dict[str, Any]:
         return asdict(self._values(run).put(value, ttl_s=UNUSED_TTL_S))
 
     def _values(self, run: str) -> BlobStore:
-        return BlobStore(self._client, shard_of(run), name=partial(keys.step_value, run))
+        return BlobStore(self._client, shard_of(run), name=partial(ledger_keys.step_value, run))
 
 
 def _written(header: StepHeader) -> str:

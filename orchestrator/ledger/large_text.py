@@ -18,7 +18,7 @@ import redis
 from orchestrator.envelope.payload import BlobRef, BlobStore
 from orchestrator.ids import shard_of
 from orchestrator.ledger.sealing import Seal, Seals
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 #: Bytes of a large text that the ledger holds itself.
 HEAD_BYTES: Final = 256 * 1024
@@ -98,20 +98,22 @@ class LargeTexts:
 
     def is_kept(self, ref: dict[str, Any]) -> bool:
         """Whether the text of a reference is there."""
-        return bool(self._client.exists(keys.large_text(str(ref["session"]), str(ref["sha256"]))))
+        return bool(self._client.exists(ledger_keys.large_text(str(ref["session"]), str(ref["sha256"]))))
 
     def digests(self, session: str) -> set[str]:
         """The digests of the large texts of a session."""
-        found: Any = self._client.smembers(keys.large_texts(session))
+        found: Any = self._client.smembers(ledger_keys.large_texts(session))
         return {name.decode() for name in found}
 
     def keys_of(self, session: str, *, but: Collection[str] = ()) -> list[str]:
         """The keys of the large texts of a session, ``but`` some, and of the list of them."""
-        found = [keys.large_text(session, name) for name in sorted(self.digests(session).difference(but))]
-        return found if but else [keys.large_texts(session), *found]
+        found = [
+            ledger_keys.large_text(session, name) for name in sorted(self.digests(session).difference(but))
+        ]
+        return found if but else [ledger_keys.large_texts(session), *found]
 
     def _store(self, session: str) -> BlobStore:
-        return BlobStore(self._client, shard_of(session), name=partial(keys.large_text, session))
+        return BlobStore(self._client, shard_of(session), name=partial(ledger_keys.large_text, session))
 
 
 def digest_of(text: str) -> str:

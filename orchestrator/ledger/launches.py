@@ -24,7 +24,7 @@ from orchestrator.ledger.transitions import (
     Submitted,
 )
 from orchestrator.policy.budget import Budget
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg
 
 #: Launches in one script call: few enough that nobody else waits long for the server.
@@ -148,14 +148,14 @@ class Launches:
     def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
         parent, limits = claim.session, self._core.limits
         names = [
-            keys.session(parent),
-            keys.items(parent),
-            keys.run(claim.run),
-            keys.effects(claim.run),
-            keys.tree(claim.root),
+            ledger_keys.session(parent),
+            ledger_keys.items(parent),
+            ledger_keys.run(claim.run),
+            ledger_keys.effects(claim.run),
+            ledger_keys.tree(claim.root),
             keys.totals(shard_of(parent)),
-            keys.session(claim.root),
-            keys.timers(shard_of(parent)),
+            ledger_keys.session(claim.root),
+            ledger_keys.timers(shard_of(parent)),
         ]
         args: list[Arg] = [
             self._core.now,
@@ -170,11 +170,11 @@ class Launches:
             if envelope.encrypted:
                 seal = Seal(label=claim.root, by=claim.agent, to=(launch.agent, launch.caller_agent))
             names += (
-                keys.session(launch.child_id),
-                keys.bodies(launch.child_id),
+                ledger_keys.session(launch.child_id),
+                ledger_keys.bodies(launch.child_id),
                 layout.stream(parent, envelope),
-                keys.items(launch.caller if is_session_id(launch.caller) else parent),
-                keys.budget(launch.child_id),
+                ledger_keys.items(launch.caller if is_session_id(launch.caller) else parent),
+                ledger_keys.budget(launch.child_id),
             )
             args += (
                 launch.effect,
@@ -220,19 +220,19 @@ class Launches:
 
         ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
         """
-        names = [keys.queued(shard), keys.timers(shard)]
+        names = [ledger_keys.queued(shard), ledger_keys.timers(shard)]
         args: list[Arg] = [self._core.now, group, self._core.limits.redispatch_ms, keep_ms]
         for one in starts:
             run = run_id(one.session, 1)
             names += (
-                keys.session(one.session),
-                keys.runs(one.session),
-                keys.run(run),
+                ledger_keys.session(one.session),
+                ledger_keys.runs(one.session),
+                ledger_keys.run(run),
                 keys.seen(shard, one.sender, one.message),
                 one.stream,
                 keys.conversation(shard, one.conversation),
-                keys.ready(shard, one.recipient),
-                keys.turns(shard, one.recipient),
+                ledger_keys.ready(shard, one.recipient),
+                ledger_keys.turns(shard, one.recipient),
             )
             args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.digest, one.review_due_ms)
         return names, args

@@ -10,7 +10,7 @@ from typing import Final
 from orchestrator.ids import shard_of
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.transitions import Outgoing
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Characters that are kept of why a try of a run failed, and of its traceback.
@@ -37,7 +37,11 @@ def pairs(facts: Mapping[str, Arg]) -> list[Arg]:
 
 def large_text(session: str, short: Shortened) -> str:
     """The key of a large text; of any other, a key of the session that is never touched."""
-    return keys.large_text(session, short.sha256) if short.ref is not None else keys.session(session)
+    return (
+        ledger_keys.large_text(session, short.sha256)
+        if short.ref is not None
+        else ledger_keys.session(session)
+    )
 
 
 def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = None) -> list[str]:
@@ -50,12 +54,12 @@ def ending(session: str, *, parent: str, run: str, envelope: Outgoing | None = N
 def run_and_session(shard: int) -> tuple[Arg, ...]:
     """What the keys of a run and of a session of a shard begin with, and what those of its items and bodies end with."""
     anybody = f"ses_{shard:02x}"
-    session = keys.session(anybody)
+    session = ledger_keys.session(anybody)
     return (
-        keys.run(f"run_{shard:02x}").removesuffix(f"run_{shard:02x}"),
+        ledger_keys.run(f"run_{shard:02x}").removesuffix(f"run_{shard:02x}"),
         session.removesuffix(anybody),
-        keys.items(anybody).removeprefix(session),
-        keys.bodies(anybody).removeprefix(session),
+        ledger_keys.items(anybody).removeprefix(session),
+        ledger_keys.bodies(anybody).removeprefix(session),
     )
 
 

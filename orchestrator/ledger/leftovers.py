@@ -16,7 +16,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import RunState
 from orchestrator.policy.budget import RESOURCES
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 #: What :func:`fix` fixes.
@@ -57,13 +57,13 @@ def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
     chosen = [(rule, subject) for rule, subject in findings if rule in RULES]
     for rule, subject in chosen:
         if rule in ("journal-left", "reservation-left"):
-            ledger.scripts.run("drop_leftovers", [keys.run(subject)], [])
+            ledger.scripts.run("drop_leftovers", [ledger_keys.run(subject)], [])
     # What a run had set aside is in its budgets still.
     wrong = {subject for rule, subject in chosen if rule == "reserved-wrong"}
     if any(rule == "reservation-left" for rule, _ in chosen):
         wrong |= {finding.subject for finding in _reserved(ledger)}
     for budget in sorted(wrong):
-        ledger.scripts.run("recount_reserved", [keys.running(_shard_in(budget)), budget], [])
+        ledger.scripts.run("recount_reserved", [ledger_keys.running(_shard_in(budget)), budget], [])
     for rule, subject in chosen:
         if rule == "call-left":
             lane, _, call = subject.rpartition(" ")
@@ -74,14 +74,16 @@ def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
 
 
 def _of_runs(ledger: Ledger) -> Iterator[Leftover]:
-    names = (decode.text(key) for key in ledger.redis.scan_iter(match=keys.any_of_runs(), count=10_000))
-    kept = {run for run, what in map(keys.parts_of_run, names) if what in ("steps", "reserved")}
+    names = (
+        decode.text(key) for key in ledger.redis.scan_iter(match=ledger_keys.any_of_runs(), count=10_000)
+    )
+    kept = {run for run, what in map(ledger_keys.parts_of_run, names) if what in ("steps", "reserved")}
     for run in sorted(kept):
         # Together: a run that ends between two looks takes both with it.
         pipe = ledger.redis.pipeline(transaction=True)
-        pipe.exists(keys.steps(run))
-        pipe.exists(keys.reserved(run))
-        pipe.hmget(keys.run(run), "state", "session")
+        pipe.exists(ledger_keys.steps(run))
+        pipe.exists(ledger_keys.reserved(run))
+        pipe.hmget(ledger_keys.run(run), "state", "session")
         steps, reserved, facts = pipe.execute(raise_on_error=False)
         if isinstance(facts, Exception):
             if not is_wrong_type(facts):
@@ -103,13 +105,13 @@ def _of_runs(ledger: Ledger) -> Iterator[Leftover]:
 def _reserved(ledger: Ledger) -> Iterator[Leftover]:
     """Budgets whose sums are not those of the reservations of the runs at work."""
     by_shard: dict[int, list[str]] = defaultdict(list)
-    for pattern in keys.any_budget():
+    for pattern in ledger_keys.any_budget():
         for key in ledger.redis.scan_iter(match=pattern, count=10_000):
             name = decode.text(key)
             by_shard[_shard_in(name)].append(name)
     for shard, budgets in sorted(by_shard.items()):
         for budget, what, said, right in _wrong(ledger, shard, sorted(budgets)):
-            session = keys.session_in(budget)
+            session = ledger_keys.session_in(budget)
             whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
             wrong = f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}"
             yield Leftover("reserved-wrong", budget, wrong, session=session)
@@ -117,14 +119,14 @@ def _reserved(ledger: Ledger) -> Iterator[Leftover]:
 
 def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
     """Budget, resource, what it says, and what is right."""
-    running = keys.running(shard)
+    running = ledger_keys.running(shard)
     runs: list[str] = []
     replies: list[Any] = []
     for _ in range(_LOOKS):
         pipe = ledger.redis.pipeline(transaction=True)
         pipe.zrange(running, 0, -1)
         for run in runs:
-            pipe.hvals(keys.reserved(run))
+            pipe.hvals(ledger_keys.reserved(run))
         for budget in budgets:
             pipe.hmget(budget, [f"reserved:{what}" for what in RESOURCES])
         ids, *replies = pipe.execute(raise_on_error=False)
@@ -176,7 +178,7 @@ def _shard_in(key: str) -> int:
 
 def _calls(ledger: Ledger) -> Iterator[Leftover]:
     """Calls that take a place at a provider, of runs that are not at work any more."""
-    for key in ledger.redis.scan_iter(match=keys.any_provider_calls(), count=10_000):
+    for key in ledger.redis.scan_iter(match=ledger_keys.any_provider_calls(), count=10_000):
         lane = decode.text(key)
         held: Any = ledger.redis.zrange(lane, 0, -1, withscores=True)
         for member, until_ms in held:
@@ -186,7 +188,7 @@ def _calls(ledger: Ledger) -> Iterator[Leftover]:
             if not run.startswith("run_") or not claim:
                 continue
             pipe = ledger.redis.pipeline(transaction=False)
-            pipe.hmget(keys.run(run), "state", "claim", "session")
+            pipe.hmget(ledger_keys.run(run), "state", "claim", "session")
             pipe.zscore(lane, call)
             facts, still = pipe.execute(raise_on_error=False)
             if isinstance(facts, Exception) or still is None:

@@ -16,7 +16,7 @@ import redis
 from orchestrator.errors import InputError
 from orchestrator.ledger import decode
 from orchestrator.ledger.sealing import Seal, Seals
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 #: Entries that are kept of one session, about.
 KEPT: Final = 10_000
@@ -65,7 +65,7 @@ class LiveText:
             KeyringError: a reader of the ``seal`` has no key.
             redis.RedisError: it could not be written.
         """
-        key = keys.live(session)
+        key = ledger_keys.live(session)
         if text := facts.get("text"):
             facts["text"] = self._seals.write(text, seal)
         pipeline = self._client.pipeline(transaction=False)
@@ -91,7 +91,7 @@ class LiveText:
         Raises:
             redis.RedisError: it could not be read.
         """
-        entries: Any = self._client.xrange(keys.live(session), count=KEPT + KEPT // 2)
+        entries: Any = self._client.xrange(ledger_keys.live(session), count=KEPT + KEPT // 2)
         begun: dict[str, str] = {}
         calls: set[tuple[str, str]] = set()
         for entry, fields in entries:
@@ -116,7 +116,9 @@ class LiveText:
                 f"{after!r} is no position of a live text; give the position of an event, such as 1-0"
             )
         block = round(wait_s * 1000) or None
-        answer: Any = self._client.xread({keys.live(session): after or "0-0"}, count=_PAGE, block=block)
+        answer: Any = self._client.xread(
+            {ledger_keys.live(session): after or "0-0"}, count=_PAGE, block=block
+        )
         return [self._event(decode.text(entry), fields) for _, page in answer or () for entry, fields in page]
 
     def _event(self, position: str, fields: dict[bytes, bytes]) -> LiveEvent:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import redis
 
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 #: Runs of a session, and tries of each run, whose prints are kept: a later one takes the place of an earlier one.
 RUNS: Final = 10
@@ -38,7 +38,7 @@ class PrintedTexts:
         Raises:
             redis.RedisError: it could not be written.
         """
-        key = keys.printed(session)
+        key = ledger_keys.printed(session)
         pipeline = self._client.pipeline(transaction=False)
         place = f"{number % RUNS}:{printed.attempt % TRIES}"
         pipeline.hset(key, place, json.dumps(asdict(printed), ensure_ascii=True))
@@ -51,7 +51,7 @@ class PrintedTexts:
         Raises:
             redis.RedisError: the server does not answer.
         """
-        raw: Any = self._client.hvals(keys.printed(session))
+        raw: Any = self._client.hvals(ledger_keys.printed(session))
         found = []
         for value in raw:
             try:

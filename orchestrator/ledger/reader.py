@@ -15,7 +15,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.sealing import Seals, Vault
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 
@@ -44,7 +44,7 @@ class LedgerReader:
         """The sessions of those ids that exist, in one round trip; one that is damaged says so."""
         pipe = self.redis.pipeline(transaction=False)
         for session_id in session_ids:
-            pipe.hgetall(keys.session(session_id))
+            pipe.hgetall(ledger_keys.session(session_id))
         found = []
         for session_id, raw in zip(session_ids, pipe.execute(raise_on_error=False), strict=True):
             if isinstance(raw, Exception):
@@ -57,62 +57,62 @@ class LedgerReader:
 
     def run(self, run_id: str) -> Run | None:
         """The run of that id, or None."""
-        raw = self.redis.hgetall(keys.run(run_id))
+        raw = self.redis.hgetall(ledger_keys.run(run_id))
         return self.seals.run(decode.run(decode.mapping(raw))) if raw else None
 
     def runs(self, session_id: str) -> list[Run]:
         """The runs of a session, oldest first."""
         pipe = self.redis.pipeline(transaction=False)
-        for run_id in self.redis.lrange(keys.runs(session_id), 0, -1):
-            pipe.hgetall(keys.run(decode.text(run_id)))
+        for run_id in self.redis.lrange(ledger_keys.runs(session_id), 0, -1):
+            pipe.hgetall(ledger_keys.run(decode.text(run_id)))
         return [self.seals.run(decode.run(decode.mapping(raw))) for raw in pipe.execute() if raw]
 
     def gone(self, root: str, *, known: Collection[str] = ()) -> Iterator[str]:
         """The ids of sessions that a tree names and whose records are gone; those ``known`` are there."""
-        for name in map(decode.text, self.redis.zrange(keys.tree(root), 0, -1)):
+        for name in map(decode.text, self.redis.zrange(ledger_keys.tree(root), 0, -1)):
             if name not in known:
                 pipe = self.redis.pipeline(transaction=True)  # it may have come or gone in between
-                pipe.zscore(keys.tree(root), name)
-                pipe.exists(keys.session(name))
+                pipe.zscore(ledger_keys.tree(root), name)
+                pipe.exists(ledger_keys.session(name))
                 member, there = pipe.execute()
                 if member is not None and not there:
                     yield name
 
     def queued_runs(self, shard: int, *, limit: int) -> list[str]:
         """The ids of queued runs of a shard, those first that the sweep looks at first."""
-        return [decode.text(run) for run in self.redis.zrange(keys.queued(shard), 0, limit - 1)]
+        return [decode.text(run) for run in self.redis.zrange(ledger_keys.queued(shard), 0, limit - 1)]
 
     def effects(self, run_id: str) -> list[dict[str, Any]]:
         """What the effects of a run made, a record each."""
-        return [json.loads(decode.text(record)) for record in self.redis.hvals(keys.effects(run_id))]
+        return [json.loads(decode.text(record)) for record in self.redis.hvals(ledger_keys.effects(run_id))]
 
     def waits_for(self, session_id: str) -> list[str]:
         """The tasks that the launch of an encrypted session waits for."""
-        kept = self.redis.hget(keys.session(session_id), "after")
+        kept = self.redis.hget(ledger_keys.session(session_id), "after")
         return list(dict.fromkeys(json.loads(kept))) if kept else []
 
     def asked(self, session_id: str, question: str) -> str:
         """The session to which a session put a question that has no reply yet; empty if there is none."""
-        return decode.text(self.redis.hget(keys.session(session_id), f"question:{question}"))
+        return decode.text(self.redis.hget(ledger_keys.session(session_id), f"question:{question}"))
 
     def items(self, session_id: str) -> list[Item]:
         """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
         found = [
             self.seals.item(decode.item(decode.text(i), record))
-            for i, record in self.redis.hgetall(keys.items(session_id)).items()
+            for i, record in self.redis.hgetall(ledger_keys.items(session_id)).items()
         ]
         return sorted(found, key=lambda i: (i.seq or 1 << 60, i.at_ms, i.id))
 
     def item(self, session_id: str, item_id: str) -> Item | None:
         """One item of a session, or None."""
-        record = self.redis.hget(keys.items(session_id), item_id)
+        record = self.redis.hget(ledger_keys.items(session_id), item_id)
         return self.seals.item(decode.item(item_id, record)) if record else None
 
     def texts(self, session_id: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
         if not names:
             return {}
-        values = self.redis.hmget(keys.bodies(session_id), list(names))
+        values = self.redis.hmget(ledger_keys.bodies(session_id), list(names))
         return {
             n: self.seals.read(decode.text(v)) for n, v in zip(names, values, strict=True) if v is not None
         }
@@ -143,8 +143,8 @@ class LedgerReader:
         """
         self.session(session_id)
         pipe = self.redis.pipeline(transaction=True)
-        pipe.hgetall(keys.session(session_id))
-        pipe.hmget(keys.bodies(session_id), ["result", "whole", "end"])
+        pipe.hgetall(ledger_keys.session(session_id))
+        pipe.hmget(ledger_keys.bodies(session_id), ["result", "whole", "end"])
         facts, (text, whole, body) = pipe.execute()
         read = decode.mapping(facts)
         session = self.seals.session(decode.session(read, session_id))
@@ -158,7 +158,7 @@ class LedgerReader:
 
     def tree(self, root: str) -> list[Session]:
         """Every session of a tree, in the order in which they were launched."""
-        ids = [decode.text(i) for i in self.redis.zrange(keys.tree(root), 0, -1)]
+        ids = [decode.text(i) for i in self.redis.zrange(ledger_keys.tree(root), 0, -1)]
         found: list[Session] = []
         for start in range(0, len(ids), 500):
             found.extend(self.find(ids[start : start + 500]))
@@ -166,12 +166,12 @@ class LedgerReader:
 
     def roots(self, shard: int, *, limit: int = 100) -> list[Session]:
         """The latest roots of a shard, newest first."""
-        newest = self.redis.zrevrange(keys.roots(shard), 0, limit - 1)
+        newest = self.redis.zrevrange(ledger_keys.roots(shard), 0, limit - 1)
         return self.find([decode.text(i) for i in newest])
 
     def scheduled(self, shard: int) -> list[Session]:
         """The sessions of a shard that are to begin later, the next one first."""
-        timers = map(decode.text, self.redis.zrange(keys.timers(shard), 0, -1))
+        timers = map(decode.text, self.redis.zrange(ledger_keys.timers(shard), 0, -1))
         ids = [timer.removeprefix("submit|") for timer in timers if timer.startswith("submit|")]
         return [session for session in self.find(ids) if session.state is SessionState.SCHEDULED]
 
@@ -182,7 +182,7 @@ class LedgerReader:
         while batch := list(itertools.islice(roots, 500)):
             pipe = self.redis.pipeline(transaction=False)
             for root in batch:
-                pipe.hget(keys.session(root), "questions")
+                pipe.hget(ledger_keys.session(root), "questions")
             counts = pipe.execute(raise_on_error=False)
             asking += [root for root, count in zip(batch, counts, strict=True) if count not in (None, b"0")]
         return [session for session in self.find(asking) if len(session.questions) > len(session.approvals)]
@@ -192,7 +192,7 @@ class LedgerReader:
         seen: set[str] = set()
         start = 0
         # What is new meanwhile moves the others along: one may come twice, and none is missed.
-        while ids := self.redis.zrevrange(keys.roots(shard), start, start + 199):
+        while ids := self.redis.zrevrange(ledger_keys.roots(shard), start, start + 199):
             fresh = [name for name in map(decode.text, ids) if name not in seen]
             seen.update(fresh)
             yield from self.find(fresh)
@@ -200,12 +200,14 @@ class LedgerReader:
 
     def all_roots(self, shard: int) -> Iterator[str]:
         """The ids of every root of a shard."""
-        for member, _ in self.redis.zscan_iter(keys.roots(shard), count=500):
+        for member, _ in self.redis.zscan_iter(ledger_keys.roots(shard), count=500):
             yield decode.text(member)
 
     def all_sessions(self) -> Iterator[tuple[str, str]]:
         """Every session and its root, whether an index names it or not. Looks through all keys of the server."""
-        names = (decode.text(key) for key in self.redis.scan_iter(match=keys.any_session(), count=10_000))
+        names = (
+            decode.text(key) for key in self.redis.scan_iter(match=ledger_keys.any_session(), count=10_000)
+        )
         sessions = (name.rpartition(":")[2] for name in names)
         while batch := list(itertools.islice(filter(is_session_id, sessions), 500)):
             yield from ((session.id, session.root or session.id) for session in self.find(batch))
@@ -214,6 +216,6 @@ class LedgerReader:
         """The ids of the sessions that begin so, in order. Looks through all keys of the server."""
         if not is_beginning_of_session_id(beginning):
             return []
-        pattern = keys.any_session_beginning(beginning)
+        pattern = ledger_keys.any_session_beginning(beginning)
         names = (decode.text(key) for key in self.redis.scan_iter(match=pattern, count=10_000))
-        return sorted({name for name in map(keys.session_in, names) if is_session_id(name)})
+        return sorted({name for name in map(ledger_keys.session_in, names) if is_session_id(name)})

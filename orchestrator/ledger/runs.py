@@ -27,7 +27,7 @@ from orchestrator.ledger.transitions import (
     RunRef,
 )
 from orchestrator.log import get_logger
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
@@ -47,7 +47,7 @@ class Runs:
         ``agent`` is the session's; looked up when it is not given. ``version`` is what the worker has of it, as in a
         slot: a run that is pinned to another version is not taken.
         """
-        agent = agent or decode.text(self._core.redis.hget(keys.session(session_id), "agent"))
+        agent = agent or decode.text(self._core.redis.hget(ledger_keys.session(session_id), "agent"))
         args: list[Arg] = [self._core.now, run_id, claim_id, worker, version]
         reply = self._core.call("claim", args, session=session_id, run=run_id, agent=agent)
         return self._held(claim_id, reply)
@@ -58,9 +58,9 @@ class Runs:
 
     def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
         slot = wish.slot
-        names = [keys.running(shard), keys.queued(shard), keys.slots(shard)]
+        names = [ledger_keys.running(shard), ledger_keys.queued(shard), ledger_keys.slots(shard)]
         for agent in slot.agents:
-            names += (keys.ready(shard, agent), keys.turns(shard, agent))
+            names += (ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent))
         args: list[Arg] = [
             self._core.now,
             wish.claim,
@@ -165,11 +165,11 @@ class Runs:
             call: tuple[list[str], list[Arg]] = (
                 [
                     *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
-                    keys.effects(claim.run),
+                    ledger_keys.effects(claim.run),
                     layout.large_text(claim.session, short),
-                    keys.large_texts(claim.session),
+                    ledger_keys.large_texts(claim.session),
                     layout.large_text(claim.session, memory),
-                    *(keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
+                    *(ledger_keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
                 ],
                 [
                     self._core.now,
@@ -292,10 +292,10 @@ class Runs:
         Raises:
             PayloadError: it is not kept any more, or was altered.
         """
-        ref = decode.text(self._core.redis.hget(keys.bodies(session_id), "memory"))
+        ref = decode.text(self._core.redis.hget(ledger_keys.bodies(session_id), "memory"))
         if not ref:
             return ""
-        root, encrypted = self._core.redis.hmget(keys.session(session_id), "root", "encrypted")
+        root, encrypted = self._core.redis.hmget(ledger_keys.session(session_id), "root", "encrypted")
         found = self._core.large_texts.read(json.loads(ref), label=decode.text(root) if encrypted else "")
         if isinstance(found, Opened) and found.failed:
             raise PayloadError(

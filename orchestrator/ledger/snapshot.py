@@ -12,7 +12,7 @@ from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import Item, Run, Session, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 R = TypeVar("R")
@@ -71,15 +71,15 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
     while True:
         indexes = _indexes(shard, root, session_id, run)
         pipe = ledger.redis.pipeline(transaction=True)
-        pipe.lrange(keys.runs(session_id), 0, -1)
-        pipe.hgetall(keys.session(session_id))
-        pipe.hgetall(keys.items(session_id))
-        pipe.zrange(keys.queue(session_id), 0, -1)
-        pipe.hkeys(keys.bodies(session_id))
+        pipe.lrange(ledger_keys.runs(session_id), 0, -1)
+        pipe.hgetall(ledger_keys.session(session_id))
+        pipe.hgetall(ledger_keys.items(session_id))
+        pipe.zrange(ledger_keys.queue(session_id), 0, -1)
+        pipe.hkeys(ledger_keys.bodies(session_id))
         for key, member in indexes.values():
             pipe.zscore(key, member)
         for one in run_ids:
-            pipe.hgetall(keys.run(one))
+            pipe.hgetall(ledger_keys.run(one))
         replies, damage = pipe.execute(raise_on_error=False), list[str]()
         ids = [decode.text(r) for r in _readable(replies[0], "its list of runs", damage) or []]
         about = replies[1] if isinstance(replies[1], dict) else {}
@@ -141,15 +141,15 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
 
 def _indexes(shard: int, root: str, session: str, run: str) -> dict[str, tuple[str, str]]:
     """Name → the key of an index and what it knows a session, or its run, by."""
-    timers = keys.timers(shard)
+    timers = ledger_keys.timers(shard)
     return {
-        "dispatch": (keys.queued(shard), run),
-        "running": (keys.running(shard), run),
-        "waiting": (keys.waiting(shard), session),
-        "closing": (keys.closing(shard), session),
-        "results": (keys.results(shard), session),
-        "tree": (keys.tree(root), session),
-        "roots": (keys.roots(shard), session),
+        "dispatch": (ledger_keys.queued(shard), run),
+        "running": (ledger_keys.running(shard), run),
+        "waiting": (ledger_keys.waiting(shard), session),
+        "closing": (ledger_keys.closing(shard), session),
+        "results": (ledger_keys.results(shard), session),
+        "tree": (ledger_keys.tree(root), session),
+        "roots": (ledger_keys.roots(shard), session),
         "expire": (timers, f"expire|{session}"),
         "schedule": (timers, f"submit|{session}"),
         "timers": (timers, f"flush|{session}"),
@@ -183,7 +183,7 @@ def _number(value: str | None) -> int:
 
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
-    timers, due = keys.timers(shard_of(session.id)), {}
+    timers, due = ledger_keys.timers(shard_of(session.id)), {}
     for question in session.questions:
         kind = "approval" if question in session.approvals else "question"
         at_ms = ledger.redis.zscore(timers, f"{kind}|{question}")
@@ -193,7 +193,7 @@ def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
 
 
 def _listed_approvals(ledger: Ledger, session: Session) -> frozenset[str]:
-    index = keys.approvals(shard_of(session.id))
+    index = ledger_keys.approvals(shard_of(session.id))
     return frozenset(one for one in session.approvals if ledger.redis.zscore(index, one) is not None)
 
 
@@ -209,7 +209,7 @@ def _unasked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> froze
     }
     pipe = ledger.redis.pipeline(transaction=False)
     for question, who in asked.items():
-        pipe.hexists(keys.items(who if is_session_id(who) else session_id), question)
+        pipe.hexists(ledger_keys.items(who if is_session_id(who) else session_id), question)
     # A key of another type is damage of the session that was asked.
     return frozenset(
         q for q, there in zip(asked, pipe.execute(raise_on_error=False), strict=True) if not there
@@ -229,7 +229,7 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
         batch = ids[start : start + _BATCH]
         pipe = ledger.redis.pipeline(transaction=False)
         for child in batch:
-            pipe.hmget(keys.session(child), "state", "parent_notified", "parent", "message")
+            pipe.hmget(ledger_keys.session(child), "state", "parent_notified", "parent", "message")
         rows: list[Any] = pipe.execute(raise_on_error=False)
         for child, row in zip(batch, rows, strict=True):
             if isinstance(row, Exception):

@@ -10,7 +10,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.budget import RESOURCES, Budget, BudgetState, Cost, refusal
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Seconds that an agent's budget is for, unless it says otherwise.
@@ -50,7 +50,7 @@ class Spending:
         """
         limits = agent_budget.limits if agent_budget is not None else {}
         per_ms = round(((agent_budget.per_s if agent_budget is not None else None) or DAY_S) * 1000)
-        names = [*keys_of("reserve", {"run": claim.run, "agent": agent}), *map(keys.budget, budgets)]
+        names = [*keys_of("reserve", {"run": claim.run, "agent": agent}), *map(ledger_keys.budget, budgets)]
         args: list[Arg] = [
             self._core.now,
             claim.claim,
@@ -102,12 +102,12 @@ class Spending:
 
     def budget(self, session: str) -> BudgetState | None:
         """The budget of a session as it stands; None: it has none."""
-        raw: Any = self._client.hgetall(keys.budget(session))
+        raw: Any = self._client.hgetall(ledger_keys.budget(session))
         return budget_state(decode.mapping(raw)) if raw else None
 
     def reserved(self, run: str) -> int:
         """How many reservations a run holds."""
-        return int(self._client.hlen(keys.reserved(run)))
+        return int(self._client.hlen(ledger_keys.reserved(run)))
 
 
 def budget_state(facts: Mapping[str, str]) -> BudgetState:

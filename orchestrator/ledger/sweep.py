@@ -11,7 +11,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Lease, RunRef
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 from orchestrator.redisdb.scripts import keys_of
 
@@ -33,14 +33,14 @@ class Sweep:
         Raises:
             redis.RedisError: the server is away, or takes no writes.
         """
-        self._core.redis.set(keys.sweep(shard), self._core.server_ms())
+        self._core.redis.set(ledger_keys.sweep(shard), self._core.server_ms())
 
     def leases(self, shard: int) -> list[Lease]:
         """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
-        ids = [decode.text(i) for i in self._core.redis.zrange(keys.running(shard), 0, -1)]
+        ids = [decode.text(i) for i in self._core.redis.zrange(ledger_keys.running(shard), 0, -1)]
         pipe = self._core.redis.pipeline(transaction=False)
         for run in ids:
-            pipe.hmget(keys.run(run), "session", "claim", "lease_version", "worker", "state")
+            pipe.hmget(ledger_keys.run(run), "session", "claim", "lease_version", "worker", "state")
         found = []
         for run, row in zip(ids, pipe.execute(raise_on_error=False) if ids else [], strict=True):
             if isinstance(row, Exception):
@@ -58,29 +58,33 @@ class Sweep:
         """How many runs of each of these agents are ready; those that have none are left out."""
         pipe = self._core.redis.pipeline(transaction=False)
         for agent in agents:
-            pipe.zcard(keys.ready(shard, agent))
+            pipe.zcard(ledger_keys.ready(shard, agent))
         return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
 
     def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
         """The agents whose queue is to be rung now: they have ready runs, and the last ring is long ago."""
         batch = self._core.scripts.batch()
         for agent in agents:
-            batch.script("ring", [keys.ready(shard, agent), keys.turns(shard, agent)], [self._core.now])
+            batch.script(
+                "ring", [ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent)], [self._core.now]
+            )
         return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
 
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
         """Queued runs that the sweep examines: retries that are due, and runs that a clock that jumped holds up."""
         limits = self._core.limits
         furthest_ms = max(limits.redispatch_cap_ms, limits.redispatch_ms)
-        due = self._core.scripts.run("due_timers", [keys.queued(shard)], [self._core.now, limit, furthest_ms])
+        due = self._core.scripts.run(
+            "due_timers", [ledger_keys.queued(shard)], [self._core.now, limit, furthest_ms]
+        )
         return [decode.text(i) for i in due]
 
     def make_ready(self, run_id: str) -> RunRef | None:
         """Make a queued run ready; None if it is not queued any more."""
         session, cause = (
-            decode.text(v) for v in self._core.redis.hmget(keys.run(run_id), "session", "cause")
+            decode.text(v) for v in self._core.redis.hmget(ledger_keys.run(run_id), "session", "cause")
         )
-        agent = decode.text(self._core.redis.hget(keys.session(session), "agent")) if session else ""
+        agent = decode.text(self._core.redis.hget(ledger_keys.session(session), "agent")) if session else ""
         reply = self._core.call(
             "make_ready",
             [self._core.now, run_id, self._core.limits.redispatch_ms, self._core.limits.redispatch_cap_ms],
@@ -121,15 +125,15 @@ class Sweep:
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
-        return [decode.text(i) for i in self._core.redis.zrange(keys.waiting(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(ledger_keys.waiting(shard), 0, -1)]
 
     def closing(self, shard: int) -> list[str]:
         """Closed sessions that still have children to stop or to let go."""
-        return [decode.text(i) for i in self._core.redis.zrange(keys.closing(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(ledger_keys.closing(shard), 0, -1)]
 
     def unpublished_results(self, shard: int) -> list[str]:
         """Roots whose Celery result is not stored yet."""
-        return [decode.text(i) for i in self._core.redis.zrange(keys.results(shard), 0, -1)]
+        return [decode.text(i) for i in self._core.redis.zrange(ledger_keys.results(shard), 0, -1)]
 
     def mark_result_published(self, root: str) -> None:
         """Note that the result of a root is stored where its caller waits for it."""
@@ -137,14 +141,14 @@ class Sweep:
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
-        due = self._core.scripts.run("due_timers", [keys.timers(shard)], [self._core.now, limit, ""])
+        due = self._core.scripts.run("due_timers", [ledger_keys.timers(shard)], [self._core.now, limit, ""])
         return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
 
     def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
         """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
         now = self._core.server_ms()
         coming: Any = self._core.redis.zrangebyscore(
-            keys.timers(shard), f"({now}", now + at_most, withscores=True
+            ledger_keys.timers(shard), f"({now}", now + at_most, withscores=True
         )
         due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
         return min([at_most, *(d - now for d in due)])
@@ -160,7 +164,7 @@ class Sweep:
         """
         shard = shard_of(session_id)
         priority, message = map(
-            decode.text, self._core.redis.hmget(keys.session(session_id), "priority", "message")
+            decode.text, self._core.redis.hmget(ledger_keys.session(session_id), "priority", "message")
         )
         reply = self._core.call(
             "submit_due",
@@ -173,17 +177,17 @@ class Sweep:
 
     def drop_timer(self, shard: int, kind: str, identifier: str) -> None:
         """Remove a timer."""
-        self._core.redis.zrem(keys.timers(shard), f"{kind}|{identifier}")
+        self._core.redis.zrem(ledger_keys.timers(shard), f"{kind}|{identifier}")
 
     def drop_due_timer(self, shard: int, kind: str, identifier: str) -> None:
         """Remove a timer that is due; a timer that was set again for later stays."""
-        due = self._core.redis.zscore(keys.timers(shard), f"{kind}|{identifier}")
+        due = self._core.redis.zscore(ledger_keys.timers(shard), f"{kind}|{identifier}")
         if due is not None and float(due) <= self._core.server_ms():
             self.drop_timer(shard, kind, identifier)
 
     def postpone_timer(self, shard: int, kind: str, identifier: str, due_ms: int) -> None:
         """Move a timer to ``due_ms``, if it exists."""
-        self._core.redis.zadd(keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
+        self._core.redis.zadd(ledger_keys.timers(shard), {f"{kind}|{identifier}": due_ms}, xx=True)
 
     def reindex(self, session_id: str, *, recount: bool) -> list[str]:
         """Write the index entries of a session again; with ``recount`` also its counters and its queue.
@@ -192,7 +196,7 @@ class Sweep:
         """
         run = ""
         while True:
-            root = decode.text(self._core.redis.hget(keys.session(session_id), "root")) or session_id
+            root = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "root")) or session_id
             reply = self._core.call(
                 "reindex",
                 [self._core.now, session_id, run, self._core.limits.tree_ttl_ms, "1" if recount else ""],
@@ -235,7 +239,7 @@ class Sweep:
             if s.run and not unheeded:
                 return False
             facts += [f"{s.state} {s.run} {s.runs} {s.owed} {s.children}", "" if unheeded else "1"]
-        named = [key for s in tree for key in (keys.session(s.id), keys.queue(s.id))]
+        named = [key for s in tree for key in (ledger_keys.session(s.id), ledger_keys.queue(s.id))]
         reply = self._core.scripts.run(
             "close_tree", named, ["its tree was kept for its whole lifetime and is removed", *facts]
         )
@@ -243,11 +247,11 @@ class Sweep:
 
     def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
-        lane = decode.session(decode.mapping(self._core.redis.hgetall(keys.session(session_id)))).lane
+        lane = decode.session(decode.mapping(self._core.redis.hgetall(ledger_keys.session(session_id)))).lane
         ids = {"session": session_id, "root": root, "agent": lane}
         reply = self._core.scripts.run(
             "delete_session",
             [*keys_of("delete_session", ids), *self._core.owned_keys(session_id)],
-            [session_id, root, *self._core.redis.lrange(keys.runs(session_id), 0, -1)],
+            [session_id, root, *self._core.redis.lrange(ledger_keys.runs(session_id), 0, -1)],
         )
         return int(reply[1])

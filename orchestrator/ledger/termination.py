@@ -9,7 +9,7 @@ from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, keys_of
 
 
@@ -42,7 +42,7 @@ class Termination:
 
     def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None, by: str = "") -> bool:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
-        parent = decode.text(self._core.redis.hget(keys.session(session_id), "parent"))
+        parent = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "parent"))
         while True:
             proof = self._vouch_for_failure(session_id, reason, by)
             reply = self._core.scripts.run(
@@ -70,7 +70,7 @@ class Termination:
         Raises:
             KeyringError: the report cannot be signed; nothing was changed.
         """
-        facts = self._core.redis.hmget(keys.session(session_id), "parent", "run")
+        facts = self._core.redis.hmget(ledger_keys.session(session_id), "parent", "run")
         parent, run = decode.text(facts[0]), decode.text(facts[1])
         reports: Sequence[Outgoing] | None = None
         proof = ""
@@ -106,7 +106,7 @@ class Termination:
         Raises:
             KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
         """
-        parent = decode.text(self._core.redis.hget(keys.session(lease.session), "parent"))
+        parent = decode.text(self._core.redis.hget(ledger_keys.session(lease.session), "parent"))
         reports: Sequence[Outgoing] | None = None
         proof = ""
         while True:
@@ -156,7 +156,7 @@ class Termination:
                 "inherit",
                 [
                     *keys_of("inherit", {"session": parent, "heir": heir, "child": child}),
-                    *map(keys.session, self._above(heir)),
+                    *map(ledger_keys.session, self._above(heir)),
                 ],
                 [callback, heir, f"handed to heir {heir}"],
             )
@@ -166,7 +166,7 @@ class Termination:
     def _above(self, session_id: str) -> list[str]:
         """The sessions above a session, nearest first; the last one may be gone."""
         above: list[str] = []
-        while parent := decode.text(self._core.redis.hget(keys.session(session_id), "parent")):
+        while parent := decode.text(self._core.redis.hget(ledger_keys.session(session_id), "parent")):
             above.append(parent)
             session_id = parent
         return above

@@ -1,7 +1,7 @@
 """What each part of a stack may do on its Redis: the rules of one user for each role, and for each external program.
 
 Rules are made for Redis 6.2, where a key that may be read may be written by every command that is allowed. The names of
-keys come from :mod:`orchestrator.redisdb.keys`, so that a new key belongs to somebody or to nobody, and a test says so.
+keys come from :mod:`orchestrator.redisdb.all_keys`, so that a new key belongs to somebody or to nobody, and a test says so.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from types import MappingProxyType
 from typing import Final
 
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import REGISTRY
 
 #: What stands for the password; no rule ever holds one.
 PASSWORD: Final = "PASSWORD"  # noqa: S105  (a placeholder)
 
-_LEDGER: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "ledger")
+_LEDGER: Final = frozenset(spec.name for spec in REGISTRY if spec.owner == "ledger")
 #: What every part reads, or writes about itself: agents, public keys, signs of life, large bodies, messages.
 _COMMON: Final = frozenset(
     {
@@ -33,10 +34,10 @@ _COMMON: Final = frozenset(
         "totals",
     }
 )
-_PROVIDERS: Final = frozenset(spec.name for spec in keys.REGISTRY if spec.owner == "providers")
+_PROVIDERS: Final = frozenset(spec.name for spec in REGISTRY if spec.owner == "providers")
 _DEAD: Final = frozenset({"dead", "dead_index", "dead_usage"})
 _WAITING: Final = frozenset({"parked", "parked_message", "waiters", "seen", "conversation"})
-_EVERYTHING: Final = frozenset(spec.name for spec in keys.REGISTRY)
+_EVERYTHING: Final = frozenset(spec.name for spec in REGISTRY)
 
 #: Role → names of the keys that it works with.
 KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
@@ -91,7 +92,7 @@ _PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
 
 def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[str]:
     """The rules of a role; ``queues`` are those of the agents."""
-    found = {_pattern(spec.pattern) for spec in keys.REGISTRY if spec.name in KEYS[role]}
+    found = {_pattern(spec.pattern) for spec in REGISTRY if spec.name in KEYS[role]}
     # One that says `…:*` covers those below it.
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []

@@ -9,7 +9,7 @@ import redis
 
 from orchestrator.config.urls import redact_url
 from orchestrator.errors import UnsupportedFormat
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
 FORMAT: Final = 3
@@ -28,7 +28,7 @@ def check_format(client: redis.Redis, url: str) -> None:
     """
     try:
         said: Any = client.get(keys.format_version())
-        if said is None and client.exists(*map(keys.roots, range(_SHARDS))):
+        if said is None and client.exists(*map(ledger_keys.roots, range(_SHARDS))):
             said = _UNSAID
     except redis.exceptions.NoPermissionError:
         return  # a user that may do less than any part of a stack, as an external program's

@@ -82,7 +82,7 @@ class Execution:
         done = [received for received in messages if outcomes[received.place].kind != "rejected"]
         if not done:
             return
-        batch = self._ledger.scripts.batch()
+        batch = self._ledger.batch()
         for received in done:
             stream, entry = received.entry.stream, received.entry
             batch.script(

@@ -112,8 +112,11 @@ class Others:
             entry="0-1",
             mark_ms=86_400_000,
         )
-        names, args = self._ledger.start_call(0, [start], group="scripted", keep_ms=86_400_000)
-        self._ledger.scripts.run("start", names, args)
+        batch = self._ledger.batch()
+        batch.script("start", *self._ledger.start_call(0, [start], group="scripted", keep_ms=86_400_000))
+        (answer,) = batch.execute()
+        if isinstance(answer, Exception):
+            raise answer
 
     # --- children --------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, shard_of
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 
@@ -94,7 +94,7 @@ def _assert_altered_and_missing_chunks_are_told(stack: Terminal, client: Client,
     """One line, exit code 1; the promise holds all the same."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     redis = connect(str(settings.redis_url))
-    (name,) = redis.keys(keys.large_text(child, "*"))
+    (name,) = redis.keys(ledger_keys.large_text(child, "*"))
     chunk = redis.hget(name, "3")
     assert shard_of(child) == 0
     redis.hset(name, "3", chunk[:-1] + bytes([chunk[-1] ^ 1]))

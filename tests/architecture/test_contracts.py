@@ -14,7 +14,8 @@ import pytest
 
 import orchestrator
 import workers
-from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import REGISTRY
+from orchestrator.redisdb.key_table import PREFIX
 
 PACKAGES = (orchestrator, workers)
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,22 +89,22 @@ def test_few_modules_stand_at_the_root() -> None:
 
 def test_only_the_registry_spells_a_key() -> None:
     """The prefix of the keys stands in one module; everybody else calls a function of it."""
-    spelt = re.compile(rf"""["'`]{keys.PREFIX}:""")
+    spelt = re.compile(rf"""["'`]{PREFIX}:""")
     found = [
         str(path.relative_to(ROOT))
         for path in [*source_files(), *SCRIPTS]
-        if path.name != "keys.py" and spelt.search(path.read_text(encoding="utf-8"))
+        if path.name != "key_table.py" and spelt.search(path.read_text(encoding="utf-8"))
     ]
     assert found == []
 
 
 def test_every_key_has_an_owner_a_lifetime_and_a_meaning() -> None:
-    assert keys.REGISTRY
-    for spec in keys.REGISTRY:
+    assert REGISTRY
+    for spec in REGISTRY:
         assert all((spec.name, spec.pattern, spec.owner, spec.lifetime, spec.holds)), spec
         assert spec.type in {"hash", "zset", "set", "stream", "string", "list"}, spec
-        assert spec.pattern.startswith(f"{keys.PREFIX}:"), spec
-    assert len({spec.pattern for spec in keys.REGISTRY}) == len(keys.REGISTRY)
+        assert spec.pattern.startswith(f"{PREFIX}:"), spec
+    assert len({spec.pattern for spec in REGISTRY}) == len(REGISTRY)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
@@ -185,3 +186,18 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     assert len(set(numbers)) == len(numbers)
     titles = [page.read_text(encoding="utf-8").partition("\n")[0] for page in pages]
     assert [title.partition(".")[0] for title in titles] == [f"# {number}" for number in numbers]
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_nobody_outside_the_ledger_uses_its_redis(path: Path) -> None:
+    """Neither its connection nor its scripts: others call its methods. A contract says the same of its keys."""
+    if str(path.relative_to(ROOT)).startswith("orchestrator/ledger/"):
+        return
+    borrowed = [
+        f"line {node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+        and node.attr in {"redis", "scripts"}
+        and ast.unparse(node.value).split(".")[-1] in {"ledger", "_ledger"}
+    ]
+    assert borrowed == []

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 from .stack import Stack, children_of, wait_until
 
@@ -70,4 +70,4 @@ def test_children_together_never_spend_more_than_their_budget(make_stack: Callab
     assert spent <= paid <= spent + killed
     assert all("the budget of tree" in s.reason for s in tree[1:] if s.state == SessionState.FAILED)
     assert not [key for key in stack.redis.scan_iter() if key.endswith(b":reserved")]
-    assert stack.redis.exists(keys.budget(session.id))
+    assert stack.redis.exists(ledger_keys.budget(session.id))

@@ -18,7 +18,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_d
 from orchestrator.deployment.forks import ForkServer
 from orchestrator.errors import WrongState
 from orchestrator.ledger.live_text import LiveEvent
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
 
 from .conftest import QUICK
@@ -219,8 +219,8 @@ def pass_time(stack: Stack, ms: int) -> None:
     """Let time pass for a stack at rest: everything that it has written down lies so much further back."""
     client = stack.redis
     for shard in stack.shards:
-        for timer in client.zrange(keys.timers(shard), 0, -1):
-            client.zincrby(keys.timers(shard), -ms, timer)
+        for timer in client.zrange(ledger_keys.timers(shard), 0, -1):
+            client.zincrby(ledger_keys.timers(shard), -ms, timer)
     for key in [
         *client.scan_iter("ao:{*}:session:ses_*", 10_000, "hash"),
         *client.scan_iter("ao:{*}:run:run_*", 10_000, "hash"),
@@ -280,7 +280,7 @@ def test_two_approvals_in_a_row_at_depth_3_outlast_a_deploy_a_kill_and_two_weeks
     assert (stack.marks / f"announced-{session.id}").read_text() == "all "
     assert len(wire.answered) - before == 3 * 2 + 3
     stack.assert_settled()
-    assert not stack.redis.exists(keys.approvals(0))
+    assert not stack.redis.exists(ledger_keys.approvals(0))
     store = AuditStore(stack.settings.audit_database, read_only=True)
     trail = AuditReader(store).conversation(stack.ledger.session(session.id).correlation)
     said = {kind: [m for m in trail if m.type == kind] for kind in ("query", "reply")}

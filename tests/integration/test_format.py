@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from orchestrator.cli import main
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.errors import UnsupportedFormat
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.format import FORMAT
 
@@ -38,7 +38,7 @@ def test_another_format_is_refused_in_one_sentence(
     """Also one that no program has said, where there are trees: it is older than formats are."""
     if said is None:
         redis.delete(keys.format_version())
-        redis.zadd(keys.roots(3), {"ses_03": 1})
+        redis.zadd(ledger_keys.roots(3), {"ses_03": 1})
     else:
         redis.set(keys.format_version(), said)
     with pytest.raises(UnsupportedFormat, match=advice):

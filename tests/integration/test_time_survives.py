@@ -14,7 +14,7 @@ from orchestrator.client.client import Client
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import RunRef
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.context import Context
 from tests.integration.test_notifier import Receiver, fails, receiver
@@ -59,7 +59,7 @@ def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_no
             reaper = make_reaper(stage.redis, settings)
             wait_until(lambda: reaper.run_once() and client.session(later).state == "pending")
             for dispatch in parked:
-                assert stage.redis.zscore(keys.ready(0, dispatch.agent), dispatch.run) is not None
+                assert stage.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
                 assert stage.execute(dispatch) == "finished"
             assert [client.answer(dispatch.session) for dispatch in parked] == ["slept", "yes"]
         failed = fails(stage)

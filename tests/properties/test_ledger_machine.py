@@ -33,7 +33,7 @@ from orchestrator.ids import (
     run_id,
 )
 from orchestrator.ledger import Launch, Ledger, Outcome, Outgoing, RetryLater, Start, TreeLimits
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 
 from .ledger_model import CLOSED, Model
@@ -347,7 +347,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert (real.delivered, real.dead) == (s.completions("delivered"), s.completions("dead"))
             items = {i.id: (i.state, i.status) for i in self.ledger.items(name)}
             assert items == {n: (i.state, i.status) for n, i in s.items.items()}
-            queued = [m.decode() for m in self.client.zrange(keys.queue(name), 0, -1)]
+            queued = [m.decode() for m in self.client.zrange(ledger_keys.queue(name), 0, -1)]
             assert queued == s.queue
 
     @invariant()

@@ -18,7 +18,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
-from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import REGISTRY
 from orchestrator.redisdb.raw_pipeline import exchange
 
 Arg = str | bytes | int | float
@@ -31,7 +31,7 @@ _ONE_KEY = re.compile(r"\b\d+ (\S+)")
 _FIRST_KEYS = re.compile(r"as in (lib/\w+)")
 #: The variable part of a key's pattern.
 _PART = re.compile(r"<(\w+)(?:-id)?>")
-_PATTERNS = {spec.name: spec.pattern.replace("{S}", "{%(S)s}") for spec in keys.REGISTRY}
+_PATTERNS = {spec.name: spec.pattern.replace("{S}", "{%(S)s}") for spec in REGISTRY}
 
 
 def _read(name: str) -> str:
@@ -51,7 +51,7 @@ def source(name: str) -> str:
 def keys_of(script: str, ids: Mapping[str, str]) -> list[str]:
     """The KEYS of a script, in the order in which its header names them, of the sessions, runs, … in ``ids``.
 
-    A header names a key as :mod:`orchestrator.redisdb.keys` does: ``items`` are those of the id ``session``, and
+    A header names a key as :mod:`~orchestrator.redisdb.keys` and :mod:`~orchestrator.redisdb.ledger_keys` do: ``items`` are those of the id ``session``, and
     ``items@parent`` those of the id ``parent``. ``run|session`` is the session where the id ``run`` is empty. What is
     the name of no key is a key itself in ``ids``. The first id names the shard.
     """

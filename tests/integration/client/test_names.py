@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli import main, names
 from orchestrator.client.client import Client
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import StackHarness
@@ -115,7 +115,7 @@ def test_what_is_no_beginning_is_refused_as_it_was_typed(orchestra: Orchestra, r
 def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
     stage: StackHarness, orchestra: Orchestra, root: str
 ) -> None:
-    assert stage.redis.keys(f"{keys.session(root)}:*")
+    assert stage.redis.keys(f"{ledger_keys.session(root)}:*")
     assert stage.ledger.beginning_with(root[:20]) == [root]
 
 

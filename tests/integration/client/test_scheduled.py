@@ -14,7 +14,7 @@ from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.moments import moment_ms, parse_duration, parse_moment
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router import build_router
 from orchestrator.worker.context.context import Context
 from tests.clock import ManualClock
@@ -78,14 +78,14 @@ def test_its_time_limit_begins_with_it_and_it_does_not_expire_before(
     late = NOW + DAY_MS + 120_000
     stage.ledger.set_time(late)
     assert fire(stage) == [("submit", session)]
-    assert stage.redis.zscore(keys.timers(0), f"limit|{session}") == late + 60_000
+    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{session}") == late + 60_000
     ((_, fields),) = stage.redis.xrange(STREAM)
     header = decode(fields[b"envelope"]).header
     assert header.expiration is not None
     lasts_ms = header.expiration.instant_ms - header.timestamp.instant_ms
     assert lasts_ms == DAY_MS + 30_000
     assert stage.play(session) == "finished"
-    assert stage.redis.zscore(keys.timers(0), f"limit|{session}") is None
+    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{session}") is None
 
 
 def test_the_same_key_is_the_same_scheduled_session(stage: StackHarness, client: Client) -> None:
@@ -94,13 +94,13 @@ def test_the_same_key_is_the_same_scheduled_session(stage: StackHarness, client:
     again = client.submit("solo", "later", key="once", at=at(NOW + 2 * DAY_MS))
     assert (again.id, again.new) == (session, False)
     assert client.session(session).due_ms == NOW + DAY_MS
-    assert stage.redis.zcard(keys.timers(0)) == 1
+    assert stage.redis.zcard(ledger_keys.timers(0)) == 1
 
 
 def test_a_router_takes_it_however_long_ago_it_was_signed(stage: StackHarness, client: Client) -> None:
     """Messages older than a day are refused; one that waited for its time is not, as its session is in the ledger."""
     session = scheduled(stage, client)
-    ((kind, body),) = stage.redis.hgetall(keys.bodies(session)).items() - {(b"prompt", b"later")}
+    ((kind, body),) = stage.redis.hgetall(ledger_keys.bodies(session)).items() - {(b"prompt", b"later")}
     assert kind == b"envelope"
     later = stage.ledger.server_ms() + 30 * DAY_MS
     stage.ledger.set_time(max(later, NOW + DAY_MS))
@@ -120,11 +120,11 @@ def test_a_router_takes_it_however_long_ago_it_was_signed(stage: StackHarness, c
 def test_a_stop_cancels_it(stage: StackHarness, client: Client, how: str) -> None:
     session = scheduled(stage, client)
     assert getattr(client, how)(session).outcome == "ended"
-    assert stage.redis.zcard(keys.timers(0)) == 0
+    assert stage.redis.zcard(ledger_keys.timers(0)) == 0
     stage.ledger.set_time(NOW + DAY_MS)
     assert stage.ledger.sweep.submit_due(session, sender="operator") == "gone"
     assert stage.redis.xlen(STREAM) == 0
-    assert not stage.redis.hexists(keys.bodies(session), "envelope")
+    assert not stage.redis.hexists(ledger_keys.bodies(session), "envelope")
 
 
 def test_a_prompt_that_comes_before_its_time_comes_after_its_task(
@@ -151,11 +151,11 @@ def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
     blocker = doctor.why(session)[1]
     assert blocker is not None
     assert (blocker.waits_for.startswith("its time"), blocker.by) == (True, "2027-01-16T08:00:00.000Z")
-    stage.redis.delete(keys.timers(0))
+    stage.redis.delete(ledger_keys.timers(0))
     (lost,) = [p for p in doctor.why(session)[2] if p.rule == "schedule-lost"]
     assert lost.session == session
     stage.ledger.sweep.reindex(session, recount=False)
-    assert stage.redis.zscore(keys.timers(0), f"submit|{session}") == NOW + DAY_MS
+    assert stage.redis.zscore(ledger_keys.timers(0), f"submit|{session}") == NOW + DAY_MS
 
 
 def test_the_reaper_begins_it_by_the_clock_of_redis(stage: StackHarness, client: Client) -> None:

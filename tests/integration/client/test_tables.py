@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 
 from orchestrator.client.client import Client
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import StackHarness
@@ -171,7 +171,7 @@ def test_logs_do_not_show_the_envelope_of_an_encrypted_task(
 ) -> None:
     stage.agent("solo")(echo)
     session = client.submit("solo", "an envelope").id
-    stage.redis.hset(keys.session(session), "sealed", "1")
+    stage.redis.hset(ledger_keys.session(session), "sealed", "1")
     said = orchestra("logs", session, "--text").stdout
     assert "    [encrypted for solo]" in said.splitlines()
     assert "    an envelope" not in said.splitlines()

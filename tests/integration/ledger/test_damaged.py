@@ -16,7 +16,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Claimed, ItemState, RunState, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play
 
@@ -41,7 +41,7 @@ class Two:
 
     @property
     def run(self) -> str:
-        return self.redis.lindex(keys.runs(self.ill), 0).decode()
+        return self.redis.lindex(ledger_keys.runs(self.ill), 0).decode()
 
     def orchestra(self, *words: str) -> Result:
         return CliRunner().invoke(main, [*words, *self.options])
@@ -59,37 +59,37 @@ def _retype(redis: redis_py.Redis, key: str) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
-    "waiting policy": (lambda t: t.redis.hset(keys.session(t.ill), "waiting", "{x"), "its field 'waiting'"),
+    "waiting policy": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "waiting", "{x"), "its field 'waiting'"),
     "policy of another form": (
-        lambda t: t.redis.hset(keys.session(t.ill), "waiting", '{"": 7}'),
+        lambda t: t.redis.hset(ledger_keys.session(t.ill), "waiting", '{"": 7}'),
         "its field 'waiting'",
     ),
-    "chain": (lambda t: t.redis.hset(keys.session(t.ill), "chain", "7"), "its field 'chain'"),
-    "state": (lambda t: t.redis.hset(keys.session(t.ill), "state", "asleep"), "its field 'state'"),
-    "counter": (lambda t: t.redis.hset(keys.session(t.ill), "owed", "many"), "its field 'owed' is not a number"),
-    "no id": (lambda t: t.redis.hdel(keys.session(t.ill), "id"), "its field 'id'"),
+    "chain": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "chain", "7"), "its field 'chain'"),
+    "state": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "state", "asleep"), "its field 'state'"),
+    "counter": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "owed", "many"), "its field 'owed' is not a number"),
+    "no id": (lambda t: t.redis.hdel(ledger_keys.session(t.ill), "id"), "its field 'id'"),
     "item": (
-        lambda t: t.redis.hset(keys.items(t.ill), callback_id(t.ill_child), "{x"),
+        lambda t: t.redis.hset(ledger_keys.items(t.ill), callback_id(t.ill_child), "{x"),
         "its record cannot be read: '{x'",
     ),
-    "item that is no object": (lambda t: t.redis.hset(keys.items(t.ill), callback_id(t.ill_child), "7"), "item cb_"),
+    "item that is no object": (lambda t: t.redis.hset(ledger_keys.items(t.ill), callback_id(t.ill_child), "7"), "item cb_"),
     "item in no state": (
         lambda t: t.redis.hset(
-            keys.items(t.ill),
+            ledger_keys.items(t.ill),
             callback_id(t.ill_child),
-            t.redis.hget(keys.items(t.ill), callback_id(t.ill_child)).replace(b'"owed"', b'"lent"'),
+            t.redis.hget(ledger_keys.items(t.ill), callback_id(t.ill_child)).replace(b'"owed"', b'"lent"'),
         ),
         "item cb_",
     ),
-    "run's items": (lambda t: t.redis.hset(keys.run(t.run), "items", "{x"), "its field 'items'"),
-    "run's state": (lambda t: t.redis.hset(keys.run(t.run), "state", "walking"), "its field 'state'"),
-    "run's number": (lambda t: t.redis.hdel(keys.run(t.run), "number"), "its field 'number' is missing"),
-    "session of another type": (lambda t: _retype(t.redis, keys.session(t.ill)), "WRONGTYPE"),
-    "items of another type": (lambda t: _retype(t.redis, keys.items(t.ill)), "what it is owed"),
-    "queue of another type": (lambda t: _retype(t.redis, keys.queue(t.ill)), "its queue"),
-    "texts of another type": (lambda t: _retype(t.redis, keys.bodies(t.ill)), "its texts"),
-    "runs of another type": (lambda t: _retype(t.redis, keys.runs(t.ill)), "its list of runs"),
-    "run of another type": (lambda t: _retype(t.redis, keys.run(t.run)), "run run_"),
+    "run's items": (lambda t: t.redis.hset(ledger_keys.run(t.run), "items", "{x"), "its field 'items'"),
+    "run's state": (lambda t: t.redis.hset(ledger_keys.run(t.run), "state", "walking"), "its field 'state'"),
+    "run's number": (lambda t: t.redis.hdel(ledger_keys.run(t.run), "number"), "its field 'number' is missing"),
+    "session of another type": (lambda t: _retype(t.redis, ledger_keys.session(t.ill)), "WRONGTYPE"),
+    "items of another type": (lambda t: _retype(t.redis, ledger_keys.items(t.ill)), "what it is owed"),
+    "queue of another type": (lambda t: _retype(t.redis, ledger_keys.queue(t.ill)), "its queue"),
+    "texts of another type": (lambda t: _retype(t.redis, ledger_keys.bodies(t.ill)), "its texts"),
+    "runs of another type": (lambda t: _retype(t.redis, ledger_keys.runs(t.ill)), "its list of runs"),
+    "run of another type": (lambda t: _retype(t.redis, ledger_keys.run(t.run)), "run run_"),
 }  # fmt: skip
 
 
@@ -123,16 +123,16 @@ def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: s
 
 
 def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
-    two.redis.hset(keys.session(two.ill), "waiting", "{x")
+    two.redis.hset(ledger_keys.session(two.ill), "waiting", "{x")
     for command in ("sessions", "tree"):
         done = two.orchestra(command, *([two.ill] if command == "tree" else []))
         assert done.exit_code == 0, done.output
         assert "DAMAGED: its field 'waiting' cannot be read" in done.stdout
 
 
-@pytest.mark.parametrize("index", [keys.roots(0), "tree"])
+@pytest.mark.parametrize("index", [ledger_keys.roots(0), "tree"])
 def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None:
-    _retype(two.redis, keys.tree(two.ill) if index == "tree" else index)
+    _retype(two.redis, ledger_keys.tree(two.ill) if index == "tree" else index)
     doctor = two.orchestra("doctor", "--quick")
     assert doctor.exit_code == 1, doctor.output
     assert "[damaged]" in doctor.stdout
@@ -147,13 +147,13 @@ def test_what_is_damaged_can_be_stopped(two: Two, damage: str) -> None:
         two.play.finish(child.id)
     if damage == "run's items":
         run = two.play.resume(two.ill).run.id
-        two.redis.hset(keys.run(run), "items", "{x")
+        two.redis.hset(ledger_keys.run(run), "items", "{x")
     else:
         DAMAGE[damage][0](two)
     assert two.parts.ledger.stop(two.ill, "enough", force=True).outcome == "ended"
     found = two.parts.ledger.session(two.ill)
     assert (found.state, found.run, found.reason) == (SessionState.STOPPED, "", "enough")
-    assert two.redis.zscore(keys.results(0), two.ill) is not None
+    assert two.redis.zscore(ledger_keys.results(0), two.ill) is not None
 
 
 @pytest.mark.parametrize("damage", ["waiting policy", "policy of another form"])
@@ -179,12 +179,12 @@ def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
     """Nothing is written before the parent's record is readable, and nothing is lost then."""
     ledger, name = two.parts.ledger, callback_id(two.ill_child)
     child = two.play.run(two.ill_child)
-    record = two.redis.hget(keys.items(two.ill), name)
-    two.redis.hset(keys.items(two.ill), name, "{x")
+    record = two.redis.hget(ledger_keys.items(two.ill), name)
+    two.redis.hset(ledger_keys.items(two.ill), name, "{x")
     with pytest.raises(redis_py.ResponseError, match=f"the record {name} of session {two.ill} is damaged"):
         end(two, child)
     assert ledger.session(two.ill_child).run == child.run.id
     assert ledger.run(child.run.id).state is RunState.RUNNING  # type: ignore[union-attr]
-    two.redis.hset(keys.items(two.ill), name, record)
+    two.redis.hset(ledger_keys.items(two.ill), name, record)
     two.play.commit(child.claim)
     assert [item.id for item in ledger.items(two.ill) if item.state is ItemState.QUEUED] == [name]

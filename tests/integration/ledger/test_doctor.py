@@ -22,7 +22,7 @@ from orchestrator.doctor import Diagnosis, Doctor, Severity
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
 from orchestrator.ledger import Claimed
 from orchestrator.messages.factory import Thread
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.streams import all_streams
 from tests.documents import hold_to_models
 
@@ -114,52 +114,60 @@ def test_a_kept_promise_is_found_kept_and_every_pending_callback_names_its_mover
 
 DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
     "a ledger entry is removed": (
-        lambda w: w.redis.hdel(keys.items(w.root), callback_id(w.children["owed"])),
+        lambda w: w.redis.hdel(ledger_keys.items(w.root), callback_id(w.children["owed"])),
         "lost-launch",
     ),
     "a queue item is removed": (
-        lambda w: w.redis.zrem(keys.queue(w.root), callback_id(w.children["queued"])),
+        lambda w: w.redis.zrem(ledger_keys.queue(w.root), callback_id(w.children["queued"])),
         "queue-lost",
     ),
     "a committed callback is removed": (
-        lambda w: w.redis.hset(keys.run(w.redis.lindex(keys.runs(w.root), 1).decode()), "items", "[]"),
+        lambda w: w.redis.hset(
+            ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 1).decode()), "items", "[]"
+        ),
         "delivered-by-none",
     ),
     "a committed run is removed": (
-        lambda w: w.redis.delete(keys.run(w.redis.lindex(keys.runs(w.root), 1).decode())),
+        lambda w: w.redis.delete(ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 1).decode())),
         "delivered-by-none",
     ),
     "a callback is delivered by two runs": (
         lambda w: w.redis.hset(
-            keys.run(w.redis.lindex(keys.runs(w.root), 0).decode()),
+            ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 0).decode()),
             "items",
             json.dumps([callback_id(w.children["delivered"])]),
         ),
         "delivered-twice",
     ),
-    "the run in hand is removed": (lambda w: w.redis.delete(keys.run(w.resumed.run.id)), "claimed-by-none"),
-    "a child is removed": (lambda w: w.redis.delete(keys.session(w.children["owed"])), "child-gone"),
+    "the run in hand is removed": (
+        lambda w: w.redis.delete(ledger_keys.run(w.resumed.run.id)),
+        "claimed-by-none",
+    ),
+    "a child is removed": (lambda w: w.redis.delete(ledger_keys.session(w.children["owed"])), "child-gone"),
     "a child that was delivered long ago is removed": (
-        lambda w: w.redis.delete(keys.session(w.children["delivered"])),
+        lambda w: w.redis.delete(ledger_keys.session(w.children["delivered"])),
         "session-gone",
     ),
-    "the root is removed": (lambda w: w.redis.delete(keys.session(w.root)), "session-gone"),
+    "the root is removed": (lambda w: w.redis.delete(ledger_keys.session(w.root)), "session-gone"),
     "a child's end did not reach its parent": (
         lambda w: w.redis.hset(
-            keys.session(w.children["owed"]), mapping={"state": "finished", "parent_notified": "1"}
+            ledger_keys.session(w.children["owed"]), mapping={"state": "finished", "parent_notified": "1"}
         ),
         "callback-lost",
     ),
-    "a counter is off by one": (lambda w: w.redis.hincrby(keys.session(w.root), "delivered", 1), "counters"),
+    "a counter is off by one": (
+        lambda w: w.redis.hincrby(ledger_keys.session(w.root), "delivered", 1),
+        "counters",
+    ),
     "a queued text is removed": (
-        lambda w: w.redis.hdel(keys.bodies(w.root), callback_id(w.children["queued"])),
+        lambda w: w.redis.hdel(ledger_keys.bodies(w.root), callback_id(w.children["queued"])),
         "text-lost",
     ),
     "a launch is forged into the books": (
         lambda w: w.redis.hset(
-            keys.items(w.root),
+            ledger_keys.items(w.root),
             callback_id(child_session_id(w.root, "forged")),
-            w.redis.hget(keys.items(w.root), callback_id(w.children["owed"])).replace(
+            w.redis.hget(ledger_keys.items(w.root), callback_id(w.children["owed"])).replace(
                 w.children["owed"].encode(), child_session_id(w.root, "forged").encode()
             ),
         ),
@@ -203,7 +211,7 @@ def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
     assert well.exit_code == 0, well.output
     hold_to_models(["doctor", "--json"], well.stdout)
     assert json.loads(well.stdout)["promise"] == "5 launched = 1 delivered + 3 pending + 1 dead"
-    ward.redis.zrem(keys.queue(ward.root), callback_id(ward.children["queued"]))
+    ward.redis.zrem(ledger_keys.queue(ward.root), callback_id(ward.children["queued"]))
     ill = CliRunner().invoke(main, ["doctor", "--quick", *options])
     assert ill.exit_code == 1
     assert "queue-lost" in ill.stdout
@@ -252,7 +260,7 @@ def test_a_session_that_is_to_be_ended_is_stuck_until_it_is_and_no_longer(ward: 
     assert stuck_later()
     assert ledger.stop(ward.root, "enough").outcome == "ended"
     assert not stuck_later()
-    ward.redis.hset(keys.session(ward.root), "stop_pending", "1")  # as an earlier version left it
+    ward.redis.hset(ledger_keys.session(ward.root), "stop_pending", "1")  # as an earlier version left it
     assert not stuck_later()
 
 
@@ -276,5 +284,5 @@ def test_a_trail_that_is_split_over_databases_accuses_nobody(ward: Ward, tmp_pat
     diagnosis = ward.examine()
     assert diagnosis.holds
     assert "audit-split" in {f.rule for f in diagnosis.findings}
-    ward.redis.hdel(keys.items(ward.root), callback_id(ward.children["queued"]))
+    ward.redis.hdel(ledger_keys.items(ward.root), callback_id(ward.children["queued"]))
     assert "lost-launch" in ward.broken_rules()

@@ -13,7 +13,7 @@ from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, SessionState, TreeLimits
 from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play
 from .test_services import Stack
@@ -28,7 +28,7 @@ def ledger(redis: redis_py.Redis) -> Ledger:
 
 
 def blobs(redis: redis_py.Redis, session: str) -> list[str]:
-    return [name.decode() for name in redis.keys(keys.large_text(session, "*"))]
+    return [name.decode() for name in redis.keys(ledger_keys.large_text(session, "*"))]
 
 
 def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
@@ -133,7 +133,7 @@ def test_large_texts_go_with_their_session(play: Play, ledger: Ledger, redis: re
     Delivery(ledger, lambda _: None).close(second)
     for child in (first, second):
         assert blobs(redis, child) == []
-        assert not redis.exists(keys.large_texts(child))
+        assert not redis.exists(ledger_keys.large_texts(child))
 
 
 def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
@@ -160,7 +160,7 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     ledger.stop(root, "enough", state="deleted")
     delivery.close(root)
     assert blobs(redis, child.session.id) == []
-    assert not redis.exists(keys.large_texts(child.session.id))
+    assert not redis.exists(ledger_keys.large_texts(child.session.id))
 
 
 def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:

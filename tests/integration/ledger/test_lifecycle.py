@@ -21,7 +21,7 @@ from orchestrator.ledger import (
     SessionState,
     TreeLimits,
 )
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play, envelope
 
@@ -573,12 +573,16 @@ def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redi
     assert play.balance(held.session.id) == (3, 0, 3, 0)
 
 
-@pytest.mark.parametrize("damaged", [keys.items, keys.effects, keys.totals, keys.tree, keys.bodies])
+@pytest.mark.parametrize(
+    "damaged", [ledger_keys.items, ledger_keys.effects, keys.totals, ledger_keys.tree, ledger_keys.bodies]
+)
 def test_launches_that_cannot_be_written_down_are_not_published(redis, play: Play, damaged: Any) -> None:
     held = play.run(play.submit())
     root, run = held.session.id, held.run.id
     launches = [play.launch(held, name) for name in "abc"]
-    of = {keys.effects: run, keys.totals: 0, keys.bodies: launches[2].child_id}.get(damaged, root)
+    of = {ledger_keys.effects: run, keys.totals: 0, ledger_keys.bodies: launches[2].child_id}.get(
+        damaged, root
+    )
     redis.delete(damaged(of))
     redis.set(damaged(of), "no hash")
     stream = keys.messages(0, "task-delegation", "high")
@@ -695,13 +699,13 @@ def test_a_claim_of_what_is_damaged_changes_nothing(
     dispatch = ledger.flush(root).dispatch
     assert dispatch is not None
     places = {
-        "items": (keys.items(root), None),
-        "bodies": (keys.bodies(root), None),
-        "running": (keys.running(0), None),
-        "dispatch": (keys.queued(0), None),
-        "record": (keys.items(root), callback_id(child)),
-        "policy": (keys.session(root), "waiting"),
-        "carried": (keys.run(dispatch.run), "items"),
+        "items": (ledger_keys.items(root), None),
+        "bodies": (ledger_keys.bodies(root), None),
+        "running": (ledger_keys.running(0), None),
+        "dispatch": (ledger_keys.queued(0), None),
+        "record": (ledger_keys.items(root), callback_id(child)),
+        "policy": (ledger_keys.session(root), "waiting"),
+        "carried": (ledger_keys.run(dispatch.run), "items"),
     }
     key, field = places[damaged]
     whole = redis.dump(key)
@@ -709,7 +713,7 @@ def test_a_claim_of_what_is_damaged_changes_nothing(
         redis.set(key, "of another type")
     else:
         redis.hset(key, field, '{"state": "cla')
-    untouched = [keys.run(dispatch.run), keys.session(root)]
+    untouched = [ledger_keys.run(dispatch.run), ledger_keys.session(root)]
     before = [redis.dump(key) for key in untouched]
     with pytest.raises(redis_py.ResponseError):
         ledger.claim(dispatch.run, "one", session_id=root, worker="w1")
@@ -795,7 +799,7 @@ def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
-    assert (redis.zcard(keys.running(0)), redis.zcard(keys.queued(0))) == (0, 0)
+    assert (redis.zcard(ledger_keys.running(0)), redis.zcard(ledger_keys.queued(0))) == (0, 0)
     queued, balance = _item(ledger, root, child), play.balance(root)
     assert not ledger.abandon(root, callback_id(child), "nobody waits")
     assert (_item(ledger, root, child), play.balance(root)) == (queued, balance)

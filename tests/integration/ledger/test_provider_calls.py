@@ -12,7 +12,7 @@ import redis as redis_py
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.provider_calls import Granted, Lane, ProviderCalls, Wait
 from orchestrator.policy.provider_limits import ProviderLimit, limit_of
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 LANE = Lane(provider="stub", model="m", key="k")
 
@@ -171,8 +171,8 @@ def test_no_key_of_it_stays_for_good(provider: Provider, redis: redis_py.Redis) 
     provider.ask(limit)
     provider.ask(limit, waiter="w")
     provider.calls.hold_back(LANE, for_ms=1000)
-    names = (keys.provider_counts, keys.provider_calls, keys.provider_waiting)
-    found = [name(LANE.account, LANE.model) for name in names] + [keys.provider_held(LANE.account)]
+    names = (ledger_keys.provider_counts, ledger_keys.provider_calls, ledger_keys.provider_waiting)
+    found = [name(LANE.account, LANE.model) for name in names] + [ledger_keys.provider_held(LANE.account)]
     assert all(0 < redis.pttl(name) <= 700_000 for name in found)
     assert not any(part == b"k" for name in redis.keys("*calls*") for part in name.split(b":"))
 

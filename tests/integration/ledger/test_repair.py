@@ -15,7 +15,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
 from orchestrator.ledger import Claimed, Lease, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play
 
@@ -75,21 +75,24 @@ def family(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: p
 
 
 def _off_by_one(field: str, by: int = 1) -> Callable[[Family], object]:
-    return lambda f: f.redis.hincrby(keys.session(f.root), field, by)
+    return lambda f: f.redis.hincrby(ledger_keys.session(f.root), field, by)
 
 
 def _ask_nobody(family: Family) -> None:
     """A question that the records of whoever was asked do not have."""
     question = question_id(family.queued, "q")
-    family.redis.hset(keys.session(family.queued), f"question:{question}", family.root)
-    family.redis.hincrby(keys.session(family.queued), "questions", 1)
+    family.redis.hset(ledger_keys.session(family.queued), f"question:{question}", family.root)
+    family.redis.hincrby(ledger_keys.session(family.queued), "questions", 1)
 
 
 #: What is done → what the doctor says of it.
 DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
-    "queued run in no index": (lambda f: f.redis.zrem(keys.queued(0), f.queued_run), "[run-unindexed]"),
+    "queued run in no index": (
+        lambda f: f.redis.zrem(ledger_keys.queued(0), f.queued_run),
+        "[run-unindexed]",
+    ),
     "running run in no index": (
-        lambda f: f.redis.zrem(keys.running(0), f.at_work.run.id),
+        lambda f: f.redis.zrem(ledger_keys.running(0), f.at_work.run.id),
         "[run-unindexed]",
     ),
     "group counter too high": (_off_by_one("group:g:owed"), "says 3 callbacks of group 'g' are owed"),
@@ -101,34 +104,34 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
     "owed": (_off_by_one("owed", -1), "says 1 callbacks are owed; its records hold 2"),
     "delivered": (_off_by_one("delivered"), "says 1 callbacks are delivered"),
     "dead": (_off_by_one("dead"), "says 1 callbacks are dead"),
-    "child in no tree": (lambda f: f.redis.zrem(keys.tree(f.root), f.queued), "[session-unindexed]"),
-    "root in no tree": (lambda f: f.redis.zrem(keys.tree(f.root), f.root), "[session-unindexed]"),
-    "tree without its index": (lambda f: f.redis.delete(keys.tree(f.root)), "[session-unindexed]"),
-    "root in no index": (lambda f: f.redis.zrem(keys.roots(0), f.root), "[session-unindexed]"),
-    "no index of roots": (lambda f: f.redis.delete(keys.roots(0)), "[session-unindexed]"),
+    "child in no tree": (lambda f: f.redis.zrem(ledger_keys.tree(f.root), f.queued), "[session-unindexed]"),
+    "root in no tree": (lambda f: f.redis.zrem(ledger_keys.tree(f.root), f.root), "[session-unindexed]"),
+    "tree without its index": (lambda f: f.redis.delete(ledger_keys.tree(f.root)), "[session-unindexed]"),
+    "root in no index": (lambda f: f.redis.zrem(ledger_keys.roots(0), f.root), "[session-unindexed]"),
+    "no index of roots": (lambda f: f.redis.delete(ledger_keys.roots(0)), "[session-unindexed]"),
     "session that waits in no index": (
-        lambda f: f.redis.zrem(keys.waiting(0), f.root),
+        lambda f: f.redis.zrem(ledger_keys.waiting(0), f.root),
         "[session-unindexed]",
     ),
     "callback in no queue": (
-        lambda f: f.redis.zrem(keys.queue(f.root), callback_id(f.done)),
+        lambda f: f.redis.zrem(ledger_keys.queue(f.root), callback_id(f.done)),
         "[queue-lost]",
     ),
     "stray in the queue": (
-        lambda f: f.redis.zadd(keys.queue(f.root), {callback_id(f.queued): 1}),
+        lambda f: f.redis.zadd(ledger_keys.queue(f.root), {callback_id(f.queued): 1}),
         "[queue-stray]",
     ),
     "question counted": (
-        lambda f: f.redis.hincrby(keys.session(f.queued), "questions", 1),
+        lambda f: f.redis.hincrby(ledger_keys.session(f.queued), "questions", 1),
         "says 1 questions are open; its record names 0",
     ),
     "question of nobody": (_ask_nobody, "[question-lost]"),
     "result text, of which its parent has a copy": (
-        lambda f: f.redis.hdel(keys.bodies(f.done), "result"),
+        lambda f: f.redis.hdel(ledger_keys.bodies(f.done), "result"),
         "[result-gone]",
     ),
     "callback text, of which its child has a copy": (
-        lambda f: f.redis.hdel(keys.bodies(f.root), callback_id(f.done)),
+        lambda f: f.redis.hdel(ledger_keys.bodies(f.root), callback_id(f.done)),
         "[text-lost]",
     ),
 }
@@ -163,8 +166,8 @@ def test_without_damage_nothing_is_changed(family: Family) -> None:
 
 
 OVER: dict[str, tuple[Callable[[Family], object], str]] = {
-    "expiry": (lambda f: f.redis.zrem(keys.timers(0), f"expire|{f.root}"), "[expiry-lost]"),
-    "root in no index": (lambda f: f.redis.zrem(keys.roots(0), f.root), "[session-unindexed]"),
+    "expiry": (lambda f: f.redis.zrem(ledger_keys.timers(0), f"expire|{f.root}"), "[expiry-lost]"),
+    "root in no index": (lambda f: f.redis.zrem(ledger_keys.roots(0), f.root), "[session-unindexed]"),
 }
 
 
@@ -177,7 +180,7 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
     assert found.exit_code == 1, found.output
     assert said in found.stdout
     assert family.orchestra("doctor", "--fix", "--quick").exit_code == 0
-    due = family.redis.zscore(keys.timers(0), f"expire|{family.root}")
+    due = family.redis.zscore(ledger_keys.timers(0), f"expire|{family.root}")
     ended = family.ledger.session(family.root).ended_ms
     assert due is not None
     assert due >= ended + family.ledger.limits.tree_ttl_ms
@@ -185,30 +188,30 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
 
 def test_a_result_that_left_the_index_is_stored_for_its_caller(family: Family) -> None:
     family.finish()
-    family.redis.hdel(keys.session(family.root), "settled_ms")
+    family.redis.hdel(ledger_keys.session(family.root), "settled_ms")
     assert "[result-unindexed]" in family.orchestra("doctor", "--quick").stdout
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 0, fixed.output
     assert "1 settled" in fixed.stderr
-    assert family.redis.hget(keys.session(family.root), "settled_ms")
+    assert family.redis.hget(ledger_keys.session(family.root), "settled_ms")
 
 
 @pytest.mark.parametrize("who", ["nobody", "child"])
 def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, who: str) -> None:
     """Nor does a child that stood there get a lifetime of its own, after which it would be removed alone."""
     stray = family.done if who == "child" else root_session_id("nobody")
-    family.redis.zadd(keys.results(0), {stray: 1})
+    family.redis.zadd(ledger_keys.results(0), {stray: 1})
     assert "[result-owed-to-nobody]" in family.orchestra("doctor", "--quick").stdout
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 0, fixed.output
     assert "[result-owed-to-nobody]" not in fixed.stdout
     assert family.ledger.sweep.unpublished_results(0) == []
-    assert family.redis.zscore(keys.timers(0), f"expire|{stray}") is None
+    assert family.redis.zscore(ledger_keys.timers(0), f"expire|{stray}") is None
 
 
 def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(family: Family) -> None:
     family.finish()
-    family.redis.hdel(keys.bodies(family.root), "result")
+    family.redis.hdel(ledger_keys.bodies(family.root), "result")
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.root}: has finished, and the text of its answer is gone" in fixed.stderr
@@ -219,7 +222,7 @@ def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(famil
 
 
 def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
-    family.redis.hdel(keys.bodies(family.queued), "prompt")
+    family.redis.hdel(ledger_keys.bodies(family.queued), "prompt")
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.queued}: the text of its task is gone" in fixed.stderr
@@ -227,7 +230,7 @@ def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
 
 def test_counters_are_not_taken_from_records_that_lack_a_launch(family: Family) -> None:
     """The records would be made to agree with each other, and the loss would not show any more."""
-    family.redis.hdel(keys.items(family.root), callback_id(family.queued))
+    family.redis.hdel(ledger_keys.items(family.root), callback_id(family.queued))
     fixed = family.orchestra("doctor", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert "[unbooked-child]" in fixed.stdout
@@ -235,8 +238,8 @@ def test_counters_are_not_taken_from_records_that_lack_a_launch(family: Family) 
 
 
 def test_what_is_repaired_twice_is_repaired_once(family: Family) -> None:
-    family.redis.zrem(keys.queued(0), family.queued_run)
-    family.redis.hincrby(keys.session(family.root), "group:g:owed", 1)
+    family.redis.zrem(ledger_keys.queued(0), family.queued_run)
+    family.redis.hincrby(ledger_keys.session(family.root), "group:g:owed", 1)
     assert family.ledger.sweep.reindex(family.queued, recount=True) == ["dispatch"]
     assert family.ledger.sweep.reindex(family.queued, recount=True) == []
     assert family.ledger.sweep.reindex(family.root, recount=False) == []

@@ -15,7 +15,7 @@ from orchestrator.ledger import ItemState, Ledger, RunRef, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect, is_outage
 from tests.clock import ManualClock
 from tests.refusing import REFUSALS, Refusing
@@ -373,9 +373,10 @@ def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: 
     assert play.balance(root) == (3, 1, 0, 2)
     assert play.balance(running) == (1, 0, 0, 1)
     left = {k.decode() for s in sessions for k in stack.redis.scan_iter(f"*{s[4:]}*")}
-    assert left == {keys.session(s) for s in sessions} | {keys.items(root), keys.items(running)} | {
-        keys.tree(root)
-    }
+    assert left == {ledger_keys.session(s) for s in sessions} | {
+        ledger_keys.items(root),
+        ledger_keys.items(running),
+    } | {ledger_keys.tree(root)}
     assert not list(stack.redis.scan_iter("*:run:*"))
     assert all(i.reason for s in (root, running) for i in ledger.items(s))
 

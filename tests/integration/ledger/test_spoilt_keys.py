@@ -10,7 +10,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.ledger import Ledger
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from tests.waiting import wait_until
 
 from .conftest import Play
@@ -34,7 +34,7 @@ def waiting_parent(play: Play, seed: str) -> str:
     return root
 
 
-@pytest.mark.parametrize("key", [keys.session, keys.items, keys.queue, keys.runs])
+@pytest.mark.parametrize("key", [ledger_keys.session, ledger_keys.items, ledger_keys.queue, ledger_keys.runs])
 def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
     stack: Stack,
     play: Play,
@@ -69,10 +69,10 @@ def test_a_service_outlives_indexes_of_another_type(
     service.start()
     try:
         for spoilt in (
-            keys.timers(0),
-            keys.waiting(0),
-            keys.closing(0),
-            keys.results(0),
+            ledger_keys.timers(0),
+            ledger_keys.waiting(0),
+            ledger_keys.closing(0),
+            ledger_keys.results(0),
             keys.session_events(0),
         ):
             whole = redis.dump(spoilt)
@@ -98,12 +98,12 @@ def test_a_run_that_cannot_be_counted_is_not_taken(play: Play, redis: redis_py.R
     """The sweep comes to it again, once the key is what it was."""
     dispatch = play.start(play.submit())
     assert dispatch is not None
-    spoil(redis, keys.at_work(0))
+    spoil(redis, ledger_keys.at_work(0))
     with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         play.claim(dispatch)
-    assert redis.zscore(keys.queued(0), dispatch.run) is not None
-    assert redis.zscore(keys.running(0), dispatch.run) is None
-    redis.delete(keys.at_work(0))
+    assert redis.zscore(ledger_keys.queued(0), dispatch.run) is not None
+    assert redis.zscore(ledger_keys.running(0), dispatch.run) is None
+    redis.delete(ledger_keys.at_work(0))
     assert play.claim(dispatch).run.attempt == 1
 
 

@@ -14,7 +14,7 @@ from orchestrator.ledger import Lease, Ledger, RetryLater, Session
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.reconciler.reaper.leases import LeaseWatch
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders, own_mark
 from tests.clock import ManualClock
@@ -128,9 +128,9 @@ def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Pla
 
 def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.Redis) -> None:
     """Left there, it would be due for ever, before all others."""
-    redis.zadd(keys.queued(0), {"run_00ffffffffffffffffffffffff": 1})
+    redis.zadd(ledger_keys.queued(0), {"run_00ffffffffffffffffffffffff": 1})
     stack.reaper.run_once()
-    assert redis.zcard(keys.queued(0)) == 0
+    assert redis.zcard(ledger_keys.queued(0)) == 0
 
 
 def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
@@ -147,7 +147,7 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 3
-    assert redis.zcard(keys.running(0)) == redis.zcard(keys.queued(0)) == 0
+    assert redis.zcard(ledger_keys.running(0)) == redis.zcard(ledger_keys.queued(0)) == 0
     assert stack.reaper.run_once().pruned == 0
 
 
@@ -417,12 +417,12 @@ def test_a_session_that_cannot_be_flushed_holds_up_no_other(
         child = play.delegate(held, "a")
         play.commit(held.claim)
         play.finish(child)
-    redis.hset(keys.session(parents[1]), "waiting", "{no json")
+    redis.hset(ledger_keys.session(parents[1]), "waiting", "{no json")
     stack.drain()
     assert {d.session for d in stack.sent} == {parents[0], parents[2]}
     stack.sent.clear()
     stack.reaper.run_once()
-    redis.hset(keys.session(parents[1]), "waiting", "")
+    redis.hset(ledger_keys.session(parents[1]), "waiting", "")
     stack.reaper.run_once()
     assert [d.session for d in stack.sent] == [parents[1]]
 
@@ -455,7 +455,7 @@ def test_a_closed_session_with_damaged_books_ends_no_service(
         held = play.run(parent)
         children.append(play.delegate(held, "a"))
         play.commit(held.claim)
-    key = keys.items(parents[0]) if book == "items" else keys.session(parents[0])
+    key = ledger_keys.items(parents[0]) if book == "items" else ledger_keys.session(parents[0])
     whole = redis.hget(key, field)
     ledger.stop(parents[0], "enough", state=end)
     redis.hset(key, field, value)
@@ -477,10 +477,10 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
     held = play.run(root)
     play.finish(play.delegate(held, "a"))
     play.commit(held.claim)
-    redis.hset(keys.session(root), "runs", "many")
+    redis.hset(ledger_keys.session(root), "runs", "many")
     stack.drain()
     assert stack.sent == []
-    redis.hset(keys.session(root), "runs", 1)
+    redis.hset(ledger_keys.session(root), "runs", 1)
     stack.reaper.run_once()
     assert [d.session for d in stack.sent] == [root]
     assert ledger.session(root).runs == 2

@@ -12,7 +12,7 @@ from orchestrator import Approval, Client
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Say, Script
 from orchestrator.worker.context.context import Context
 from tests.waiting import wait_until
@@ -301,7 +301,7 @@ def test_what_was_changed_in_the_memory_is_not_approved(
             changed = json.dumps({**memory, "decided": list(memory["pending"])})
         assert json.loads(changed) != memory
         kept = stage.ledger.large_texts.shorten(session, changed, above_bytes=0)
-        stage.redis.hset(keys.bodies(session), "memory", kept.json)
+        stage.redis.hset(ledger_keys.bodies(session), "memory", kept.json)
         if forged == "arguments":
             client.approve(asked.id)
         else:

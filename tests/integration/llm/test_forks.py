@@ -7,7 +7,7 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.errors import InputError
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script
 
 from ..workers.conftest import StackHarness
@@ -59,7 +59,7 @@ def test_memories_of_the_last_runs_are_kept_and_no_others(
             item = client.resume(session, word)
             client.wait(session, timeout_s=60, item=item)
         assert (
-            stage.redis.scard(keys.large_texts(session)) == 3
+            stage.redis.scard(ledger_keys.large_texts(session)) == 3
         )  # what the last two runs found, and what is there now
         assert len(list(stage.redis.scan_iter(f"ao:*:session:{session}:whole:*"))) == 3
         with pytest.raises(InputError, match="is not kept any more"):

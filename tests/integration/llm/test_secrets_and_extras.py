@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import Fail, Say, Script
 
 from ..workers.conftest import StackHarness
@@ -84,7 +84,7 @@ def test_without_runs_to_fork_only_the_last_memory_is_kept(
         while stage.ledger.result(session)[1] != f"answer {number}":
             assert time.monotonic() < deadline
             time.sleep(0.02)
-    assert redis.scard(keys.large_texts(session)) == 1
+    assert redis.scard(ledger_keys.large_texts(session)) == 1
     assert "answer 0" in stage.ledger.memory(session)
 
 

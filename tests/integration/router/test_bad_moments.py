@@ -22,7 +22,7 @@ from orchestrator.envelope.model import (
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, run_id
 from orchestrator.ledger import Claimed, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router
 from orchestrator.router.delayed.parked import DelayedMessages
@@ -77,7 +77,7 @@ def test_a_message_that_the_server_refuses_each_router_is_poison(stack: Stack) -
 def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
     """They are launched in one step, and are one task each all the same."""
     damaged, fine = stack.submit("damaged"), stack.submit("fine")
-    stack.redis.set(keys.runs(damaged), "no list")
+    stack.redis.set(ledger_keys.runs(damaged), "no list")
     handled = stack.router().run_once()
     assert handled.dispatched == [run_id(fine, 1)]
     assert (stack.pending(), waiting(stack), stack.dead()) == (0, 1, [])  # its further attempts are to come
@@ -141,7 +141,7 @@ def test_a_copy_of_a_launch_in_another_shards_stream_begins_nothing(redis: Any, 
     stack.streams.publish(stream._replace(shard=1), fields[b"envelope"])
     handled = stack.router().run_once()
     assert handled.dispatched == [run_id(session, 1)]
-    assert (handled.done, redis.exists(keys.queued(1)), stack.dead()) == (1, 0, [])
+    assert (handled.done, redis.exists(ledger_keys.queued(1)), stack.dead()) == (1, 0, [])
 
 
 def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(stack: Stack) -> None:

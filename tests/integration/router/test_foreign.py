@@ -51,7 +51,7 @@ from orchestrator.policy.approval import ApprovalRequest, Decision, canonical, d
 from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import At, Stack
@@ -317,7 +317,7 @@ def test_people_are_told_of_the_end_of_a_root_of_a_program(stack: Stack) -> None
     assert stack.parts.ledger.result(session.id) == (SessionState.FINISHED, "it is 42")
     told = [(facts[b"event"], facts[b"session"]) for _, facts in stack.redis.xrange(keys.notices(0))]
     assert told == [(b"finished", session.id.encode())]
-    assert stack.redis.zscore(keys.results(0), session.id) is not None
+    assert stack.redis.zscore(ledger_keys.results(0), session.id) is not None
 
 
 def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
@@ -656,7 +656,7 @@ def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_
     AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
     doctor = Doctor(stack.parts, audit=AuditReader(store), sleep=lambda _: None)
     assert doctor.examine(watch_leases=False).holds
-    stack.redis.delete(keys.session(grandchild.id))
+    stack.redis.delete(ledger_keys.session(grandchild.id))
     assert not doctor.examine(watch_leases=False).holds
     store.close()
 

@@ -8,7 +8,7 @@ from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import Message, Review, ReviewRequest, StatusUpdate, Task, TaskDelegation
 from orchestrator.envelope.signature import sign
 from orchestrator.ids import new_message_id
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from tests.integration.router.conftest import AGENTS, Stack
 
 HELLO = Message(content="hello")
@@ -152,6 +152,8 @@ def test_a_refused_review_sets_no_time_limit_for_the_session_that_it_names(stack
     data = stack.envelope(review, sender="reviewer", recipient="code-reviewer")
     stack.publish(data, "review-request")
     assert stack.router("two").run_once().dead == 1
-    assert not [timer for timer in stack.redis.zrange(keys.timers(0), 0, -1) if timer.startswith(b"review|")]
+    assert not [
+        timer for timer in stack.redis.zrange(ledger_keys.timers(0), 0, -1) if timer.startswith(b"review|")
+    ]
     conversation = decode(data).conversation_id
     assert not stack.redis.exists(keys.conversation(0, conversation))

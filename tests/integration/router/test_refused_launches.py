@@ -12,7 +12,7 @@ from orchestrator.envelope.model import Message, TaskCompletion
 from orchestrator.ledger import Claimed, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.router import Router
 from tests.integration.router.conftest import Stack
 
@@ -152,5 +152,5 @@ def test_a_review_has_a_day_by_default(stack: Stack) -> None:
     write = stack.parts.message_factory.review_request
     child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
     stack.router("later").run_once()
-    due_ms = stack.redis.zscore(keys.timers(0), f"review|{child}")
+    due_ms = stack.redis.zscore(ledger_keys.timers(0), f"review|{child}")
     assert 0 <= stack.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

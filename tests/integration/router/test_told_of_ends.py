@@ -23,7 +23,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from tests.integration.router.conftest import Stack, until
 
 
@@ -191,6 +191,6 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
 
 def test_a_session_with_damaged_books_ends_all_the_same(stack: Stack) -> None:
     session = given(stack)
-    stack.redis.hset(keys.session(session.id), "correlation", "damaged")
+    stack.redis.hset(ledger_keys.session(session.id), "correlation", "damaged")
     assert stack.parts.ledger.stop(session.id, "enough").outcome == "ended"
     assert heard(stack) == []

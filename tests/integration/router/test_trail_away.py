@@ -9,7 +9,7 @@ from orchestrator.audit.store import IS_DEAD
 from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.submission import Submission
 from orchestrator.envelope.model import Message
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
@@ -59,7 +59,7 @@ def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Sta
 
     def swept() -> bool:
         reaper.run_once()
-        return not any(stack.redis.exists(keys.session(session)) for session in sessions)
+        return not any(stack.redis.exists(ledger_keys.session(session)) for session in sessions)
 
     wait_until(swept)
     reaper.run_once()

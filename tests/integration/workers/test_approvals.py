@@ -21,7 +21,7 @@ from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
@@ -114,7 +114,7 @@ def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
     run = place.stage.ledger.runs(place.session)[0]
     assert (run.failures, run.lost) == (0, 0)
     assert place.client.approvals() == []
-    assert not place.stage.redis.exists(keys.approvals(0))
+    assert not place.stage.redis.exists(ledger_keys.approvals(0))
     assert place.findings() == set()
 
 
@@ -167,7 +167,7 @@ def test_an_answer_for_another_call_is_no_consent(place: Place) -> None:
     """Whoever can write to Redis changes what is asked: the operator is told, and the worker compares digests."""
     place.ask()
     asked = place.open
-    items = keys.items(place.session)
+    items = ledger_keys.items(place.session)
     record = json.loads(place.stage.redis.hget(items, asked.id))
     context = json.loads(record["context"])
     forged = {**record, "context": json.dumps({**context, "arguments": '{"version":"evil"}'})}
@@ -262,9 +262,11 @@ def test_a_stopped_session_is_answered_no_more(place: Place) -> None:
     assert place.client.stop(place.session).outcome == "ended"
     assert place.client.approvals() == []
     assert not place.stage.redis.exists(
-        keys.approvals(0),
+        ledger_keys.approvals(0),
     )
-    assert not [t for t in place.stage.redis.zrange(keys.timers(0), 0, -1) if t.startswith(b"approval|")]
+    assert not [
+        t for t in place.stage.redis.zrange(ledger_keys.timers(0), 0, -1) if t.startswith(b"approval|")
+    ]
     with pytest.raises(WrongState):
         place.client.approve(asked.id)
     item = place.stage.ledger.item(place.session, asked.id)
@@ -330,22 +332,22 @@ def test_why_doctor_and_fix(place: Place) -> None:
     assert wait.mover == f"you: orchestra approve {asked.id}, or orchestra deny {asked.id}"
     assert wait.by.endswith("then its default counts, deny")
     assert "approval-unserved" in place.findings()  # no worker serves it
-    redis.delete(keys.approvals(0))
-    redis.zrem(keys.timers(0), f"approval|{asked.id}")
+    redis.delete(ledger_keys.approvals(0))
+    redis.zrem(ledger_keys.timers(0), f"approval|{asked.id}")
     assert "approval-unindexed" in place.findings()
     doctor.repair(doctor.examine(watch_leases=False))
     assert place.findings() == {"approval-unserved", "agent-unserved"}
     assert place.open == asked
-    assert redis.zscore(keys.timers(0), f"approval|{asked.id}") == asked.expires_ms
-    redis.zadd(keys.approvals(0), {"apr_00nobody": 1})
+    assert redis.zscore(ledger_keys.timers(0), f"approval|{asked.id}") == asked.expires_ms
+    redis.zadd(ledger_keys.approvals(0), {"apr_00nobody": 1})
     assert "approval-stray" in place.findings()
     place.sweep()
     assert place.findings() == {"approval-unserved", "agent-unserved"}
-    redis.zrem(keys.timers(0), f"approval|{asked.id}")
+    redis.zrem(ledger_keys.timers(0), f"approval|{asked.id}")
     place.later(2 * DAY_MS)
     assert {"approval-late", "approval-unindexed"} <= place.findings()
-    record = json.loads(redis.hget(keys.items(place.session), asked.id))
-    redis.hset(keys.items(place.session), asked.id, json.dumps({**record, "context": "{"}))
+    record = json.loads(redis.hget(ledger_keys.items(place.session), asked.id))
+    redis.hset(ledger_keys.items(place.session), asked.id, json.dumps({**record, "context": "{"}))
     assert "approval-unanswerable" in place.findings()
     assert place.open.fault
     with pytest.raises(ApprovalRefused):
@@ -357,13 +359,13 @@ def test_why_doctor_and_fix(place: Place) -> None:
 def test_an_approval_whose_record_is_lost_is_given_up_by_the_doctor(place: Place) -> None:
     place.ask()
     asked = place.open
-    place.stage.redis.hdel(keys.items(place.session), asked.id)
+    place.stage.redis.hdel(ledger_keys.items(place.session), asked.id)
     doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
     found = doctor.examine(watch_leases=False)
     assert "question-lost" in {finding.rule for finding in found.findings}
     doctor.repair(found)
     assert place.client.session(place.session).approvals == ()
-    assert not place.stage.redis.exists(keys.approvals(0))
+    assert not place.stage.redis.exists(ledger_keys.approvals(0))
 
 
 def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

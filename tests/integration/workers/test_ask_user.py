@@ -16,7 +16,7 @@ from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router import build_router
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
@@ -36,9 +36,9 @@ def client(stage: StackHarness) -> Client:
 
 def woken(stage: StackHarness, dispatch: RunRef) -> bool:
     """Whether a sweep makes the run ready."""
-    stage.redis.delete(keys.ready(0, dispatch.agent))
+    stage.redis.delete(ledger_keys.ready(0, dispatch.agent))
     make_reaper(stage.redis, stage.settings).run_once()
-    return stage.redis.zscore(keys.ready(0, dispatch.agent), dispatch.run) is not None
+    return stage.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
 
 
 def asks(stage: StackHarness, calls: Calls, **options: float) -> tuple[str, RunRef]:

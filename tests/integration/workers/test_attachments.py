@@ -17,7 +17,7 @@ from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState
 from orchestrator.policy.callback import Callback
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 
@@ -138,7 +138,10 @@ def test_another_text_in_its_place_is_noticed(
     root, child, seen = tree
     ref = stage.ledger.answer_as_kept(child)[3]["diff"]
     other = stage.ledger.large_texts.put(child, "+send money\n")
-    blob, forged = keys.large_text(child, ref["sha256"]), keys.large_text(child, other["sha256"])
+    blob, forged = (
+        ledger_keys.large_text(child, ref["sha256"]),
+        ledger_keys.large_text(child, other["sha256"]),
+    )
     stage.redis.restore(blob, 0, stage.redis.dump(forged), replace=True)
     assert stage.resume(root) == "finished"
     for read in (
@@ -155,9 +158,9 @@ def test_another_reference_in_its_place_is_noticed(
     """The parent does not get such a callback, a client no such attachment, and the doctor names both."""
     root, child, seen = tree
     other = {"diff": stage.ledger.large_texts.put(child, "+send money\n")}
-    item = json.loads(stage.redis.hget(keys.items(root), callback_id(child)) or "")
-    stage.redis.hset(keys.items(root), callback_id(child), json.dumps({**item, "attachments": other}))
-    stage.redis.hset(keys.session(child), "attachments", json.dumps(other))
+    item = json.loads(stage.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
+    stage.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps({**item, "attachments": other}))
+    stage.redis.hset(ledger_keys.session(child), "attachments", json.dumps(other))
     assert stage.resume(root) == "finished"
     (callback,) = seen
     assert (callback.status, callback.attachments, callback.attachment("diff")) == ("failed", (), None)
@@ -172,9 +175,9 @@ def test_an_attachment_that_was_taken_away_or_added_is_noticed(
     stage: StackHarness, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
-    item = json.loads(stage.redis.hget(keys.items(root), callback_id(child)) or "")
+    item = json.loads(stage.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
     del item["attachments"]["notes/1.md"]
-    stage.redis.hset(keys.items(root), callback_id(child), json.dumps(item))
+    stage.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps(item))
     assert stage.resume(root) == "finished"
     assert "was not delivered" in seen[0].text
 
@@ -211,11 +214,13 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(sta
         assert kept is not None
         assert kept.endswith("x\n[cut]")
         # Nothing else was stored, and this lives as long as its session.
-        assert {s.decode() for s in stage.redis.smembers(keys.large_texts(root))} == {
+        assert {s.decode() for s in stage.redis.smembers(ledger_keys.large_texts(root))} == {
             stage.ledger.answer_as_kept(root)[3]["late"]["sha256"]
         }
         assert (
-            stage.redis.ttl(keys.large_text(root, stage.ledger.answer_as_kept(root)[3]["late"]["sha256"]))
+            stage.redis.ttl(
+                ledger_keys.large_text(root, stage.ledger.answer_as_kept(root)[3]["late"]["sha256"])
+            )
             == -1
         )
         # Another answer has attachments of its own.

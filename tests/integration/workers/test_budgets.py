@@ -10,7 +10,7 @@ import redis as redis_py
 from orchestrator.client.submission import Submission
 from orchestrator.errors import BudgetExceeded, ClaimLost
 from orchestrator.policy.budget import Budget, BudgetState, Cost
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -160,7 +160,7 @@ def test_nothing_stays_reserved_when_a_run_ends(stage: StackHarness, redis: redi
     dispatch = stage.start(session)
     stage.execute(dispatch)
     assert state_of(stage, session).reserved["tokens"] == 0
-    assert not redis.exists(keys.reserved(dispatch.run))
+    assert not redis.exists(ledger_keys.reserved(dispatch.run))
 
 
 def test_a_reservation_that_arrives_twice_counts_once(stage: StackHarness) -> None:
@@ -231,8 +231,8 @@ def test_a_spoilt_budget_lets_the_run_end(stage: StackHarness, redis: redis_py.R
     @stage.agent("lead")
     def lead(ctx: Context) -> str:
         ctx.spending.reserve(input_tokens=10)
-        redis.delete(keys.budget(ctx.session))
-        redis.set(keys.budget(ctx.session), "of another type")
+        redis.delete(ledger_keys.budget(ctx.session))
+        redis.set(ledger_keys.budget(ctx.session), "of another type")
         return "done"
 
     assert stage.play(submit(stage, "lead", Budget(tokens=100))) == "finished"

@@ -16,7 +16,7 @@ from orchestrator.doctor.findings import Severity
 from orchestrator.errors import KeyInUse, PromptKeyInUse, SessionFailed
 from orchestrator.keyring.store import KeyStore
 from orchestrator.policy.sealed_text import ENCRYPTED, is_sealed
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests import everything_in_redis
 
@@ -263,9 +263,9 @@ def test_state_of_another_tree_is_not_opened(cast: StackHarness) -> None:
     theirs, mine = cast.submit("keeper", SECRET), cast.submit("keeper", "nothing")
     cast.play(theirs)
     cast.play(mine)
-    kept = cast.redis.hget(keys.bodies(theirs), "state")
+    kept = cast.redis.hget(ledger_keys.bodies(theirs), "state")
     assert kept is not None
-    cast.redis.hset(keys.bodies(mine), "state", kept)
+    cast.redis.hset(ledger_keys.bodies(mine), "state", kept)
     with Client(cast.settings) as client:
         client.resume(mine, "tell me")
     assert cast.resume(mine) == "failed"
@@ -277,7 +277,7 @@ def test_a_mark_that_was_taken_off_changes_nothing(cast: StackHarness) -> None:
     """Somebody who can write to Redis would have the agent speak in clear."""
     cast.agent("keeper", encrypt=True)(child)
     root = cast.submit("keeper", SECRET)
-    cast.redis.hdel(keys.session(root), "encrypted")
+    cast.redis.hdel(ledger_keys.session(root), "encrypted")
     assert cast.play(root) == "finished"
     assert SECRET in str(cast.ledger.result(root)[1])
     assert leaks(cast.redis) == []
@@ -288,7 +288,7 @@ def test_a_copied_sealed_text_is_not_opened(cast: StackHarness) -> None:
     cast.agent("keeper", encrypt=True)(child)
     cast.agent("open")(child)
     theirs = cast.submit("keeper", SECRET)
-    stolen = (cast.redis.hget(keys.bodies(theirs), "prompt") or b"").decode()
+    stolen = (cast.redis.hget(ledger_keys.bodies(theirs), "prompt") or b"").decode()
     assert is_sealed(stolen)
     for agent in ("keeper", "open"):
         mine = cast.submit(agent, stolen)

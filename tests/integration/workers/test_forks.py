@@ -12,7 +12,7 @@ from orchestrator.doctor import Doctor, examination
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownSession
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import RunRef, RunState, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests.waiting import wait_until
 
@@ -77,7 +77,7 @@ def everything(stage: StackHarness, session: str) -> dict[bytes, Any]:
         name: stage.redis.hgetall(name) if stage.redis.type(name) == b"hash" else stage.redis.dump(name)
         for name in stage.redis.scan_iter(f"ao:*:session:{session}*")
     }
-    found[keys.session(session).encode()].pop(b"settled_ms", None)
+    found[ledger_keys.session(session).encode()].pop(b"settled_ms", None)
     return found
 
 
@@ -258,14 +258,14 @@ def test_only_the_last_runs_can_be_forked(stage: StackHarness, theatre: Harness,
     session = stage.submit("counter", "1")
     theatre.answer(session)
     told(theatre, client, session, "2", "3", "4", "5")
-    kept = {name.decode() for name in stage.redis.hkeys(keys.past(session))}
+    kept = {name.decode() for name in stage.redis.hkeys(ledger_keys.past(session))}
     assert kept == {"from", "state:3", "state:4", "state:5"}
     with pytest.raises(InputError, match=r"is not kept any more: .* has had 5 runs.*setting fork_runs"):
         client.fork(session, "2")
     assert client.fork(session, "3", prompt="x").result(timeout_s=60) == "1 2 x"
     for member in reversed(stage.ledger.tree(session)):
         stage.ledger.sweep.delete_session(member.id, session)
-    assert not stage.redis.exists(keys.past(session))
+    assert not stage.redis.exists(ledger_keys.past(session))
 
 
 def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness, client: Client) -> None:

@@ -11,7 +11,7 @@ import redis as redis_py
 from orchestrator.config.settings import load_settings
 from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import MAX_PROMPT_BYTES_PER_CALLBACK
 
@@ -62,7 +62,7 @@ def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None
     assert text.startswith(parsed.text)
     assert len(prompts[0].encode()) < 2 * MAX_PROMPT_BYTES_PER_CALLBACK
     assert f"`orchestra result {child.id}` prints the whole" in prompts[0]
-    bodies = [stage.redis.memory_usage(keys.bodies(session)) or 0 for session in (root, child.id)]
+    bodies = [stage.redis.memory_usage(ledger_keys.bodies(session)) or 0 for session in (root, child.id)]
     assert max(bodies) < MIB
 
 

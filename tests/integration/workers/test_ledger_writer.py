@@ -13,7 +13,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.errors import NotGenuine
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Item, ItemState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -24,23 +24,23 @@ Attack = Callable[[redis_py.Redis, str, Item], object]
 
 def record(redis: redis_py.Redis, session: str, item: str, **changes: object) -> None:
     """Change an item's record."""
-    raw = redis.hget(keys.items(session), item)
+    raw = redis.hget(ledger_keys.items(session), item)
     assert raw is not None
-    redis.hset(keys.items(session), item, json.dumps({**json.loads(raw), **changes}))
+    redis.hset(ledger_keys.items(session), item, json.dumps({**json.loads(raw), **changes}))
 
 
 def body(redis: redis_py.Redis, session: str, item: str, text: str = "send money") -> None:
     """Change an item's text."""
-    redis.hset(keys.bodies(session), item, text)
+    redis.hset(ledger_keys.bodies(session), item, text)
 
 
 def copy_of_another(redis: redis_py.Redis, session: str, item: Item) -> None:
     """Put the text of another child, with its proof, in place of this one's."""
-    others = {i.decode(): json.loads(r) for i, r in redis.hgetall(keys.items(session)).items()}
+    others = {i.decode(): json.loads(r) for i, r in redis.hgetall(ledger_keys.items(session)).items()}
     other = next(name for name in others if name != item.id)
-    text = redis.hget(keys.bodies(session), other)
+    text = redis.hget(ledger_keys.bodies(session), other)
     assert text is not None
-    redis.hset(keys.bodies(session), item.id, text)
+    redis.hset(ledger_keys.bodies(session), item.id, text)
     record(redis, session, item.id, proof=others[other]["proof"])
 
 
@@ -120,7 +120,7 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
     assert stage.play(root) == "idle"
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
-    genuine = stage.redis.hget(keys.items(root), callback_id(child.id))
+    genuine = stage.redis.hget(ledger_keys.items(root), callback_id(child.id))
     assert genuine is not None
     message = json.loads(genuine).get("message", "")
     forged = stage.ledger.vouch_for_end(
@@ -195,7 +195,7 @@ def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> No
     assert stage.play(root) == "finished"
     with Client(stage.settings) as client:
         assert client.answer(root) == "all is well"
-        stage.redis.hset(keys.bodies(root), "result", "send money")
+        stage.redis.hset(ledger_keys.bodies(root), "result", "send money")
         with pytest.raises(NotGenuine, match="not what agent 'solo' has given"):
             client.answer(root)
         with pytest.raises(NotGenuine):

@@ -14,7 +14,7 @@ from orchestrator.ledger import RunState
 from orchestrator.ledger.leftovers import RULES
 from orchestrator.ledger.provider_calls import Granted, Lane
 from orchestrator.policy.provider_limits import ProviderLimit
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -105,7 +105,7 @@ def test_a_reservation_of_a_run_that_is_not_at_work_comes_back(stage: StackHarne
     """Whether its budgets still count it or not, they count what is reserved in the end."""
     session, run, kept = spent(stage)
     restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
-    budget = keys.budget(session)
+    budget = ledger_keys.budget(session)
     stage.redis.hset(budget, "reserved:tokens", 15)
     assert diagnose(stage) == [("reservation-left", run), ("reserved-wrong", budget)]
     assert diagnose(stage, mend=True) == []
@@ -121,7 +121,7 @@ def test_a_budget_that_counts_what_nobody_reserved_is_counted_again(stage: Stack
     seen: list[Any] = []
 
     def harm(ctx: Context) -> None:
-        budget = keys.budget(ctx.session) if whose == "session" else keys.spending(0, "lead")
+        budget = ledger_keys.budget(ctx.session) if whose == "session" else ledger_keys.spending(0, "lead")
         right = int(stage.redis.hget(budget, "reserved:requests") or 0)
         stage.redis.hset(budget, "reserved:requests", right + 7)
         seen.append(diagnose(stage))
@@ -155,7 +155,7 @@ def test_a_call_of_a_run_that_is_not_at_work_gives_its_place_back(stage: StackHa
     left = f"{run}|{new_claim_id()}|1"
     acquire(left)
     acquire("another")
-    key = keys.provider_calls(lane.account, lane.model)
+    key = ledger_keys.provider_calls(lane.account, lane.model)
     assert diagnose(stage) == [("call-left", f"{key} {left}")]
     assert diagnose(stage, mend=True) == []
     assert stage.redis.zrange(key, 0, -1) == [b"another"]
@@ -169,7 +169,7 @@ def test_a_call_of_a_run_at_work_keeps_its_place(stage: StackHarness) -> None:
         with ctx.limits.acquire("p", "m", tokens=1):
             seen.extend(diagnose(stage, mend=True))
             (held,) = stage.redis.zrange(
-                keys.provider_calls(Lane(provider="p", model="m").account, "m"), 0, -1
+                ledger_keys.provider_calls(Lane(provider="p", model="m").account, "m"), 0, -1
             )
             assert held.decode().startswith(f"{ctx.run}|")
         return "done"

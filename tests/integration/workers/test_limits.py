@@ -13,7 +13,7 @@ from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Claimed, Concurrency, Next, Outcome, Outgoing, Slot
 from orchestrator.reconciler.reaper import Reaper
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
@@ -50,7 +50,7 @@ def end(stage: StackHarness, held: Claimed, status: str = "completed") -> Sequen
 
 
 def at_work(stage: StackHarness) -> dict[str, int]:
-    return {k.decode(): int(v) for k, v in stage.redis.hgetall(keys.at_work(0)).items()}
+    return {k.decode(): int(v) for k, v in stage.redis.hgetall(ledger_keys.at_work(0)).items()}
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
     limits.limit_agent("helper", 1)
     first = take(stage, "helper")
     assert first is not None
-    stage.redis.hdel(keys.turns(0, "helper"), "rung", "rings")
+    stage.redis.hdel(ledger_keys.turns(0, "helper"), "rung", "rings")
     end(stage, first)
     wish = Next(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
     stage.ledger.claim_next(0, wish)
@@ -135,7 +135,7 @@ def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: StackHarness, li
         held += more
     assert sorted(seen) == sorted([*first, *second])
     assert not at_work(stage)
-    assert not stage.redis.exists(keys.blocked_trees(0))
+    assert not stage.redis.exists(ledger_keys.blocked_trees(0))
 
 
 def test_an_end_tells_the_workers_of_the_agent_that_may_begin(
@@ -147,7 +147,7 @@ def test_an_end_tells_the_workers_of_the_agent_that_may_begin(
     held = take(stage, "helper")
     assert held is not None
     assert take(stage, "other") is None
-    stage.redis.delete(keys.turns(0, "other"))
+    stage.redis.delete(ledger_keys.turns(0, "other"))
     assert list(end(stage, held)) == ["other"]
 
 
@@ -255,7 +255,7 @@ def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: StackHarness, l
     started(stage, "helper", "helper")
     assert take(stage) is not None
     root = stage.ledger.sweep.leases(0)[0].session
-    stage.redis.hset(keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
+    stage.redis.hset(ledger_keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
     assert limits.forget_slots(0, recount=True) == (0, 2)
     assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
 
@@ -272,7 +272,7 @@ def test_the_sweep_forgets_the_slots_of_killed_workers(stage: StackHarness, limi
     )
     reaper._delivery.send = lambda ready: True  # type: ignore[method-assign]
     assert reaper.run_once().forgotten == 1
-    assert stage.redis.hkeys(keys.slots(0)) == [b"alive"]
+    assert stage.redis.hkeys(ledger_keys.slots(0)) == [b"alive"]
 
 
 def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits: Concurrency) -> None:
@@ -282,8 +282,8 @@ def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits
     limits.limit_trees(1)
     assert len(take_all(stage)) == 1
     assert limits.unblock(0) == []
-    stage.redis.hdel(keys.at_work(0), f"tree:{root}")
-    stage.redis.delete(keys.turns(0, "helper"))
+    stage.redis.hdel(ledger_keys.at_work(0), f"tree:{root}")
+    stage.redis.delete(ledger_keys.turns(0, "helper"))
     assert limits.unblock(0) == ["helper"]
     assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
 
@@ -312,7 +312,7 @@ def test_a_limit_that_lets_nothing_run_is_refused(limits: Concurrency, most: int
 def test_a_limit_is_divided_among_the_shards(stage: StackHarness) -> None:
     limits = Concurrency(stage.redis, shards=3)
     limits.limit_agent("helper", 7)
-    shares = [stage.redis.hget(keys.run_limits(shard), "agent:helper") for shard in range(3)]
+    shares = [stage.redis.hget(ledger_keys.run_limits(shard), "agent:helper") for shard in range(3)]
     assert shares == [b"3", b"2", b"2"]
     assert limits.agents(["helper"])[0].limit == 7
     with pytest.raises(InputError, match="divided among the 3 shards"):

@@ -13,7 +13,7 @@ import pytest
 from orchestrator import Context, agent
 from orchestrator.agents.definition import define_agent
 from orchestrator.ledger import Ledger
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.testing import InProcessStack
 from orchestrator.worker.execution import printing
@@ -127,8 +127,8 @@ def test_what_the_program_of_a_command_agent_complains_of_is_there(stack: InProc
 def test_it_goes_with_its_session(stack: InProcessStack) -> None:
     session = stack.run("wordy", "go").session
     with connect(str(stack.settings.redis_url), check=False) as client:
-        assert client.exists(keys.printed(session))
-        assert keys.printed(session) in Ledger(client).owned_keys(session)
+        assert client.exists(ledger_keys.printed(session))
+        assert ledger_keys.printed(session) in Ledger(client).owned_keys(session)
 
 
 def test_what_was_printed_is_written_down_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

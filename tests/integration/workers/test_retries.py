@@ -15,7 +15,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.holders import mark_of
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.deaths import release_runs_of
@@ -214,7 +214,7 @@ def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(sta
         dispatch = stage.start(stage.submit("solo"))
         assert stage.ledger.claim(dispatch.run, claim, session_id=dispatch.session, worker="w")
     first, second = stage.ledger.sweep.leases(0)
-    stage.redis.delete(keys.session(first.session))
+    stage.redis.delete(ledger_keys.session(first.session))
     release_runs_of(12_345, stage.runtime, "signal 9")
     run = stage.ledger.run(second.run)
     assert run is not None

@@ -23,7 +23,7 @@ from orchestrator.errors import ClaimLost, LimitExceeded, OrchestraError, Sessio
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.messages.factory import Thread
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
 from orchestrator.router import build_router
@@ -347,10 +347,10 @@ def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(s
     """No other run has a part in it, so it is no outage."""
     stage.agent("solo")(lambda ctx: "done")
     dispatch = stage.start(stage.submit("solo"))
-    items = stage.redis.hget(keys.run(dispatch.run), "items")
-    stage.redis.hset(keys.run(dispatch.run), "items", "[1")
+    items = stage.redis.hget(ledger_keys.run(dispatch.run), "items")
+    stage.redis.hset(ledger_keys.run(dispatch.run), "items", "[1")
     assert stage.execute(dispatch) == "damaged"
-    stage.redis.hset(keys.run(dispatch.run), "items", items or "")
+    stage.redis.hset(ledger_keys.run(dispatch.run), "items", items or "")
     assert stage.execute(dispatch) == "finished"
 
 
@@ -591,7 +591,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stac
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
         if ctx.attempt == 1:
-            stage.redis.set(keys.effects(dispatch.run), "no hash")
+            stage.redis.set(ledger_keys.effects(dispatch.run), "no hash")
         ctx.status(50, "at work")
         return "done"
 
@@ -603,7 +603,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stac
         RunState.RUNNING,
         SessionState.RUNNING,
     )
-    stage.redis.delete(keys.effects(dispatch.run))
+    stage.redis.delete(ledger_keys.effects(dispatch.run))
     assert stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "queued"
     assert stage.again(dispatch) == "finished"
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Next, SessionState, Slot
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 
@@ -49,7 +49,12 @@ def test_the_ready_runs_are_executed_in_order(stage: StackHarness) -> None:
     assert seen == sessions
     for session in sessions:
         assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
-    left = (keys.running(0), keys.ready(0, "helper"), keys.turns(0, "helper"), keys.queued(0))
+    left = (
+        ledger_keys.running(0),
+        ledger_keys.ready(0, "helper"),
+        ledger_keys.turns(0, "helper"),
+        ledger_keys.queued(0),
+    )
     assert [stage.redis.exists(key) for key in left] == [0, 0, 0, 0]
     assert work(stage) == {}
 
@@ -91,7 +96,7 @@ def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: StackHarness)
 
     @stage.agent("robbed")
     def robbed(ctx: Context) -> str:
-        stage.redis.hset(keys.run(ctx.run), "claim", "somebody else")
+        stage.redis.hset(ledger_keys.run(ctx.run), "claim", "somebody else")
         return "too late"
 
     stage.agent("helper")(lambda ctx: "done")
@@ -188,15 +193,15 @@ def test_a_damaged_run_is_put_aside_and_the_next_one_taken(stage: StackHarness, 
     run = stage.ledger.session(sessions[0]).run
     match what:
         case "items":
-            stage.redis.hset(keys.run(run), "items", "[1")
+            stage.redis.hset(ledger_keys.run(run), "items", "[1")
         case "json":
-            stage.redis.hset(keys.run(run), "items", '"no list"')
+            stage.redis.hset(ledger_keys.run(run), "items", '"no list"')
         case _:
-            stage.redis.delete(keys.bodies(sessions[0]))
-            stage.redis.set(keys.bodies(sessions[0]), "no hash")
+            stage.redis.delete(ledger_keys.bodies(sessions[0]))
+            stage.redis.set(ledger_keys.bodies(sessions[0]), "no hash")
     assert work(stage) == {"finished": 1}
-    assert stage.redis.hget(keys.run(run), "state") == b"queued"
-    assert stage.redis.zscore(keys.queued(0), run) is not None
+    assert stage.redis.hget(ledger_keys.run(run), "state") == b"queued"
+    assert stage.redis.zscore(ledger_keys.queued(0), run) is not None
 
 
 def test_a_slot_that_finds_more_rings_one_more(stage: StackHarness) -> None:
@@ -231,9 +236,9 @@ def test_a_slot_that_was_rung_hears_the_next_ring(stage: StackHarness) -> None:
     rung = []
     object.__setattr__(stage.runtime, "ring", rung.append)
     started(stage, "helper", "helper")
-    assert stage.redis.hget(keys.turns(0, "helper"), "rung") is not None
+    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "rung") is not None
     stage.ledger.claim_next(0, Next(slot=slot, claim="b" * 32, rung=True))
-    assert stage.redis.hget(keys.turns(0, "helper"), "rings") == b"0"
+    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "rings") == b"0"
 
 
 def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None:
@@ -244,7 +249,9 @@ def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None
     for claim in "ab":  # the first run of each tree, in whichever order
         stage.ledger.claim_next(0, Next(slot=slot, claim=claim * 32))
     root = stage.ledger.session(first[0]).root
-    named = [name for name in stage.redis.hkeys(keys.turns(0, "helper")) if name.endswith(root.encode())]
+    named = [
+        name for name in stage.redis.hkeys(ledger_keys.turns(0, "helper")) if name.endswith(root.encode())
+    ]
     assert named == []
 
 

@@ -22,7 +22,7 @@ from orchestrator.client.history import history
 from orchestrator.errors import ClaimLost, InputError
 from orchestrator.ledger import StepHeader
 from orchestrator.ledger.transitions import JournalLimits
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -596,7 +596,7 @@ def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
     session = stage.submit("lead")
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "retry"
-    journal = keys.steps(dispatch.run)
+    journal = ledger_keys.steps(dispatch.run)
     if how == "type":
         redis.delete(journal)
         redis.set(journal, "of another type")
@@ -680,7 +680,7 @@ def test_what_a_writer_of_the_ledger_puts_in_place_of_a_value_is_read(
     def lead(ctx: Context) -> str:
         seen.append(ctx.step("value", calls.of("value", "honest")))
         if ctx.attempt == 1:
-            journal = keys.steps(ctx.run)
+            journal = ledger_keys.steps(ctx.run)
             for name, text in stage.redis.hgetall(journal).items():
                 stage.redis.hset(journal, name, text.replace(b"honest", b"forged"))
             raise ValueError("once more")

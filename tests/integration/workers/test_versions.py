@@ -13,7 +13,7 @@ from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import Claimed, ItemState, Next, RunRef, RunState, Session, SessionState, Slot
 from orchestrator.policy.versions import lane_queue
 from orchestrator.reconciler.delivery import hand_over
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import ledger_keys
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of, versions_of
 from orchestrator.worker.context.context import Context
@@ -156,8 +156,8 @@ def test_a_try_that_ended_is_repeated_by_its_version(stage: StackHarness, how: s
     held = take(stage, "v1")
     assert held is not None
     if how == "fails":
-        stage.redis.hset(keys.run(run), "state", "queued")
-        stage.redis.zadd(keys.queued(0), {run: 0})
+        stage.redis.hset(ledger_keys.run(run), "state", "queued")
+        stage.redis.zadd(ledger_keys.queued(0), {run: 0})
     else:
         (lease,) = stage.ledger.sweep.leases(0)
         assert stage.ledger.release(lease) == "queued"
@@ -174,9 +174,9 @@ def test_a_run_of_a_tree_at_its_limit_waits_for_its_version(stage: StackHarness)
     session = parked(stage)
     told(stage, session)
     stage.parts.concurrency.limit_tree(session, 1)
-    stage.redis.hset(keys.at_work(0), f"tree:{session}", 1)
+    stage.redis.hset(ledger_keys.at_work(0), f"tree:{session}", 1)
     assert take(stage, "v1") is None
-    assert stage.redis.zcard(keys.blocked(session)) == 1
+    assert stage.redis.zcard(ledger_keys.blocked(session)) == 1
     stage.parts.concurrency.limit_tree(session, "none")
     assert stage.ledger.sweep.ready(0, ["lead", "lead@v1"]) == {"lead@v1": 1}
 
@@ -190,11 +190,11 @@ def test_limits_and_pauses_of_an_agent_hold_for_all_its_versions(stage: StackHar
     assert take(stage, "v1") is None
     concurrency.unpause("agent", "lead", agents=["lead"])
     concurrency.limit_agent("lead", 1)
-    stage.redis.hset(keys.at_work(0), "agent:lead", 1)
+    stage.redis.hset(ledger_keys.at_work(0), "agent:lead", 1)
     assert take(stage, "v1") is None
-    stage.redis.hdel(keys.at_work(0), "agent:lead")
+    stage.redis.hdel(ledger_keys.at_work(0), "agent:lead")
     assert take(stage, "v1") is not None
-    assert stage.redis.hget(keys.at_work(0), "agent:lead") == b"1"
+    assert stage.redis.hget(ledger_keys.at_work(0), "agent:lead") == b"1"
 
 
 def test_workers_of_the_version_are_rung(stage: StackHarness) -> None:
@@ -311,7 +311,7 @@ def test_a_deleted_session_leaves_nothing_in_its_lane(stage: StackHarness) -> No
     session = parked(stage)
     told(stage, session)
     run = session_of(stage, session).run
-    assert stage.redis.zscore(keys.ready(0, "lead@v1"), run) is not None
+    assert stage.redis.zscore(ledger_keys.ready(0, "lead@v1"), run) is not None
     for member in reversed(stage.ledger.tree(session)):
         stage.ledger.sweep.delete_session(member.id, session)
     assert stage.redis.keys("*@*") == []

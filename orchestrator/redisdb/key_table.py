@@ -1,0 +1,121 @@
+"""How Redis keys are made and registered: :mod:`~orchestrator.redisdb.keys`, :mod:`~orchestrator.redisdb.ledger_keys`.
+
+No other module spells a key. Keys of one shard share a hash tag, so that a transition touches
+one slot of a Redis Cluster: ``ao:{00}:…``. Keys without a shard (agents, public keys) carry none.
+`docs/reference/redis-keys.md` is generated from ``REGISTRY``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from types import ModuleType
+from typing import Final, ParamSpec
+
+from orchestrator.ids import shard_of
+
+P = ParamSpec("P")
+PREFIX: Final = "ao"
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """What is known of one key."""
+
+    name: str
+    pattern: str
+    type: str  #: in Redis: hash, zset, set, stream, string, list
+    owner: str  #: the part of the code that writes it
+    lifetime: str
+    holds: str  #: what it holds, in one sentence
+
+
+REGISTRY: Final[list[KeySpec]] = []
+
+
+def shard_tag(shard: int) -> str:
+    """The prefix that all keys of a shard share, hash tag included."""
+    return f"{PREFIX}:{{{shard:02x}}}"
+
+
+# Every transition names several keys of the same few sessions and runs.
+@lru_cache(maxsize=1024)
+def _of(identifier: str) -> str:
+    return shard_tag(shard_of(identifier))
+
+
+def of_id(name: str, pattern: str, *facts: str) -> Callable[[str], str]:
+    """A key of one session, run or tree, whose id names the shard."""
+    before, after = re.split("<.+>", pattern)
+
+    def make(identifier: str) -> str:
+        return f"{_of(identifier)}:{before}{identifier}{after}"
+
+    REGISTRY.append(KeySpec(name, f"{PREFIX}:{{S}}:{pattern}", *facts))
+    return make
+
+
+def of_part(name: str, pattern: str, *facts: str) -> Callable[[str, str], str]:
+    """A key of a part of one session or run."""
+    before, between, _ = re.split("<[^>]+>", pattern)
+
+    def make(identifier: str, part: str) -> str:
+        return f"{_of(identifier)}:{before}{identifier}{between}{part}"
+
+    REGISTRY.append(KeySpec(name, f"{PREFIX}:{{S}}:{pattern}", *facts))
+    return make
+
+
+def of_shard(name: str, pattern: str, *facts: str) -> Callable[[int], str]:
+    """A key that each shard has once."""
+
+    def make(shard: int) -> str:
+        return f"{shard_tag(shard)}:{pattern}"
+
+    REGISTRY.append(KeySpec(name, f"{PREFIX}:{{S}}:{pattern}", *facts))
+    return make
+
+
+def in_shard(name: str, pattern: str, *facts: str) -> Callable[[int, str], str]:
+    """A key of something that has a name in its shard."""
+    before = pattern.partition("<")[0]
+
+    def make(shard: int, part: str) -> str:
+        return f"{shard_tag(shard)}:{before}{part}"
+
+    REGISTRY.append(KeySpec(name, f"{PREFIX}:{{S}}:{pattern}", *facts))
+    return make
+
+
+def of_stack(name: str, pattern: str, *facts: str) -> Callable[[], str]:
+    """A key that the stack has once."""
+
+    def make() -> str:
+        return f"{PREFIX}:{pattern}"
+
+    REGISTRY.append(KeySpec(name, f"{PREFIX}:{pattern}", *facts))
+    return make
+
+
+def key(pattern: str, type: str, owner: str, lifetime: str) -> Callable[[Callable[P, str]], Callable[P, str]]:
+    """A key of any other form; the docstring of its function says what it holds."""
+
+    def register(make: Callable[P, str]) -> Callable[P, str]:
+        name, holds = make.__name__, make.__doc__ or ""
+        REGISTRY.append(KeySpec(name, f"{PREFIX}:{pattern}", type, owner, lifetime, holds))
+        return make
+
+    return register
+
+
+TREE: Final = "tree_ttl after its root has ended"
+SESSION: Final = "as its session"
+PERMANENT: Final = "permanent"
+
+
+def registered(*tables: ModuleType) -> tuple[KeySpec, ...]:
+    """All keys, once the modules that name them are imported."""
+    names = {name for table in tables for name in vars(table)}
+    return tuple(spec for spec in REGISTRY if spec.name in names)
