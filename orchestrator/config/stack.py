@@ -14,6 +14,7 @@ import tempfile
 import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,7 +72,9 @@ def running_stacks(data: Path) -> list[Stack]:
 
 
 def _parse(fields: dict[str, Any]) -> Stack:
-    return Stack(**{**fields, "agents": tuple(fields["agents"])})
+    # Another version may announce more.
+    known = {field.name: fields[field.name] for field in fields_of(Stack)}
+    return Stack(**{**known, "agents": tuple(fields["agents"])})
 
 
 def resolve_redis_url(settings: Settings) -> str:

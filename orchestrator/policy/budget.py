@@ -16,7 +16,7 @@ NANO: Final = 1_000_000_000
 #: What is counted, as the ledger names it, and in words.
 RESOURCES: Final[Mapping[str, str]] = {"requests": "requests", "tokens": "tokens", "nano": "USD"}
 #: The most that anything is counted to: Redis scripts count in doubles.
-_MOST: Final = 2**53
+MOST: Final = 2**53
 #: Agents that an error names as users of a budget.
 _SHOWN_USERS: Final = 5
 
@@ -56,7 +56,7 @@ class Budget:
     per_s: float | None = None  #: only of an agent's budget; None: a day
 
     def __post_init__(self) -> None:
-        for name, most in (("requests", _MOST), ("tokens", _MOST), ("usd", _MOST / NANO), ("per_s", _MOST)):
+        for name, most in (("requests", MOST), ("tokens", MOST), ("usd", MOST / NANO), ("per_s", MOST)):
             value: Any = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and 0 <= value < most):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -85,6 +86,14 @@ def test_a_killed_keeper_is_replaced_and_nothing_is_lost(settings: Settings) -> 
         wait_until(lambda: stack.pids.get("toy", before) != before)
         assert stack.url == first_url
         assert connect(stack.url).get("a") == b"kept"
+        assert running_stacks(settings.data)[0].redis_url == stack.url
+
+
+def test_a_stack_of_another_version_may_announce_more(settings: Settings) -> None:
+    with LocalStack(settings, specs=[TOY]) as stack:
+        stack.wait_ready()
+        (announced,) = (settings.data / "up").glob("*.json")
+        announced.write_text(json.dumps({**json.loads(announced.read_text()), "colour": "blue"}))
         assert running_stacks(settings.data)[0].redis_url == stack.url
 
 

@@ -11,7 +11,7 @@ import threading
 from typing import Self
 
 from orchestrator.errors import InputError
-from orchestrator.policy.budget import NANO, Budget, Cost
+from orchestrator.policy.budget import MOST, NANO, Budget, Cost
 from orchestrator.worker.context.effects import Effects
 
 
@@ -127,8 +127,14 @@ class RunSpending:
 
 
 def _cost(requests: int, input_tokens: int, output_tokens: int, usd: float) -> Cost:
-    if min(requests, input_tokens, output_tokens, usd) < 0:
-        raise InputError(f"a cost is no negative number: {requests}, {input_tokens}, {output_tokens}, {usd}")
+    if not all(
+        0 <= number < MOST
+        for number in (requests, input_tokens, output_tokens, input_tokens + output_tokens, usd * NANO)
+    ):
+        raise InputError(
+            f"a cost of {requests} requests, {input_tokens} and {output_tokens} tokens, {usd} US dollars cannot be counted: "
+            f"give numbers from 0 to {MOST:.0e}, and dollars to {MOST / NANO:.0e}"
+        )
     return Cost(
         requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=round(usd * NANO)
     )

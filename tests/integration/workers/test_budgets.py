@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import redis as redis_py
 
 from orchestrator.client.submission import Submission
-from orchestrator.errors import BudgetExceeded, ClaimLost
+from orchestrator.errors import BudgetExceeded, ClaimLost, InputError
 from orchestrator.policy.budget import Budget, BudgetState, Cost
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
@@ -46,6 +47,30 @@ def test_a_call_is_counted_with_what_it_cost(stage: StackHarness) -> None:
     assert (state.left("tokens"), state.left("requests")) == (40, 4)
     assert state.users == {"lead": {"requests": 1, "tokens": 60, "nano": 250_000_000}}
     assert stage.ledger.session(session).used == Cost(requests=1, input_tokens=60, nano_usd=250_000_000)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [{"input_tokens": 2**63}, {"output_tokens": -1}, {"usd": 1e30}, {"usd": float("nan")}, {"requests": 10**400}],
+    ids=str,
+)
+def test_a_cost_that_cannot_be_counted_is_refused_and_the_run_goes_on(
+    stage: StackHarness, cost: dict[str, Any]
+) -> None:
+    """A script that counted half of it would leave the budget wrong for good."""
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        with ctx.spending.reserve(input_tokens=50) as reservation:
+            with pytest.raises(InputError, match="cannot be counted: give numbers from 0"):
+                reservation.settle(**cost)
+            reservation.settle(input_tokens=7)
+        return "done"
+
+    session = submit(stage, "lead", Budget(tokens=100))
+    assert stage.play(session) == "finished"
+    assert state_of(stage, session).spent["tokens"] == 7
+    assert state_of(stage, session).reserved["tokens"] == 0
 
 
 def test_what_is_spent_below_counts_above_and_is_refused_there(stage: StackHarness) -> None:
