@@ -74,8 +74,10 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
         child = next(s for s in client.tree(session) if s.agent == "partner")
         assert (child.state, child.progress) == (SessionState.FINISHED, 50)
     assert json.loads(terminal.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
-    shown = terminal.run(f"orchestra audit show {session}")
-    assert "task-completion partner → asker" in shown.stdout
+    wait_until(
+        lambda: "task-completion partner → asker" in terminal.run(f"orchestra audit show {session}").stdout,
+        "the audit writer",
+    )
     looked = json.loads(terminal.run("orchestra doctor --quick --json").stdout)
     assert [f for f in looked["findings"] if f["rule"] in ("message-taken", "messages-not-compared")] == []
     assert (looked["holds"], looked["audited"]) == (True, True), looked["findings"]

@@ -24,7 +24,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
 from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from tests.transitions import disagreements
@@ -49,6 +49,10 @@ def start_forks(*modules: str) -> ForkServer:
     forks.wait_ready()
     assert forks.ready
     return forks
+
+
+#: Indexes of the ledger that are empty when nothing is left to do.
+UNSETTLED = ("queued", "running", "waiting", "closing", "results")
 
 
 @dataclass
@@ -246,10 +250,11 @@ class Stack:
         """What is still to be done by somebody."""
         found = []
         for shard in self.shards:
-            for name in ("queued", "running", "waiting", "closing", "results", "parked"):
-                members = self.redis.zrange(getattr(keys, name)(shard), 0, -1)
+            of_ledger = (getattr(ledger_keys, name) for name in UNSETTLED)
+            for index in (*(make(shard) for make in of_ledger), keys.parked(shard)):
+                members = self.redis.zrange(index, 0, -1)
                 if members:
-                    found.append(f"{name}: {members[:3]} of {len(members)}")
+                    found.append(f"{index}: {members[:3]} of {len(members)}")
             if self.redis.xlen(keys.session_events(shard)):
                 found.append(f"{self.redis.xlen(keys.session_events(shard))} events")
         found += [

@@ -51,7 +51,13 @@ def test_a_call_is_counted_with_what_it_cost(stage: StackHarness) -> None:
 
 @pytest.mark.parametrize(
     "cost",
-    [{"input_tokens": 2**63}, {"output_tokens": -1}, {"usd": 1e30}, {"usd": float("nan")}, {"requests": 10**400}],
+    [
+        {"input_tokens": 2**63},
+        {"output_tokens": -1},
+        {"usd": 1e30},
+        {"usd": float("nan")},
+        {"requests": 10**400},
+    ],
     ids=str,
 )
 def test_a_cost_that_cannot_be_counted_is_refused_and_the_run_goes_on(
