@@ -246,6 +246,7 @@ def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harne
     fork = client.fork(session, "2")
     for member in reversed(stage.ledger.tree(session)):
         stage.ledger.sweep.delete_session(member.id, session)
+    wait_until(lambda: stage.ledger.session(fork.id).run)  # while it is held back
     hold_back(theatre)
     let_go(stage, theatre, fork.id, "lead")
     assert fork.result(timeout_s=60) == str(len(LARGE))
