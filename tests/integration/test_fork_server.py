@@ -235,7 +235,7 @@ def test_a_forked_child_is_replaced(supervise: Supervise) -> None:
     tick_until(supervisor, lambda: "retired" in kinds(notices))
     assert kinds(notices) == ["ready", "replaced", "retired"]
     assert supervisor.pids["a"] != first
-    assert not is_alive(first)
+    wait_until(lambda: not is_alive(first))
 
 
 def test_a_killed_fork_server_takes_its_children_along_and_another_one_goes_on(
