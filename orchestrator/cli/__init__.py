@@ -66,7 +66,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "unpause": ("limits", "Let the runs of an agent or a queue begin again."),
         "limit": ("limits", "Say how many runs of an agent or a tree may be at work at once."),
         "dlq": ("dlq", "List, show, replay and drop dead letters."),
-        "notifications": ("notifier", "Try notifications; list, retry and drop those that were given up."),
+        "notifications": (
+            "notifications",
+            "Try notifications; list, retry and drop those that were given up.",
+        ),
         "audit": ("audit", "Search, replay and verify the audit trail; run its writer."),
         "keys": ("keys", "Generate, list, rotate, revoke and move signing keys."),
         "acl": ("acl", "Print what a part of the stack may do on its Redis."),
@@ -80,11 +83,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "prompt": ("prompt", "Print what the model of an agent reads about the protocol."),
     },
     "Services": {
-        "worker": ("worker", "Run one worker, for all agents or some."),
-        "router": ("router", "Run one router."),
-        "callbacks": ("callbacks", "Run one callback service."),
-        "reaper": ("reaper", "Run one reaper."),
-        "notifier": ("notifier", "Run one notifier: tell a webhook or a command."),
+        "worker": ("services", "Run one worker, for all agents or some."),
+        "router": ("services", "Run one router."),
+        "callbacks": ("services", "Run one callback service."),
+        "reaper": ("services", "Run one reaper."),
+        "notifier": ("notifications", "Run one notifier: tell a webhook or a command."),
     },
 }
 #: Every sub-command.

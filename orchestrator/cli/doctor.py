@@ -92,10 +92,10 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
 
 
 def _sweep(parts: Container) -> None:
-    from orchestrator.cli.reaper import make_reaper
+    from orchestrator.deployment.services import build_reaper
 
     settings = parts.settings
-    reaper = make_reaper(parts.redis, settings)
+    reaper = build_reaper(parts.redis, settings)
     swept = reaper.run_once()
     held = reaper.leases()
     if held:

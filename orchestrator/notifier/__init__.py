@@ -7,7 +7,16 @@ entry is acknowledged when its target has taken it, or when it was given up and 
 from __future__ import annotations
 
 from orchestrator.notifier.events import EVENTS, CloudEvent
-from orchestrator.notifier.service import Notifier
+from orchestrator.notifier.service import Notifier, build_notifier
 from orchestrator.notifier.targets import CommandTarget, Target, Webhook, targets_of
 
-__all__ = ["EVENTS", "CloudEvent", "CommandTarget", "Notifier", "Target", "Webhook", "targets_of"]
+__all__ = [
+    "EVENTS",
+    "CloudEvent",
+    "CommandTarget",
+    "Notifier",
+    "Target",
+    "Webhook",
+    "build_notifier",
+    "targets_of",
+]

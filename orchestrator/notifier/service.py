@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import redis
 
+from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.notifier.events import EVENTS, CloudEvent, bare_event, event_of
-from orchestrator.notifier.targets import Target
+from orchestrator.notifier.targets import Target, targets_of
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.streams import (
@@ -30,6 +31,7 @@ from orchestrator.streams import (
     Portion,
     RedisStreams,
     StreamId,
+    consumer_name,
     ledger_streams,
     stream_key,
 )
@@ -212,6 +214,25 @@ class Notifier:
         pipe.xadd(keys.dead_notices(shard), facts, maxlen=_MOST_DEAD, approximate=True)
         pipe.xack(stream_key(entry.stream), lane.group, entry.id)
         pipe.execute()
+
+
+def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:
+    """A notifier for the targets that the settings name.
+
+    Raises:
+        ConfigurationError: the file of the secret cannot be used.
+    """
+    return Notifier(
+        client,
+        # Without keys: encrypted text never goes to a target.
+        Ledger(client),
+        targets_of(settings),
+        consumer=consumer_name("notifier"),
+        shards=settings.shards,
+        attempts=settings.notify_attempts,
+        timeout_s=settings.notify_timeout_s,
+        events=settings.notify_events,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

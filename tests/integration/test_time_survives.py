@@ -9,10 +9,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.services import build_reaper
 from orchestrator.ledger import RunRef
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
@@ -56,7 +56,7 @@ def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_no
             assert [one.id for one in client.scheduled()] == [later]
             (question,) = client.questions()
             client.reply(question.id, "yes")
-            reaper = make_reaper(stage.redis, settings)
+            reaper = build_reaper(stage.redis, settings)
             wait_until(lambda: reaper.run_once() and client.session(later).state == "pending")
             for dispatch in parked:
                 assert stage.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None

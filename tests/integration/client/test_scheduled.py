@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
+from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError
@@ -161,7 +161,7 @@ def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
 def test_the_reaper_begins_it_by_the_clock_of_redis(stage: StackHarness, client: Client) -> None:
     stage.agent("solo")(echo)
     session = client.submit("solo", "soon", at=timedelta(milliseconds=300)).id
-    reaper = make_reaper(stage.redis, stage.settings)
+    reaper = build_reaper(stage.redis, stage.settings)
     while client.session(session).state is SessionState.SCHEDULED:
         reaper.run_once()
     assert stage.play(session) == "finished"

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
-from orchestrator.cli.reaper import make_reaper
+from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.model import Task, TaskDelegation
 from orchestrator.envelope.validate import check
@@ -222,7 +222,7 @@ def test_what_a_program_has_acknowledged_leaves_its_inbox(stack: Stack) -> None:
     rows = stack.redis.xreadgroup("partner", "one", {IN: ">"}, count=2)
     read = [entry for entry, _ in rows[0][1]]
     stack.redis.xack(IN, "partner", read[0])
-    make_reaper(stack.as_role("reaper"), stack.settings).run_once()
+    build_reaper(stack.as_role("reaper"), stack.settings).run_once()
     assert next(entry for entry, _ in stack.redis.xrange(IN)) == read[1]
     assert stack.redis.xlen(IN) == 2
 

@@ -12,8 +12,8 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
-from orchestrator.cli.reaper import make_reaper
 from orchestrator.config.settings import load_settings
+from orchestrator.deployment.services import build_reaper
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Message
 from orchestrator.redisdb import keys
@@ -168,10 +168,10 @@ def test_a_dead_letter_has_a_lifetime(stack: Stack) -> None:
     )
     refused(stack, "lead", 1)
     stack.router().run_once()
-    make_reaper(stack.redis, stack.settings).run_once()
+    build_reaper(stack.redis, stack.settings).run_once()
     assert [letter.sender for letter in stack.dead()] == ["lead"]
     soon = limited(stack, dead_letter_ttl_s=0.05)
-    until(lambda: bool(make_reaper(stack.redis, soon.settings).run_once()) and not stack.dead())
+    until(lambda: bool(build_reaper(stack.redis, soon.settings).run_once()) and not stack.dead())
     assert stack.redis.zcard(keys.dead_index(0)) == 0
 
 

@@ -6,8 +6,8 @@ import pytest
 import redis as redis_py
 
 from orchestrator.audit.store import IS_DEAD
-from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.submission import Submission
+from orchestrator.deployment.services import build_reaper
 from orchestrator.envelope.model import Message
 from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
@@ -55,7 +55,7 @@ def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Sta
     stack.router().run_once()
     for session in sessions:
         stack.parts.ledger.stop(session, "enough")
-    reaper = make_reaper(stack.redis, settings)
+    reaper = build_reaper(stack.redis, settings)
 
     def swept() -> bool:
         reaper.run_once()

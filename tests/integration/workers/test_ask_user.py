@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.audit.changes import Changes
-from orchestrator.cli.reaper import make_reaper
 from orchestrator.client.client import Client
+from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.envelope.bodies import Query
 from orchestrator.envelope.structured import unpack_body
@@ -37,7 +37,7 @@ def client(stage: StackHarness) -> Client:
 def woken(stage: StackHarness, dispatch: RunRef) -> bool:
     """Whether a sweep makes the run ready."""
     stage.redis.delete(ledger_keys.ready(0, dispatch.agent))
-    make_reaper(stage.redis, stage.settings).run_once()
+    build_reaper(stage.redis, stage.settings).run_once()
     return stage.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestrator.cli.reaper import make_reaper
+from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
@@ -138,7 +138,7 @@ def test_the_reaper_wakes_it_by_the_clock_of_redis(stage: StackHarness) -> None:
     session = stage.submit("lead")
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
-    reaper = make_reaper(stage.redis, stage.settings)
+    reaper = build_reaper(stage.redis, stage.settings)
     deadline = time.monotonic() + 20
     while not reaper.run_once().redispatched:
         assert time.monotonic() < deadline

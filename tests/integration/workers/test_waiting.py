@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orchestrator.cli.reaper import make_reaper
+from orchestrator.deployment.services import build_reaper
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
@@ -88,7 +88,7 @@ def test_a_deadline_without_children_resumes_once_it_is_over(stage: StackHarness
     assert stage.play(session) == "idle"
     assert stage.ledger.flush(session).outcome == "waits"
     # Whoever looks at the timers brings it on: nothing else of the stack remembers it.
-    reaper = make_reaper(stage.redis, stage.settings)
+    reaper = build_reaper(stage.redis, stage.settings)
     for runs in (2, 3):
         found = stage.ledger.session(session)
         assert (found.state, found.busy) == (SessionState.IDLE, False)

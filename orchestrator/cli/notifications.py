@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.documents.stack import DeliveredNotification
     from orchestrator.config.settings import Settings
-    from orchestrator.notifier import Notifier
     from orchestrator.notifier.service import DeadNotification
 
 _NO_TARGET = "there is no target: set notify_url or notify_command"
@@ -31,30 +30,12 @@ _NO_TARGET = "there is no target: set notify_url or notify_command"
 @stack_options
 def notifier(settings: Settings) -> None:
     """Run one notifier: tells a webhook or a command of questions, approvals, ends and dead callbacks, at least once."""
+    from orchestrator.notifier import build_notifier
     from orchestrator.runtime.service import serve
 
     if not settings.notifies:
         raise ConfigurationError(_NO_TARGET)
-    serve("notifier", make_notifier, settings, background=True)
-
-
-def make_notifier(client: redis.Redis, settings: Settings) -> Notifier:
-    """A notifier with everything it needs of this stack."""
-    from orchestrator.ledger import Ledger
-    from orchestrator.notifier import Notifier, targets_of
-    from orchestrator.streams import consumer_name
-
-    return Notifier(
-        client,
-        # Without keys: encrypted text never goes to a target.
-        Ledger(client),
-        targets_of(settings),
-        consumer=consumer_name("notifier"),
-        shards=settings.shards,
-        attempts=settings.notify_attempts,
-        timeout_s=settings.notify_timeout_s,
-        events=settings.notify_events,
-    )
+    serve("notifier", build_notifier, settings, background=True)
 
 
 @click.group("notifications", cls=SubCommands)

@@ -1,0 +1,109 @@
+"""`orchestra router`, `callbacks`, `reaper` and `worker`: one process of a stack in the foreground."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from orchestrator.cli.options import agents_options, stack_options
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.config.settings import Settings
+    from orchestrator.router import Router
+
+
+@click.command("router")
+@click.option(
+    "--types",
+    metavar="TYPE,…",
+    help="Consume only these message types, separated by commas. Default: all. "
+    "Every type needs a router somewhere.",
+)
+@stack_options
+def router(settings: Settings, types: str | None) -> None:
+    """Run one router: validates messages and acts on them, the urgent ones first."""
+    from orchestrator.runtime.service import serve
+
+    wanted = _message_types(types)
+
+    def build(client: redis.Redis, settings: Settings) -> Router:
+        from orchestrator.router import build_router
+        from orchestrator.streams import consumer_name
+
+        return build_router(client, settings, consumer=consumer_name("router"), types=wanted)
+
+    serve("router", build, settings)
+
+
+def _message_types(text: str | None) -> tuple[str, ...]:
+    """The message types in a list separated by commas; None: all.
+
+    Raises:
+        click.BadParameter: one of them is no message type.
+    """
+    from orchestrator.streams import MESSAGE_TYPES
+
+    if text is None:
+        return MESSAGE_TYPES
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    unknown = [name for name in names if name not in MESSAGE_TYPES]
+    if unknown or not names:
+        raise click.BadParameter(
+            f"{', '.join(unknown) or 'nothing'} is not a message type; choose from {', '.join(MESSAGE_TYPES)}",
+            param_hint="--types",
+        )
+    return names
+
+
+@click.command("callbacks")
+@stack_options
+def callbacks(settings: Settings) -> None:
+    """Run one callback service: on every session_stop, resume who has callbacks waiting."""
+    from orchestrator.deployment.services import build_callbacks
+    from orchestrator.runtime.service import serve
+
+    serve("callbacks", build_callbacks, settings)
+
+
+@click.command("reaper")
+@stack_options
+def reaper(settings: Settings) -> None:
+    """Run one reaper: takes runs from lost workers, rings workers for what none takes, lets old trees expire."""
+    from orchestrator.deployment.services import build_reaper
+    from orchestrator.runtime.service import serve
+
+    serve("reaper", build_reaper, settings)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@agents_options
+@click.option("--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that it executes at once.")
+@click.argument("celery", nargs=-1, type=click.UNPROCESSED, metavar="[CELERY_OPTIONS]…")
+@stack_options
+def worker(
+    settings: Settings,
+    *,
+    agents: tuple[str, ...],
+    serve: tuple[str, ...],
+    concurrency: int | None,
+    celery: tuple[str, ...],
+) -> None:
+    """Run one worker in the foreground: it serves agents of the stack that runs here, or on --redis-url.
+
+    Further options are those of `celery worker`, such as --pool threads or -Q QUEUE.
+    """
+    from orchestrator.config.stack import resolve, resolve_redis_url
+    from orchestrator.runtime.parent_death import python_module
+
+    given = {"agents": agents, "serve": serve, "concurrency": concurrency}
+    chosen = resolve(settings.model_copy(update={name: value for name, value in given.items() if value}))
+    resolve_redis_url(chosen)  # without a stack there is nothing to work for
+    command = [
+        *(*python_module("orchestrator.worker"), "worker"),
+        *("--without-gossip", "--without-mingle", "--loglevel", chosen.log_level.upper(), *celery),
+    ]
+    os.execve(command[0], command, {**os.environ, **chosen.to_env()})  # noqa: S606  (this very program, in its place)

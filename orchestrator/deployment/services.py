@@ -1,0 +1,68 @@
+"""The reaper and the callback service of a stack, each with everything that it needs of the stack."""
+
+from __future__ import annotations
+
+import redis
+
+from orchestrator.bootstrap import Container
+from orchestrator.config.settings import Settings
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.reaper import Reaper
+from orchestrator.redisdb.holders import connected_holders
+from orchestrator.router.deadletters.store import DeadLetters, dead_limits
+from orchestrator.runtime.service import living_agents, with_lanes
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    GROUPS,
+    INBOX,
+    TRANSITIONS,
+    RedisStreams,
+    all_streams,
+    boxes,
+    consumer_name,
+    ledger_streams,
+)
+
+
+def build_callbacks(client: redis.Redis, settings: Settings) -> CallbackService:
+    """A callback service."""
+    return CallbackService(
+        client,
+        Container(client, settings).delivery,
+        consumer=consumer_name("callbacks"),
+        shards=settings.shards,
+        # Handling a batch takes far less than what a lease allows an agent.
+        take_over_ms=round(settings.lease_s * 1000 / 3),
+    )
+
+
+def build_reaper(client: redis.Redis, settings: Settings) -> Reaper:
+    """A reaper that also trims the streams of messages, of the ledger and of external programs."""
+    parts = Container(client, settings)
+    streams, known = RedisStreams(client), all_streams(settings.shards)
+    dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
+
+    def trim() -> int:
+        programs = [record.name for record in parts.agents.all() if record.external]
+        # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
+        dropped = streams.trim(GROUPS, known, also=programs)
+        dropped += streams.trim([AUDIT_GROUP], ledger_streams(TRANSITIONS, settings.shards))
+        for program in programs:
+            dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
+        return dropped + dead.expire(limits)
+
+    return Reaper(
+        parts.ledger,
+        parts.delivery,
+        settle=parts.settle,
+        trim=trim,
+        ring=parts.ring,
+        agents=lambda: with_lanes(
+            [record.name for record in parts.agents.all() if not record.external], living_agents(client)
+        ),
+        concurrency=parts.concurrency,
+        connected=lambda: connected_holders(client),
+        shards=settings.shards,
+        lease_s=settings.lease_s,
+        interval_s=settings.sweep_interval_s,
+    )
