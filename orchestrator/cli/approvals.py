@@ -109,16 +109,19 @@ def _decide(
     from orchestrator.cli.documents.questions import Decided
 
     said, done = text_of(comment), []
-    with open_client(settings) as client:
-        for name in names:
-            one = (
-                client.approve(name, said, digest=digest, by=by)
-                if approved
-                else client.deny(name, said, by=by)
-            )
-            done.append(one)
-            if not as_json:
-                verdict, colour = ("approved ", "green") if approved else ("denied ", "yellow")
-                say(f"{one.agent} in {one.session}: {one.tool}", mark=verdict, colour=colour)
-    if as_json:
-        print_json(Decided.of({"decided": done, "approved": approved, "comment": said}))
+    try:
+        with open_client(settings) as client:
+            for name in names:
+                one = (
+                    client.approve(name, said, digest=digest, by=by)
+                    if approved
+                    else client.deny(name, said, by=by)
+                )
+                done.append(one)
+                if not as_json:
+                    verdict, colour = ("approved ", "green") if approved else ("denied ", "yellow")
+                    say(f"{one.agent} in {one.session}: {one.tool}", mark=verdict, colour=colour)
+    finally:
+        # What was decided counts, also if the next one is refused.
+        if as_json and done:
+            print_json(Decided.of({"decided": done, "approved": approved, "comment": said}))

@@ -197,11 +197,16 @@ def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, 
 @stack_options
 def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> None:
     """Revoke keys for good: nothing they signed counts from now on, no matter when it was signed."""
+    records: list[KeyRecord] = []
     with open_keys(settings) as (store, registry):
-        records = [(registry or store).revoke(key_id) for key_id in key_ids]
-    if registry is None:
-        say(_LATER, err=True)
-    _show(store, records, as_json=as_json)
+        try:
+            records.extend((registry or store).revoke(key_id) for key_id in key_ids)
+        finally:
+            # What was revoked stays so, also if the next key is unknown.
+            if records:
+                if registry is None:
+                    say(_LATER, err=True)
+                _show(store, records, as_json=as_json)
 
 
 def _check_names(agents: Iterable[str]) -> None:

@@ -175,6 +175,13 @@ def test_an_unknown_key_cannot_be_revoked(orchestra: Orchestra) -> None:
     assert "orchestra keys list" in result.stderr
 
 
+def test_what_was_revoked_before_an_unknown_key_is_said(orchestra: Orchestra) -> None:
+    (key,) = rows(orchestra("keys", "generate", "lead", "--json"))
+    result = orchestra("keys", "revoke", key["key_id"], "key_" + "0" * 32, "--json")
+    assert result.exit_code == 1
+    assert [row["key_id"] for row in json.loads(result.stdout)["keys"]] == [key["key_id"]]
+
+
 def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:
     bundle, passphrase = tmp_path / "keys.json", tmp_path / "pass"
     passphrase.write_text("correct horse\n")

@@ -401,6 +401,10 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("ORCHESTRA_SESSION_TOKEN", "x")
     place.ask()
     assert "a person answers it" in run("approve", place.open.id, ok=False)
+    monkeypatch.delenv("ORCHESTRA_SESSION_TOKEN")
+    some = CliRunner().invoke(main, ["approve", place.open.id, asked.id, "--json"])
+    assert (some.exit_code, "not open" in some.stderr) == (1, True)
+    assert len(json.loads(some.stdout)["decided"]) == 1  # what was decided before the refusal stands
 
 
 def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
