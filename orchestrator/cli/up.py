@@ -84,10 +84,11 @@ def up(
         asked += 1
         stack.stop(at_once=asked > 1)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, on_signal)
     try:
+        # Until the stack is open there is nothing to stop in order, and a signal ends the command at once.
         stack.open()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, on_signal)
         place = f"an embedded Valkey in {settings.data}" if stack.embedded else redact_url(stack.url)
         say(f"starting a stack on {place}")
         follower = _LogFollower(stack.logs) if verbose else None

@@ -175,6 +175,18 @@ def test_interrupting_at_any_moment_leaves_nothing(moment: str, place: Place) ->
     place.assert_nothing_left()
 
 
+@linux
+def test_interrupting_while_agents_do_not_load_ends_it(place: Place) -> None:
+    (place.home / "mine.py").write_text(
+        "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(600)\n"
+    )
+    process = place.up("--agents", "mine.py")
+    wait_until((place.home / "begun").exists)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    place.assert_nothing_left()
+
+
 # --- started wrongly: one line, an exit code, nothing left --------------------------------------------------------
 
 
