@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.deployment.embedded.membership import MembershipClient, join
-from orchestrator.deployment.embedded.server_manager import lock_path, read_record
+from orchestrator.deployment.embedded.server_manager import CONTROL_NAME, lock_path, make_sockets, read_record
 from orchestrator.deployment.embedded.valkey import (
     MAX_SOCKET_PATH,
     ServerDied,
@@ -213,6 +214,17 @@ def test_a_killed_keeper_leaves_no_server_and_its_successor_has_the_data(data: P
     assert connect(successor.url).get("a") == b"kept"
     assert successor.url == membership.url
     successor.leave()
+
+
+def test_a_keeper_that_was_killed_before_it_wrote_where_it_listens_is_in_nobodys_way(data: Path) -> None:
+    """Its socket is there and its record is not, as after a power cut."""
+    (data / "valkey").mkdir(parents=True)
+    sockets = make_sockets(data)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as killed:
+        killed.bind(str(sockets / CONTROL_NAME))
+    membership = join(data)
+    assert connect(membership.url).ping()
+    membership.leave()
 
 
 def test_a_damaged_file_is_named_and_nothing_is_left_running(data: Path) -> None:

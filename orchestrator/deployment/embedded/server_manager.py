@@ -117,6 +117,8 @@ class ServerManager:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # One that was killed before it wrote its record has left its socket; this process has the lock.
+        (self._socket_dir / CONTROL_NAME).unlink(missing_ok=True)
         self._listener.bind(str(self._socket_dir / CONTROL_NAME))
         self._listener.listen(16)
         self._listener.setblocking(False)
