@@ -110,7 +110,6 @@ class Supervisor:
         #: Successors that are not ready yet, by name, and processes that were replaced and finish their work.
         self._coming: dict[str, _Child] = {}
         self._leaving: list[_Child] = []
-        logs.mkdir(parents=True, exist_ok=True)
 
     @property
     def ready(self) -> bool:
@@ -199,6 +198,7 @@ class Supervisor:
         return self._forks is None or not spec.module or self._forks.ready or self._forks.given_up
 
     def _start(self, child: _Child) -> None:
+        child.log.parent.mkdir(parents=True, exist_ok=True)
         if child.log.exists() and child.log.stat().st_size > _LOG_LIMIT_BYTES:
             child.log.replace(child.log.with_suffix(".log.1"))
         child.ready_fd, write_end = os.pipe()
@@ -263,7 +263,8 @@ class Supervisor:
 
     def _last_words(self, child: _Child) -> tuple[str, bool]:
         """The line that says why a child ended, and whether the child itself meant it as the reason."""
-        with child.log.open("rb") as log:
+        lines: list[str] = []
+        with suppress(FileNotFoundError), child.log.open("rb") as log:
             log.seek(child.log_offset)
             lines = [line.strip() for line in log.read()[-65_536:].decode(errors="replace").splitlines()]
         for line in reversed(lines):

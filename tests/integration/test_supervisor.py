@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -237,6 +238,15 @@ def test_a_log_that_grew_too_long_is_kept_once_and_begun_anew(
     supervisor.trim_logs()
     assert log.stat().st_size == 0
     assert "xxx" in log.with_suffix(".log.1").read_text()
+
+
+def test_a_child_comes_back_although_somebody_has_removed_the_logs(supervise: Supervise) -> None:
+    supervisor, notices = supervise(child("a", SLEEP))
+    tick_until(supervisor, lambda: supervisor.ready)
+    shutil.rmtree(supervisor.logs["a"].parent)
+    os.kill(supervisor.pids["a"], signal.SIGKILL)
+    tick_until(supervisor, lambda: "recovered" in kinds(notices, "a"))
+    assert supervisor.logs["a"].exists()
 
 
 @pytest.mark.skipif(
