@@ -134,7 +134,8 @@ def write_project(folder: Path, kind: Kind) -> list[str]:
 
 def _ignore(path: Path, wanted: str) -> None:
     """Have git ignore what is wanted: add the lines that a file lacks."""
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    # Whatever the encoding of the names in it: they are compared, and stay as they are.
+    before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     lines = {line.strip() for line in before.splitlines()}
     missing = [line for line in wanted.splitlines() if line not in lines]
     if missing:

@@ -121,6 +121,14 @@ def test_no_file_is_overwritten(name: str, tmp_path: Path) -> None:
     assert (tmp_path / name).read_text() == "mine"
 
 
+def test_a_list_of_what_git_ignores_may_have_names_in_any_encoding(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes(b"caf\xe9/\n.env\n")
+    write_project(tmp_path, "python")
+    lines = (tmp_path / ".gitignore").read_bytes().splitlines()
+    assert lines[:2] == [b"caf\xe9/", b".env"]
+    assert lines.count(b".env") == 1
+
+
 def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / ".env").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"\.env already"):
