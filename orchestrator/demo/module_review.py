@@ -17,6 +17,9 @@ LONG_FROM_LINES = 400
 #: What one finding of each kind adds to a module's score; the worst module has the highest.
 WEIGHTS = {"syntax": 50, "unfinished": 5, "complexity": 3, "size": 3, "docstring": 1}
 
+#: What Python's parser raises for a text that is no module; the last, without a word, for one that is nested too deeply.
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
 _MARK = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BRANCHES = (
@@ -72,11 +75,10 @@ def review_module(path: str, source: str) -> ModuleReview:
     review = ModuleReview(path=path, lines=source.count("\n") + (not source.endswith("\n") and source != ""))
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except UNPARSABLE as error:
         line = getattr(error, "lineno", None) or 1
-        review.findings.append(
-            ReviewFinding(kind="syntax", line=line, text=f"does not parse: {error.args[0]}")
-        )
+        reason = next(iter(error.args), "it is nested too deeply")
+        review.findings.append(ReviewFinding(kind="syntax", line=line, text=f"does not parse: {reason}"))
         return review
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):

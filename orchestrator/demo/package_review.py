@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.demo.module_review import UNPARSABLE
 from orchestrator.errors import InputError
 
 #: Statements from which on two equal functions are reported.
@@ -144,7 +145,7 @@ def _parse(path: Path, read: Callable[[Path], str]) -> tuple[str, ast.Module | N
         return "", None
     try:
         return source, ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNPARSABLE:
         return source, None
 
 

@@ -133,6 +133,13 @@ def test_what_does_not_parse_is_the_worst(source: str) -> None:
     assert broken.findings[0].text.startswith("does not parse: ")
 
 
+def test_what_the_parser_has_no_memory_for_does_not_parse(package: Path) -> None:
+    source = f"x = {'-' * 20_000}1\n"
+    assert review_module("m.py", source).findings[0].text.startswith("does not parse: ")
+    (package / "deep.py").write_text(source)
+    assert whole(package).modules == 8
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     files = {
