@@ -137,6 +137,22 @@ def sleeper(ctx: Context) -> str:
         time.sleep(0.02)
 
 
+@agent("stubborn", queue="chaos", time_limit_s=1)
+def stubborn(ctx: Context) -> str:
+    """Never stops by itself."""
+    while True:
+        time.sleep(1)
+
+
+@agent("enduring", role="coordinator", queue="chaos")
+def enduring(ctx: Context) -> str:
+    """Calls an agent; says how often it was tried, and how its child ended. The first try takes a while after that."""
+    callback = ctx.call(ctx.prompt, "1", key="child")
+    if ctx.attempt == 1:
+        time.sleep(30)
+    return f"{ctx.attempt} {callback.status}"
+
+
 @agent("broken", queue="chaos")
 def broken(ctx: Context) -> Any:
     """Fails inside of a library."""

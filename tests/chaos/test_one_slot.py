@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator.ids import run_id
 from orchestrator.ledger import CLOSED
 
+from .events import events_of
 from .stack import Stack, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
@@ -41,4 +43,23 @@ def test_a_stop_reaches_every_run_that_waits_in_a_slot(make_stack: Callable[...,
             explain=stack.logs,
         )
         assert stack.answer(client.submit("leaf", "1")) == "1"
+    stack.assert_settled()
+
+
+def test_a_child_that_is_ended_by_force_in_a_lent_slot_costs_its_parent_no_attempt(
+    make_stack: Callable[..., Stack],
+) -> None:
+    """The process that both are in dies; only the child's run failed, and Flower hears so."""
+    stack = make_stack(concurrency="1", stop_grace_s="0.2")
+    stack.start_all()
+    stack.wait_ready()
+    with events_of(stack) as events, stack.client() as client:
+        session = client.submit("enduring", "stubborn")
+        assert stack.answer(session) == "2 failed"
+        (run,) = stack.ledger.runs(session.id)
+        assert (run.died, run.lost, run.failures) == (0, 1, 0)
+        (child,) = (one for one in client.tree(session.id) if one.parent)
+        failed = events.wait_for("task-failed", run_id(child.id, 1), stack)
+        assert "ended by force" in failed["exception"]
+        assert "task-failed" not in events.of(run.id)
     stack.assert_settled()

@@ -31,11 +31,12 @@ def claim_of_this_process() -> str:
     return f"{new_claim_id()}@{mark_of(os.getpid())}"
 
 
-def release_runs_of(pid: int, runtime: Runtime, died: str) -> None:
-    """Take the runs of a process that died from it, in the ledger; it was a fork of this one, or this one itself.
+def release_runs_of(pid: int, runtime: Runtime, died: str = "") -> None:
+    """Take the runs of a process from it, in the ledger: of a fork of this one that died, or of this one at its end.
 
-    Each is released under the claim that the dead process had, so that nothing is taken from anybody else. Where that
-    is not possible now, the leases run out.
+    ``died`` says how it ended, and counts against each run. Without it their worker was lost. Each is released under the
+    claim that the process has, so that nothing is taken from anybody else. Where that is not possible now, the leases
+    run out.
     """
     parts = runtime.parts
     try:
@@ -61,14 +62,15 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         if run is None or not found:
             return "deleted"
         definition = runtime.catalogue.get(found[0].agent)
-        wait_ms = definition.record.retry_ms(run.died + 1) if definition else 0
+        wait_ms = definition.record.retry_ms(run.died + 1) if definition and died else 0
         # In the name of the agent, whose key is here.
         return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=found[0].agent)
 
     outcome = retry_outages(release, what="release", retry_for_s=parts.settings.lease_s)
-    if runtime.events is not None:
+    if died and runtime.events is not None:
         runtime.events.died(lease, died)
-    _log.error("process-died", run=lease.run, session=lease.session, died=died, outcome=outcome)
+    event = "process-died" if died else "run-released"
+    _log.error(event, run=lease.run, session=lease.session, died=died, outcome=outcome)
 
 
 def request_class(runtime: Callable[[], Runtime]) -> type[Request]:

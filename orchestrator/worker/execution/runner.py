@@ -53,7 +53,7 @@ from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution import ending
-from orchestrator.worker.execution.deaths import claim_of_this_process
+from orchestrator.worker.execution.deaths import claim_of_this_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.printing import keeping
@@ -64,6 +64,8 @@ from orchestrator.worker.gateway.server import Gateway
 
 #: Steps that the account of a run names.
 SHOWN_STEPS: Final = 20
+#: Seconds that the events of a process which is about to be killed may take.
+LAST_EVENTS_S: Final = 2.0
 
 _log = get_logger()
 
@@ -117,7 +119,7 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
         runtime.events.begun(held)
     end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following=following).complete()
     if runtime.events is not None:
-        runtime.events.ended(held, end.without_words() if session.encrypted else end)
+        runtime.events.ended(held, end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
 
@@ -432,7 +434,17 @@ class _RunOfAgent:
         if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
             text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
-            self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
+            end = self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
+            if self._runtime.events is not None:
+                self._runtime.events.ended(self._held, end)
+        if current_process().name == "MainProcess":
+            return
+        if self._runtime.events is not None:
+            sending = threading.Thread(target=self._runtime.events.flush, name="last-events", daemon=True)
+            sending.start()
+            sending.join(LAST_EVENTS_S)  # the broker may be away
         # A child of the prefork pool, which is replaced. An agent that has returned meanwhile blocks nothing.
-        if current_process().name != "MainProcess" and not self._worked:
+        if not self._worked:
+            # The runs that wait in this process have no part in its death.
+            release_runs_of(os.getpid(), self._runtime)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -41,6 +41,8 @@ class TaskEvents:
         # Celery looks a setting up in several places each time.
         self._wanted = bool(app.conf.worker_send_task_events)
         self._lock = threading.Lock()
+        # Held while events are sent, so that who flushes returns after what another thread sends.
+        self._sending = threading.Lock()
         #: Claim → when its run began, on the monotonic clock.
         self._begun: dict[str, float] = {}
         #: Worker, kind and fields of each event.
@@ -60,9 +62,13 @@ class TaskEvents:
         self._add(held, "task-started")
 
     def ended(self, held: Claimed, end: RunEnd) -> None:
-        """A run ended."""
-        runtime_s = max(0.0, time.monotonic() - self._begun.pop(held.claim.claim, time.monotonic()))
-        kind, about = celery_event(end, runtime_s=runtime_s)
+        """A run ended. Its first end counts: one that was ended by force may return later."""
+        begun = self._begun.pop(held.claim.claim, None)
+        if begun is None:
+            return
+        if held.session.encrypted:
+            end = end.without_words()
+        kind, about = celery_event(end, runtime_s=time.monotonic() - begun)
         self._add(held, kind, **about)
 
     def died(self, lease: Lease, how: str) -> None:
@@ -87,11 +93,14 @@ class TaskEvents:
 
     def flush(self) -> None:
         """Send what was gathered; without a broker it is dropped, as Celery does with what nobody watches."""
-        with self._lock:
-            events = list(self._waiting)
-            self._waiting.clear()
-        if not events:
-            return
+        with self._sending:
+            with self._lock:
+                events = list(self._waiting)
+                self._waiting.clear()
+            if events:
+                self._send(events)
+
+    def _send(self, events: list[tuple[str, str, dict[str, Any]]]) -> None:
         try:
             with self._app.amqp.producer_pool.acquire(block=True) as producer:
                 dispatchers: dict[str, Any] = {}
