@@ -10,7 +10,7 @@ import random
 import threading
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,9 @@ from orchestrator.policy.routing import Backoff
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
+
+if TYPE_CHECKING:
+    from orchestrator.keyring.vouchers import AgentVouchers
 
 _log = get_logger()
 
@@ -138,35 +141,16 @@ def system_record(name: str) -> AgentRecord:
     return AgentRecord(name=name, role="orchestrator", executor="system", description="part of the system")
 
 
-class Vouchers(Protocol):
-    """Who stands for what a record says."""
-
-    def seal(self, facts: dict[str, Any]) -> bytes:
-        """The facts with the operator's signature.
-
-        Raises:
-            KeyringError: the operator's word is not to be had here.
-        """
-        ...
-
-    def open(self, sealed: bytes) -> dict[str, Any] | None:
-        """The facts, or None if the operator does not stand for them."""
-        ...
-
-
 class AgentRegistry:
     """Registered agents in Redis, as far as the operator vouches for them; safe to share between threads.
 
     A record says what its agent may do, so who can write to Redis must not be who says it.
     """
 
-    def __init__(
-        self, redis: Any, vouchers: Vouchers, *, clock: Clock | None = None, cache_s: float = CACHE_S
-    ) -> None:
+    def __init__(self, redis: Any, vouchers: AgentVouchers, *, clock: Clock | None = None) -> None:
         self._redis = redis
         self._vouchers = vouchers
         self._clock = clock or ServerClock(redis)
-        self._cache_s = cache_s
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
         #: Records that were refused, so that the log names each once.
         self._refused: set[bytes] = set()
@@ -217,7 +201,7 @@ class AgentRegistry:
             return system_record(name)
         now = self._clock.monotonic()
         cached = self._cache.get(name)  # one look into a dict needs no lock
-        if cached is not None and now - cached[0] < self._cache_s:
+        if cached is not None and now - cached[0] < CACHE_S:
             return cached[1]
         record = self._read(name, self._redis.get(keys.agent(name)))
         with self._lock:
@@ -244,7 +228,7 @@ class AgentRegistry:
     def names(self) -> list[str]:
         """The names of every registered agent, for messages that say what there is; up to a second old."""
         now, cached = self._clock.monotonic(), self._names
-        if cached is None or now - cached[0] >= self._cache_s:
+        if cached is None or now - cached[0] >= CACHE_S:
             self._names = cached = now, [record.name for record in self.all()]
         return list(cached[1])
 
