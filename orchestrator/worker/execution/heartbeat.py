@@ -18,7 +18,7 @@ import redis
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import Claim, Ledger
 from orchestrator.log import get_logger
-from orchestrator.worker.execution import ticker
+from orchestrator.worker.execution.ticker import ticker
 
 _log = get_logger()
 

@@ -11,7 +11,7 @@ from typing import Final
 import redis
 
 from orchestrator.redisdb.holders import connect_holder, own_mark
-from orchestrator.worker.execution import ticker
+from orchestrator.worker.execution.ticker import ticker
 
 #: Seconds between two looks whether the connection is still there; half of what the reaper misses it for.
 _EVERY_S: Final = 0.7

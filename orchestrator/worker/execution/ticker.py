@@ -29,14 +29,23 @@ class Beat(Protocol):
         ...
 
 
-class _Ticker:
+class Ticker:
+    """The beats of one process, and the thread that carries them out."""
+
     def __init__(self) -> None:
+        self.reset()
+        # A fork has none of its parent's threads.
+        os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Forget every beat, and the thread."""
         self._beats: set[Beat] = set()
         self._changed = threading.Condition()
         self._looks_at = 0.0
         self._thread: threading.Thread | None = None
 
     def add(self, beat: Beat) -> None:
+        """Carry this out from now on whenever it is due."""
         with self._changed:
             self._beats.add(beat)
             if self._thread is None:
@@ -46,6 +55,7 @@ class _Ticker:
                 self._changed.notify()
 
     def remove(self, beat: Beat) -> None:
+        """Carry this out no more; it may be under way at this moment."""
         with self._changed:
             self._beats.discard(beat)
 
@@ -66,23 +76,5 @@ class _Ticker:
                     beat.due_at = time.monotonic() + 1.0
 
 
-_ticker = _Ticker()
-
-
-def add(beat: Beat) -> None:
-    """Carry this out from now on whenever it is due."""
-    _ticker.add(beat)
-
-
-def remove(beat: Beat) -> None:
-    """Carry this out no more; it may be under way at this moment."""
-    _ticker.remove(beat)
-
-
-def _forget_the_parents_ticker() -> None:
-    """A fork has none of its parent's threads."""
-    global _ticker  # noqa: PLW0603
-    _ticker = _Ticker()
-
-
-os.register_at_fork(after_in_child=_forget_the_parents_ticker)
+#: That of this process.
+ticker: Final = Ticker()
