@@ -35,7 +35,7 @@ def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> N
             WorktreeDocument(
                 session=one.session,
                 agent=one.agent,
-                path=one.path_name,
+                path=str(one.path),
                 branch=one.branch,
                 base=one.base,
                 changed_files=_changed(folder, one),

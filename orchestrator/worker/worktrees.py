@@ -11,7 +11,6 @@ worktree, and runs no hook, no monitor and no external program on its behalf.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -19,9 +18,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import WorktreeError
 
@@ -40,28 +40,19 @@ _AUTHOR: Final = ("-c", "user.name=agent-orchestra", "-c", "user.email=agent@orc
 _TIMEOUT_S: Final = 300
 
 
-@dataclass(frozen=True, kw_only=True)
-class Worktree:
+class Worktree(BaseModel):
     """A session's own copy of a repository."""
+
+    model_config = ConfigDict(frozen=True)
 
     session: str
     agent: str
-    repository: str  #: the repository's common git folder
-    path_name: str
+    repository: Path  #: the repository's common git folder, which all its worktrees share
+    path: Path = Field(alias="path_name")  #: where its files are
     branch: str
     base: str  #: the commit that it began at
     keep: Literal["until-taken", "always"]
     created_ms: int
-
-    @property
-    def path(self) -> Path:
-        """Where its files are."""
-        return Path(self.path_name)
-
-    @property
-    def git_dir(self) -> Path:
-        """The git folder of the repository, which all its worktrees share."""
-        return Path(self.repository)
 
 
 class Worktrees:
@@ -97,8 +88,8 @@ class Worktrees:
                 known = Worktree(
                     session=session,
                     agent=agent,
-                    repository=common,
-                    path_name=str(self._folder / session),
+                    repository=Path(common),
+                    path_name=self._folder / session,
                     branch=f"{BRANCH}{session}",
                     base=commit,
                     keep=keep,
@@ -117,9 +108,9 @@ class Worktrees:
         branch = f"refs/heads/{worktree.branch}"
         there = self._git((at, "for-each-ref", "--format=%(refname)", branch))
         how = (
-            (worktree.path_name, worktree.branch)
+            (str(worktree.path), worktree.branch)
             if there
-            else ("-b", worktree.branch, worktree.path_name, worktree.base)
+            else ("-b", worktree.branch, str(worktree.path), worktree.base)
         )
         self._git((at, "worktree", "add", "--quiet", *how))
 
@@ -128,7 +119,7 @@ class Worktrees:
 
     @staticmethod
     def _own_git_dir(worktree: Worktree) -> Path:
-        return worktree.git_dir / "worktrees" / worktree.path.name
+        return worktree.repository / "worktrees" / worktree.path.name
 
     def all(self) -> list[Worktree]:
         """Every worktree of this data folder, the oldest first."""
@@ -195,7 +186,7 @@ class Worktrees:
         """
         with self._locked():
             at = f"--git-dir={worktree.repository}"
-            if worktree.git_dir.is_dir():
+            if worktree.repository.is_dir():
                 if self._is_whole(worktree) and not with_branch:
                     self.save(worktree)
                 shutil.rmtree(worktree.path, ignore_errors=True)
@@ -257,14 +248,14 @@ class Worktrees:
 
     def _read(self, session: str) -> Worktree | None:
         try:
-            return Worktree(**json.loads(self._file(session).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return Worktree.model_validate_json(self._file(session).read_bytes())
+        except (OSError, ValueError):
             return None
 
     def _write(self, worktree: Worktree) -> None:
         file = self._file(worktree.session)
         fresh = file.with_suffix(".new")
-        fresh.write_text(json.dumps(asdict(worktree)), encoding="utf-8")
+        fresh.write_text(worktree.model_dump_json(by_alias=True), encoding="utf-8")
         fresh.replace(file)
 
 

@@ -52,7 +52,7 @@ class Place:
             )
         if self.options.sandbox is None:
             return command
-        shared = [self.worktree.path / ".git", self.worktree.git_dir] if self.worktree is not None else []
+        shared = [self.worktree.path / ".git", self.worktree.repository] if self.worktree is not None else []
         return sandboxed(
             [str(Path(program).absolute()), *command[1:]],
             self.options.sandbox,
