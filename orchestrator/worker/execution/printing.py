@@ -28,15 +28,39 @@ WRITE_EVERY_S: Final = 1.0
 _log = get_logger()
 
 
+class Tail:
+    """The last bytes of a stream, and how many went before them."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self.seen = 0  #: how many bytes there were
+
+    def add(self, piece: bytes) -> None:
+        """Take what has come."""
+        self.seen += len(piece)
+        self._kept += piece[-self._limit :]
+        if len(self._kept) > 2 * self._limit:
+            del self._kept[: -self._limit]
+
+    @property
+    def end(self) -> str:
+        """The end of the stream."""
+        return bytes(self._kept[-self._limit :]).decode(errors="replace")
+
+    def text(self) -> str:
+        """The end of the stream; its first line says what is missing, if anything is."""
+        missing = self.seen - self._limit
+        return f"[{missing} bytes before this were left out]\n{self.end}" if missing > 0 else self.end
+
+
 class Prints:
     """What one try of a run prints. Safe to share between threads."""
 
     def __init__(self, limit: int, write: Callable[[int, str], None]) -> None:
-        self._limit = limit
+        self._tail = Tail(limit)
         self._write = write
         self._lock = threading.Lock()
-        self._kept = bytearray()
-        self._size = 0
         self._written = 0
         self._due = time.monotonic() + WRITE_EVERY_S
 
@@ -44,10 +68,7 @@ class Prints:
         """Take what was printed."""
         octets = text.encode(errors="backslashreplace") if isinstance(text, str) else text
         with self._lock:
-            self._size += len(octets)
-            self._kept += octets[-self._limit :]
-            if len(self._kept) > 2 * self._limit:
-                del self._kept[: -self._limit]
+            self._tail.add(octets)
             if time.monotonic() < self._due:
                 return
             self._due = time.monotonic() + WRITE_EVERY_S
@@ -56,7 +77,7 @@ class Prints:
     def flush(self) -> None:
         """Write down what has come since the last time. A server that is away costs the prints and nothing else."""
         with self._lock:
-            size, text = self._size, bytes(self._kept[-self._limit :]).decode(errors="replace")
+            size, text = self._tail.seen, self._tail.end
             if size == self._written:
                 return
             self._written = size

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import pytest
 from orchestrator import Client
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.executors.command.permissions import choose
 from tests.integration.workers.crew import FAKE, Crew
 from tests.waiting import wait_until
 
-pytest.importorskip("acp", reason="the library agent-client-protocol is not installed")
+schema = pytest.importorskip("acp.schema", reason="the library agent-client-protocol is not installed")
 
 ACP = (FAKE[0], str(Path(FAKE[1]).with_name("fake_acp_agent.py")))
 
@@ -77,17 +75,10 @@ def test_a_rule_asks_nobody(acp_crew: Callable[..., Crew], rule: str, chosen: st
     assert acp_crew(permissions=rule).ask("!permission rm -rf build") == f"<response>{chosen}</response>"
 
 
-@dataclass
-class Option:
-    option_id: str
-    name: str
-    kind: str
-
-
 OPTIONS = [
-    Option("1", "Once", "allow_once"),
-    Option("2", "For ever", "allow_always"),
-    Option("3", "No", "reject_once"),
+    schema.PermissionOption(option_id="1", name="Once", kind="allow_once"),
+    schema.PermissionOption(option_id="2", name="For ever", kind="allow_always"),
+    schema.PermissionOption(option_id="3", name="No", kind="reject_once"),
 ]
 
 
@@ -103,6 +94,8 @@ OPTIONS = [
     ],
 )
 def test_a_reply_allows_for_ever_only_where_it_says_so(reply: str, chosen: str) -> None:
+    from orchestrator.worker.executors.command.permissions import choose
+
     option = choose(reply, OPTIONS)
     assert option is not None
     assert option.name == chosen

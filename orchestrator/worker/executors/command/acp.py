@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
@@ -18,12 +19,13 @@ from acp.core import ClientSideConnection
 
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.printing import Tail
 from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.permissions import Permissions
 from orchestrator.worker.executors.command.place import Place
 from orchestrator.worker.executors.command.process import LOOK_S, AgentProcess
-from orchestrator.worker.executors.command.reading import Complaint, Tail, Usage
+from orchestrator.worker.executors.command.reading import Complaint, Usage
 from orchestrator.worker.executors.text import Finished, TextAnswer, finish
 
 #: Seconds that an agent may take to say what it can do.
@@ -183,28 +185,17 @@ async def _beside(work: Callable[[], T]) -> T:
 
     Once its run has ended, the thread ends at its next call of the ledger.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(cast(T, result))
+    done: Future[T] = Future()
 
     def run() -> None:
-        result, error = None, None
+        done.set_running_or_notify_cancel()
         try:
-            result = work()
-        except BaseException as raised:  # noqa: BLE001  (it is raised where it is waited for)
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, result, error)
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (it is raised where it is waited for)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="permission", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 class _StandardError(asyncio.Protocol):

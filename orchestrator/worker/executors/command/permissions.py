@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal
+
+from acp.schema import PermissionOption
 
 from orchestrator.errors import InputError, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
@@ -14,22 +16,6 @@ from orchestrator.worker.executors.command.live import LiveStatus
 _log = get_logger()
 
 _YES: Final = frozenset({"allow", "yes", "y", "ok", "okay", "approve", "approved", "allowed", "true"})
-
-
-class Option(Protocol):
-    """One way to answer."""
-
-    @property
-    def option_id(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> str: ...
-
-
-OptionT = TypeVar("OptionT", bound=Option)
 
 
 class Permissions:
@@ -42,7 +28,9 @@ class Permissions:
         self._rule = rule
         self._live = live
 
-    def decide(self, tool: str, arguments: object, options: Sequence[OptionT]) -> OptionT | None:
+    def decide(
+        self, tool: str, arguments: object, options: Sequence[PermissionOption]
+    ) -> PermissionOption | None:
         """The option that the program gets; None: its request is cancelled.
 
         Raises:
@@ -61,7 +49,7 @@ class Permissions:
             reply = "deny"
         return choose(reply, options)
 
-    def _ask_parent(self, tool: str, options: Sequence[Option]) -> str:
+    def _ask_parent(self, tool: str, options: Sequence[PermissionOption]) -> str:
         names = ", ".join(f"{option.name!r}" for option in options)
         return self._context.ask(
             f"May I use {tool}? Reply with one of: {names}; or with allow or deny.",
@@ -82,7 +70,7 @@ class Permissions:
         return "allow" if decision is not None and decision.approved else "deny"
 
 
-def choose(reply: str, options: Sequence[OptionT]) -> OptionT | None:
+def choose(reply: str, options: Sequence[PermissionOption]) -> PermissionOption | None:
     """The option that a reply names: by name, by id, or by its first word. None: the request is cancelled.
 
     A reply that names no option and does not begin with consent is no consent. "Always" counts right after it.

@@ -8,35 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.options.command import CommandOptions, Reading, Readings
-from orchestrator.worker.execution.printing import note
+from orchestrator.worker.execution.printing import Tail, note
 
 #: Bytes of what a program complains of that are kept, and characters of it that an error repeats.
 _MAX_COMPLAINT_BYTES: Final = 16 * 1024
 _SHOWN_COMPLAINT: Final = 500
 #: The most that one report may count: larger numbers are mistakes of the program.
 _MOST: Final = {"input_tokens": 10**12, "output_tokens": 10**12, "cost_usd": 10**6}
-
-
-class Tail:
-    """The last bytes of a stream, and how many went before them."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self._seen = 0
-
-    def add(self, piece: bytes) -> None:
-        """Take what has come."""
-        self._seen += len(piece)
-        self._kept += piece
-        if len(self._kept) > 2 * self._limit:
-            del self._kept[: -self._limit]
-
-    def text(self) -> str:
-        """The end of the stream; its first line says what is missing, if anything is."""
-        kept = bytes(self._kept[-self._limit :]).decode(errors="replace")
-        missing = self._seen - self._limit
-        return f"[{missing} bytes before this were left out]\n{kept}" if missing > 0 else kept
 
 
 class Complaint(Tail):
