@@ -140,16 +140,22 @@ class Worktrees:
         Raises:
             WorktreeError: git fails.
         """
-        return self._diff(worktree, "--binary")
+        text = self._diff(worktree, "--binary")
+        if "\N{REPLACEMENT CHARACTER}" not in text:
+            return text
+        # Something is not UTF-8. As a binary file it is whole in a text.
+        with tempfile.NamedTemporaryFile("w", prefix="orchestra-attributes-") as attributes:
+            attributes.write("* -diff\n")
+            attributes.flush()
+            return self._diff(worktree, "--binary", "-c", f"core.attributesFile={attributes.name}")
 
-    def _diff(self, worktree: Worktree, form: str) -> str:
+    def _diff(self, worktree: Worktree, form: str, *settings: str) -> str:
+        diff = (*settings, "diff", form, *_QUIET_DIFF, worktree.base)
         if not self._is_whole(worktree):
             at, branch = f"--git-dir={worktree.repository}", f"refs/heads/{worktree.branch}"
-            return self._git((at, "diff", form, *_QUIET_DIFF, worktree.base, branch, "--"), strip=False)
+            return self._git((at, *diff, branch, "--"), strip=False)
         with self._everything_added(worktree) as index:
-            return self._inside(
-                worktree, ("diff", "--cached", form, *_QUIET_DIFF, worktree.base, "--"), index, strip=False
-            )
+            return self._inside(worktree, (*diff, "--cached", "--"), index, strip=False)
 
     @contextmanager
     def _everything_added(self, worktree: Worktree) -> Iterator[Mapping[str, str]]:

@@ -46,6 +46,16 @@ def repository(tmp_path: Path, program: Callable[[str], str]) -> Path:
     return folder
 
 
+def test_a_diff_of_what_is_not_utf8_is_one_that_git_applies(repository: Path, tmp_path: Path) -> None:
+    (repository / "a.txt").write_bytes("caf\xe9\n".encode("latin-1"))
+    git(repository, "commit", "-qam", "second")
+    worktrees = Worktrees(tmp_path / "data")
+    worktree = worktrees.take("ses_1", agent="coder", repository=repository)
+    (worktree.path / "a.txt").write_bytes("th\xe9\n".encode("latin-1"))
+    subprocess.run(["git", "apply"], cwd=repository, input=worktrees.diff(worktree), text=True, check=True)
+    assert (repository / "a.txt").read_bytes() == "th\xe9\n".encode("latin-1")
+
+
 def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
     stage = crew.stage
