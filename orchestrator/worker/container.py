@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from celery import Celery
 
@@ -43,8 +43,8 @@ class Runtime:
     slot_sharing: SlotSharing | None = None
     #: Tells workers of agents that have more ready runs; raises ServerUnavailable.
     ring: Callable[[str], None] = lambda _: None
-    #: Shows runs to Flower; None: nobody watches.
-    events: TaskEvents | None = None
+    #: Shows runs to Flower.
+    events: TaskEvents = field(default_factory=TaskEvents)
     #: Makes what a run waits with; another one answers from a script, for tests of agents.
     blocking: Callable[..., Blocking] = Blocking
     #: How many seconds a wait between two calls of a step takes in fact; None: what it is.

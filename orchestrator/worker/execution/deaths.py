@@ -67,7 +67,7 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         return parts.ledger.release(lease, died=died, wait_ms=wait_ms, by=found[0].agent)
 
     outcome = retry_outages(release, what="release", retry_for_s=parts.settings.lease_s)
-    if died and runtime.events is not None:
+    if died:
         runtime.events.died(lease, died)
     event = "process-died" if died else "run-released"
     _log.error(event, run=lease.run, session=lease.session, died=died, outcome=outcome)

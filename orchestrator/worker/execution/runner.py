@@ -115,11 +115,9 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
     session, run = held.session, held.run
     log = _log.bind(agent=session.agent, session=session.id, run=run.id)
     log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
-    if runtime.events is not None:
-        runtime.events.begun(held)
+    runtime.events.begun(held)
     end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following=following).complete()
-    if runtime.events is not None:
-        runtime.events.ended(held, end)
+    runtime.events.ended(held, end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
 
@@ -435,14 +433,12 @@ class _RunOfAgent:
             grace_s = self._runtime.parts.settings.stop_grace_s
             text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
             end = self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
-            if self._runtime.events is not None:
-                self._runtime.events.ended(self._held, end)
+            self._runtime.events.ended(self._held, end)
         if current_process().name == "MainProcess":
             return
-        if self._runtime.events is not None:
-            sending = threading.Thread(target=self._runtime.events.flush, name="last-events", daemon=True)
-            sending.start()
-            sending.join(LAST_EVENTS_S)  # the broker may be away
+        sending = threading.Thread(target=self._runtime.events.flush, name="last-events", daemon=True)
+        sending.start()
+        sending.join(LAST_EVENTS_S)  # the broker may be away
         # A child of the prefork pool, which is replaced. An agent that has returned meanwhile blocks nothing.
         if not self._worked:
             # The runs that wait in this process have no part in its death.

@@ -34,12 +34,12 @@ def task_id_of(run: str) -> str:
 
 
 class TaskEvents:
-    """The events of one process. Safe to share between threads."""
+    """The events of one process, over a Celery app; None: nobody watches. Safe to share between threads."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery | None = None) -> None:
         self._app = app
         # Celery looks a setting up in several places each time.
-        self._wanted = bool(app.conf.worker_send_task_events)
+        self._wanted = app is not None and bool(app.conf.worker_send_task_events)
         self._lock = threading.Lock()
         # Held while events are sent, so that who flushes returns after what another thread sends.
         self._sending = threading.Lock()
@@ -97,16 +97,16 @@ class TaskEvents:
             with self._lock:
                 events = list(self._waiting)
                 self._waiting.clear()
-            if events:
-                self._send(events)
+            if events and self._app is not None:
+                self._send(self._app, events)
 
-    def _send(self, events: list[tuple[str, str, dict[str, Any]]]) -> None:
+    def _send(self, app: Celery, events: list[tuple[str, str, dict[str, Any]]]) -> None:
         try:
-            with self._app.amqp.producer_pool.acquire(block=True) as producer:
+            with app.amqp.producer_pool.acquire(block=True) as producer:
                 dispatchers: dict[str, Any] = {}
                 for worker, kind, event in events:
                     if worker not in dispatchers:
-                        dispatchers[worker] = self._app.events.Dispatcher(
+                        dispatchers[worker] = app.events.Dispatcher(
                             producer.connection,
                             hostname=worker,
                             channel=producer.channel,
