@@ -10,9 +10,11 @@ import logging
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import redis
 from celery import Celery
 from celery.signals import (
     celeryd_after_setup,
@@ -29,7 +31,7 @@ from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
 from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
-from orchestrator.log import configure_logging
+from orchestrator.log import configure_logging, get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
@@ -38,6 +40,8 @@ from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
 from orchestrator.worker.tasks import register_tasks
 
+#: Seconds between two announcements, and two looks at what may go. An agent stays known for a day after the last.
+UPKEEP_S: Final = 30.0
 #: The process that imported this: the worker itself, of which the pool's processes are forks.
 _MASTER = os.getpid()
 
@@ -139,10 +143,8 @@ def _spare_the_collector(**_: Any) -> None:
 
 @worker_ready.connect(weak=False)
 def _announce(sender: Any = None, **_: Any) -> None:
-    from orchestrator.worker.announce import Announcer, queues_of, versions_of
+    from orchestrator.worker.announce import announce, queues_of, versions_of
     from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
-    from orchestrator.worker.janitor import Janitor
-    from orchestrator.worker.worktrees import Worktrees
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     try:
@@ -157,7 +159,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
     life = SignsOfLife("worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue))
     try:
         life.begin()
-        Announcer(parts, catalogue).start()
+        announce(parts, catalogue)
     except KeyringError as error:
         # Without its keys the worker can sign nothing.
         life.end()
@@ -169,5 +171,21 @@ def _announce(sender: Any = None, **_: Any) -> None:
         lambda agent: _runtime.get().ring(agent),
         silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
-    Janitor(parts.ledger, Worktrees(_settings.data)).watch()
+    threading.Thread(target=_keep_up, name="upkeep", daemon=True).start()
     notify_ready()
+
+
+def _keep_up() -> None:
+    """Announce the agents again, and remove what their runs have left, until the process ends."""
+    from orchestrator.worker.announce import announce
+    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.worktrees import Worktrees
+
+    parts, waiting = _runtime.get().parts, threading.Event()
+    janitor = Janitor(parts.ledger, Worktrees(_settings.data))
+    while not waiting.wait(UPKEEP_S):
+        try:
+            janitor.clean()
+            announce(parts, _runtime.load_catalogue())
+        except (OrchestraError, redis.RedisError, OSError) as error:
+            get_logger().warning("upkeep-failed", error=str(error))

@@ -32,7 +32,7 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb.client import connect
 from orchestrator.router import build_router
 from orchestrator.streams import consumer_name
-from orchestrator.worker.announce import Announcer
+from orchestrator.worker.announce import announce
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop
 
@@ -139,7 +139,7 @@ class InProcessStack:
         client = connect(server.url, check=False)
         self._leaving.callback(client.close)
         parts = Container(client, self.settings)
-        Announcer(parts, self.catalogue).announce()
+        announce(parts, self.catalogue)
         app = build_celery(self.settings)
         runtime = Runtime(parts=parts, results=RootResults(app, client), catalogue=self.catalogue)
         router = build_router(client, self.settings, consumer=consumer_name("router"))

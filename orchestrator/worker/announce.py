@@ -1,22 +1,15 @@
-"""Makes a worker's agents known to the stack, with the public keys they sign with, again and again."""
+"""Makes a worker's agents known to the stack, with the public keys they sign with."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
-
-import redis
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Container
-from orchestrator.errors import OrchestraError
 from orchestrator.log import get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.runtime.service import is_served, living_agents
-
-#: Seconds between two announcements; an agent stays known for a day after the last.
-INTERVAL_S = 30.0
 
 _log = get_logger()
 
@@ -34,51 +27,31 @@ def versions_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
     return {record.name: record.version for record in records if not record.external}
 
 
-class Announcer:
-    """Announces from a thread of its own, until the process ends."""
+def announce(parts: Container, catalogue: Mapping[str, AgentDefinition]) -> None:
+    """Make the agents known; to be repeated well within the lifetime of an announcement.
 
-    def __init__(self, parts: Container, catalogue: Mapping[str, AgentDefinition]) -> None:
-        self._parts = parts
-        self._catalogue = catalogue
+    Raises:
+        OrchestraError: the keys cannot be made or registered.
+        redis.RedisError: Redis does not answer.
+    """
+    records = [d.record for d in catalogue.values() if _may_announce(parts, d.record)]
+    own = [record for record in records if not record.external]
+    for record in own:
+        parts.keyring.signer(record.name)
+    parts.agents.announce(records)
+    settings = parts.settings
+    parts.concurrency.announce(
+        {r.name: (r.queue, r.runs_at_once or settings.agent_runs_at_once) for r in own},
+        trees=settings.tree_runs_at_once,
+    )
+    _log.debug("agents-announced", agents=[record.name for record in records])
 
-    def start(self) -> None:
-        """Announce now, then go on in the background.
 
-        Raises:
-            OrchestraError: the keys cannot be made or registered.
-            redis.RedisError: Redis does not answer.
-        """
-        self.announce()
-        threading.Thread(target=self._repeat, name="announce", daemon=True).start()
-
-    def announce(self) -> None:
-        """Announce once."""
-        records = [d.record for d in self._catalogue.values() if self._may_announce(d.record)]
-        for record in records:
-            if not record.external:
-                self._parts.keyring.signer(record.name)
-        self._parts.agents.announce(records)
-        settings = self._parts.settings
-        own = [record for record in records if not record.external]
-        self._parts.concurrency.announce(
-            {r.name: (r.queue, r.runs_at_once or settings.agent_runs_at_once) for r in own},
-            trees=settings.tree_runs_at_once,
-        )
-        _log.debug("agents-announced", agents=[record.name for record in records])
-
-    def _may_announce(self, record: AgentRecord) -> bool:
-        """A bundled agent gives way to a user's of the same name, as long as a living worker serves that."""
-        if record.queue != BUNDLED_QUEUE:
-            return True
-        known = self._parts.agents.get(record.name)
-        if known is None or known.queue == record.queue:
-            return True
-        return not is_served(known, living_agents(self._parts.redis))
-
-    def _repeat(self) -> None:
-        waiting = threading.Event()
-        while not waiting.wait(INTERVAL_S):
-            try:
-                self.announce()
-            except (OrchestraError, redis.RedisError, OSError) as error:
-                _log.warning("announcement-failed", error=str(error))
+def _may_announce(parts: Container, record: AgentRecord) -> bool:
+    """A bundled agent gives way to a user's of the same name, as long as a living worker serves that."""
+    if record.queue != BUNDLED_QUEUE:
+        return True
+    known = parts.agents.get(record.name)
+    if known is None or known.queue == record.queue:
+        return True
+    return not is_served(known, living_agents(parts.redis))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Final
 
@@ -15,8 +14,8 @@ from orchestrator.log import get_logger
 from orchestrator.worker.executors.command.scratch import remove_left_over
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
-#: Seconds between two looks at what may go.
-INTERVAL_S: Final = 30.0
+#: Seconds after which the folder of a run that nobody has locked is left over.
+YOUNG_S: Final = 30.0
 
 _log = get_logger()
 
@@ -29,7 +28,7 @@ class Janitor:
         self._worktrees = worktrees
 
     def clean(self) -> list[str]:
-        """Remove what is not needed; the sessions whose worktrees are gone."""
+        """Remove what is not needed, a run's folder only if it is not young; the sessions whose worktrees are gone."""
         removed = []
         for worktree in self._worktrees.all():
             try:
@@ -41,6 +40,7 @@ class Janitor:
                 continue
             _log.info("worktree-removed", session=worktree.session, branch=worktree.branch)
             removed.append(worktree.session)
+        remove_left_over(self._worktrees.data, older_than_s=YOUNG_S, now_s=time.time())
         return removed
 
     def is_at_work(self, worktree: Worktree) -> bool:
@@ -50,16 +50,6 @@ class Janitor:
             redis.RedisError: the ledger does not answer.
         """
         return any(session.busy for session in self._ledger.find([worktree.session]))
-
-    def watch(self) -> None:
-        """Clean again and again, in the background, until the process ends."""
-        threading.Thread(target=self._repeat, name="janitor", daemon=True).start()
-
-    def _repeat(self) -> None:
-        waiting = threading.Event()
-        while not waiting.wait(INTERVAL_S):
-            self.clean()
-            remove_left_over(self._worktrees.data, older_than_s=INTERVAL_S, now_s=time.time())
 
     def why_kept(self, worktree: Worktree) -> str:
         """Why a worktree stays; empty if it may go.

@@ -9,7 +9,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.runtime.service import SignsOfLife
-from orchestrator.worker.announce import Announcer, queues_of
+from orchestrator.worker.announce import announce, queues_of
 from tests.integration.workers.conftest import StackHarness
 
 
@@ -23,7 +23,7 @@ def fresh(stage: StackHarness) -> AgentRegistry:
 
 
 def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
-    Announcer(stage.parts, defined("mine", role="coordinator", tier="opus")).announce()
+    announce(stage.parts, defined("mine", role="coordinator", tier="opus"))
     record = fresh(stage).get("mine")
     assert record is not None
     assert (record.role, record.tier, record.queue) == ("coordinator", "opus", "orchestra.mine")
@@ -46,18 +46,18 @@ def test_names_are_read_while_agents_are_announced(stage: StackHarness) -> None:
             return Moment(super().monotonic())
 
     registry = AgentRegistry(stage.redis, AgentVouchers(stage.parts.keyring.registry), clock=Moments())
-    Announcer(stage.parts, defined("mine")).announce()
+    announce(stage.parts, defined("mine"))
     assert registry.names() == ["mine"]
     assert registry.names() == ["mine"]
 
 
 def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: StackHarness) -> None:
-    bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
-    mine = Announcer(stage.parts, defined("lead"))
+    bundled = defined("lead", queue=BUNDLED_QUEUE)
+    mine = defined("lead")
     life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(defined("lead")))
     life.begin()
-    for announcer in (bundled, mine, bundled):
-        announcer.announce()
+    for catalogue in (bundled, mine, bundled):
+        announce(stage.parts, catalogue)
     life.end()
     record = fresh(stage).get("lead")
     assert record is not None
@@ -65,14 +65,14 @@ def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stag
 
 
 def test_a_bundled_agent_is_announced_again_and_again(stage: StackHarness) -> None:
-    bundled = Announcer(stage.parts, defined("lead", queue=BUNDLED_QUEUE))
-    bundled.announce()
-    bundled.announce()
+    bundled = defined("lead", queue=BUNDLED_QUEUE)
+    announce(stage.parts, bundled)
+    announce(stage.parts, bundled)
     assert fresh(stage).names() == ["lead"]
 
 
 def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: StackHarness) -> None:
     external = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
-    Announcer(stage.parts, external).announce()
+    announce(stage.parts, external)
     assert fresh(stage).names() == ["outside"]
     assert stage.parts.keyring.store.current("outside") is None

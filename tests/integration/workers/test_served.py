@@ -20,7 +20,7 @@ from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
-from orchestrator.worker.announce import Announcer, queues_of
+from orchestrator.worker.announce import announce, queues_of
 from tests.integration.workers.conftest import StackHarness
 from tests.waiting import wait_until
 
@@ -120,9 +120,7 @@ def test_why_names_the_agents_own_time_limit(stage: StackHarness, lead: SignsOfL
 def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: StackHarness) -> None:
     mine = {"lead": define_agent("lead", function=str, source="here")}
     life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(mine))
-    bundled = Announcer(
-        stage.parts, {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
-    )
+    bundled = {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
 
     def registered() -> AgentRecord:
         record = build_container(stage.redis, stage.settings).agents.get("lead")
@@ -130,11 +128,11 @@ def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stag
         return record
 
     life.begin()
-    Announcer(stage.parts, mine).announce()
-    bundled.announce()
+    announce(stage.parts, mine)
+    announce(stage.parts, bundled)
     assert registered().queue == "orchestra.lead"
     life.end()
-    bundled.announce()
+    announce(stage.parts, bundled)
     assert registered().queue == BUNDLED_QUEUE
 
 
