@@ -18,7 +18,7 @@ from orchestrator.policy.approval import (
     read_request,
     refused,
 )
-from orchestrator.worker.context.arguments import check_text, check_timeout
+from orchestrator.worker.context.arguments import check_text, check_timeout, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
@@ -77,7 +77,7 @@ class ApprovalRequests:
             agent=session.agent,
             session=session.id,
             run=effects.held.claim.run,
-            expires_ms=now_ms + max(1, round(limit_s * 1000)) if limit_s is not None else 0,
+            expires_ms=0 if limit_s is None else now_ms + limit_of(limit_s),
             default=default,
             reason=reason,
         )

@@ -11,6 +11,7 @@ from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
+from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.routing import MAX_TIMEOUT_S
 from orchestrator.worker.context.launches import OnClose, OnFailure
 
@@ -60,6 +61,25 @@ def check_seconds(name: str, value: object) -> None:
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT_S
     if value is not None and not fits:
         raise InputError(f"{name} = {value!r} is not a number of seconds above 0")
+
+
+def check_progress(value: object) -> None:
+    """See that a value is a whole percentage, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if value is not None and not (isinstance(value, int) and 0 <= value <= 100):
+        raise InputError(f"status({value}): progress is a whole percentage, 0 to 100")
+
+
+def limit_of(timeout_s: float) -> int:
+    """A time limit in milliseconds, at least one.
+
+    Raises:
+        InputError: it is longer than a century.
+    """
+    return max(1, wait_ms(max(0.0, timeout_s), what="timeout_s"))
 
 
 def policy_of(value: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy | None:

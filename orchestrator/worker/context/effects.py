@@ -132,14 +132,14 @@ class Effects:
         return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
-        """The effect key of a call: by its arguments and how often it was made, or the one that was given.
+        """The effect key of a call: by its arguments and how often it was made, or the one that was given, unless empty.
 
         In a durable step it is the step's: by the kind of the call and how often the step made one.
         """
         scope = present_step(self.held.claim.run)
         if scope is not None:
             return scope.effect_key(kind, given)
-        if given is not None:
+        if given:
             return f"{kind}:key:{given}"
         text = json.dumps(call, ensure_ascii=True, separators=(",", ":"))
         fingerprint = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -23,7 +23,7 @@ from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_text
+from orchestrator.worker.context.arguments import check_text, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 
@@ -104,7 +104,7 @@ class MessageSender:
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = json.dumps(values)
-        limit_ms = effects.ledger.limits.question_ms if open_s is None else max(1, round(open_s * 1000))
+        limit_ms = effects.ledger.limits.question_ms if open_s is None else limit_of(open_s)
         self._send(
             "ask",
             None if of_user else to.id if to else session.parent,

@@ -23,6 +23,8 @@ from orchestrator.worker.context.step_scope import present_step
 
 #: Seconds of one wait in the slot at most, before the ledger is asked again.
 _LOOK_S: Final = 0.5
+#: Seconds for which a provider holds back everybody who uses its key at most.
+MAX_HELD_BACK_S: Final = 86_400.0
 
 _log = get_logger()
 
@@ -109,11 +111,13 @@ class ProviderLimits:
     def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "") -> None:
         """A provider said that it takes no calls under this key for so many seconds: nobody makes one before.
 
+        A day counts at most: some providers give a moment where seconds belong.
+
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         lane = Lane(provider=provider, model=model, key=key)
-        for_ms = max(0, round(after_s * 1000))
+        for_ms = round(min(max(0.0, after_s), MAX_HELD_BACK_S) * 1000)
         self._effects.retrying(
             "hold-back", lambda: self._effects.ledger.provider_calls.hold_back(lane, for_ms=for_ms)
         )

@@ -18,6 +18,7 @@ from orchestrator.envelope.structured import pack_body, part_of
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.large_text import beginning
+from orchestrator.worker.context.arguments import check_progress, check_text
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View
 
@@ -62,11 +63,10 @@ class Reporting(View):
             next_steps: what it does next, in order.
 
         Raises:
-            InputError: a value is invalid, or the progress is not between 0 and 100.
+            InputError: a value is invalid, or the progress is no whole number from 0 to 100.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        if progress is not None and not 0 <= progress <= 100:
-            raise InputError(f"status({progress}): progress is a whole percentage, 0 to 100")
+        check_progress(progress)
         if status not in (None, "in-progress", "blocked"):
             raise InputError(f"status = {status!r}: choose from 'in-progress', 'blocked'")
         if not (status or blockers or artifacts or metrics or next_steps):
@@ -134,13 +134,14 @@ class Reporting(View):
             text: what is attached.
 
         Raises:
-            InputError: the name is not allowed, or this run has attached 100 texts.
+            InputError: the name is not allowed, ``text`` is no text, or this run has attached 100 texts.
             ClaimLost, SessionStopped: this run cannot go on.
         """
         if not _ATTACHMENT.fullmatch(name):
             raise InputError(
                 f"attach({name!r}): a name has 1 to 100 letters, digits, dots, dashes, underscores and slashes"
             )
+        check_text("text", text)
         self._claim_status.check()
         if name not in self.attachments and len(self.attachments) >= MAX_ATTACHMENTS:
             raise InputError(f"attach({name!r}): an answer has {MAX_ATTACHMENTS} attachments at most")

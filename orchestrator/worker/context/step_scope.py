@@ -26,7 +26,7 @@ class StepScope:
 
         Not by its arguments: a call that is repeated after a crash may make other ones, and is the same step.
         """
-        if given is not None:
+        if given:
             return effect_key(kind, f"key:{given}", self.key)
         with self._counting:
             self._made[kind] += 1

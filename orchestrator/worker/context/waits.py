@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Final, Literal
 
 from orchestrator.crashpoints import failpoint
-from orchestrator.errors import ClaimLost, ServerUnavailable, SessionStopped
+from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, SessionStopped
 from orchestrator.ids import callback_id, decision_id, reply_id
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.session_events import SessionEvents
@@ -221,7 +221,7 @@ class Blocking:
                 continue
             try:
                 self._message_sender.reply(taken[0], answer(*taken))
-            except (ClaimLost, SessionStopped, ServerUnavailable):
+            except (ClaimLost, SessionStopped, ServerUnavailable, RunParked):
                 raise
             except Exception as error:  # noqa: BLE001  (it costs the asker its answer, and nobody the child)
                 hidden = effects.held.session.encrypted

@@ -105,15 +105,19 @@ class _Handler(socketserver.StreamRequestHandler):
     timeout = _SILENT_S
 
     def handle(self) -> None:
-        while line := self._read_line():
-            self.wfile.write(json.dumps(self.server.gateway.answer(line)).encode() + b"\n")
-
-    def _read_line(self) -> bytes:
-        try:
-            line = self.rfile.readline(MAX_REQUEST)
-        except OSError:
-            return b""
-        return line if line.endswith(b"\n") else b""
+        while line := self.rfile.readline(MAX_REQUEST):
+            if line.endswith(b"\n"):
+                answer = self.server.gateway.answer(line)
+            else:
+                # The rest is read, too: a program reads no answer before it has written its request.
+                while line and not line.endswith(b"\n"):
+                    line = self.rfile.readline(MAX_REQUEST)
+                if not line:
+                    return
+                answer = _failure(
+                    "InputError", f"a request has at most {MAX_REQUEST} bytes; write long text to a file"
+                )
+            self.wfile.write(json.dumps(answer).encode() + b"\n")
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

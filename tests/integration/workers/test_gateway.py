@@ -187,6 +187,26 @@ def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
     assert stage.ledger.session(root).progress == 99
 
 
+def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(stage: StackHarness) -> None:
+    """Programs are told so, and not that the run has ended."""
+    import socket
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        with pytest.raises(InputError, match="at most 16777216 bytes"):
+            remote(ctx).message("parent", "x" * 20_000_000)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(ctx.environment()[SOCKET_VARIABLE])
+            connection.sendall(b"x" * 40_000_000 + b"\n{}\n")
+            answers = connection.makefile("rb")
+            assert b"at most" in answers.readline()
+            assert b"JSON object" in answers.readline()
+        return ""
+
+    root = stage.submit("tool")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+
+
 def test_a_program_sees_and_answers_the_questions_of_its_children(
     stage: StackHarness, theatre: Harness
 ) -> None:

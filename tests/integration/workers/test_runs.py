@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -19,7 +20,14 @@ from orchestrator.config.settings import load_settings
 from orchestrator.dispatch import Dispatcher
 from orchestrator.envelope.model import ErrorReport
 from orchestrator.envelope.validate import check
-from orchestrator.errors import ClaimLost, LimitExceeded, OrchestraError, SessionFailed, SessionStopped
+from orchestrator.errors import (
+    ClaimLost,
+    LimitExceeded,
+    OrchestraError,
+    RunParked,
+    SessionFailed,
+    SessionStopped,
+)
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.messages.factory import Thread
@@ -165,6 +173,17 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
         ),
         (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is not text"),
         (lambda ctx: ctx.ask(7), "InputError: message = 7 is not text"),
+        (lambda ctx: ctx.status(33.3), "InputError: status(33.3): progress is a whole percentage"),
+        (lambda ctx: ctx.status(33.3, blockers=["x"]), "InputError: status(33.3): progress is a whole"),
+        (lambda ctx: ctx.attach("report", 7), "InputError: text = 7 is not text"),
+        (
+            lambda ctx: ctx.ask("x", timeout_s=math.inf),
+            "InputError: timeout_s = inf is not a number of seconds",
+        ),
+        (
+            lambda ctx: ctx.request_approval("x", timeout_s=math.inf),
+            "InputError: timeout_s = inf is not a number of seconds",
+        ),
     ],
 )
 def test_misuse_fails_the_run_and_says_how(
@@ -174,6 +193,37 @@ def test_misuse_fails_the_run_and_says_how(
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
     assert stage.ledger.session(session).reason.startswith(reason)
+
+
+def test_a_key_without_characters_is_no_key(stage: StackHarness) -> None:
+    """Programs that fill in every field of a tool give it; a second task under it would never be begun."""
+
+    @stage.agent("solo", role="coordinator")
+    def solo(ctx: Context) -> str:
+        assert ctx.delegate("helper", "one", key="") != ctx.delegate("helper", "two", key="")
+        first, second = ctx.step("launch", lambda: [ctx.delegate("helper", word, key="") for word in "ab"])
+        assert first != second
+        return ""
+
+    stage.agent("helper")(lambda _: "")
+    root = stage.submit("solo")
+    assert stage.play(root) == "idle"
+    assert len(stage.children(root)) == 4
+
+
+def test_a_provider_holds_nobody_back_for_longer_than_a_day(stage: StackHarness) -> None:
+    """Some write a moment where seconds belong: the key would be of no use for decades."""
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        ctx.limits.hold_back("stub", "m", after_s=1_800_000_000)
+        with pytest.raises(RunParked) as parked:
+            ctx.limits.acquire("stub", "m")
+        return str(float(parked.value.args[1]))
+
+    root = stage.submit("solo")
+    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    assert 86_000 < float(stage.ledger.result(root)[1]) <= 86_400
 
 
 def test_a_run_is_executed_once(stage: StackHarness) -> None:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from orchestrator import agent
 from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
+from orchestrator.policy.callback import Callback
+from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
@@ -179,3 +182,24 @@ def test_what_is_no_time_is_refused(stage: StackHarness) -> None:
         return "done"
 
     assert stage.play(stage.submit("lead")) == "finished"
+
+
+def test_an_answer_in_a_call_may_sleep() -> None:
+    """The run parks with the question in its hands, and answers it in the try that wakes up."""
+
+    @agent("drowsy-lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        def answer(question: Callback) -> str:
+            ctx.sleep(0.05)
+            return f"{question.text} after a night"
+
+        return ctx.call("curious-worker", "do it", answer=answer).result
+
+    @agent("curious-worker")
+    def worker(ctx: Context) -> str:
+        return ctx.ask("which one?")
+
+    with InProcessStack([lead, worker]) as stack:
+        answer = stack.run("drowsy-lead", "go")
+        assert answer.text == "which one? after a night"
+        answer.tree.assert_settled()
