@@ -53,7 +53,6 @@ class ApprovalRequests:
 
         Raises:
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         check_text("tool", tool)
         check_text("reason", reason)
@@ -110,7 +109,6 @@ class ApprovalRequests:
         Raises:
             AwaitsApproval: nobody has answered yet; let it pass through.
             InputError: this session has asked for no such approval.
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         request = self._request(approval)
         taken = self._blocking.take_decision(approval)
@@ -124,7 +122,6 @@ class ApprovalRequests:
         Raises:
             InputError: this session has asked for no such approval.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         check_timeout(timeout_s)
         request = self._request(approval)
@@ -137,9 +134,6 @@ class ApprovalRequests:
         """The answer that this run or an earlier one carries, for a call with this digest.
 
         It is read from the ledger, with its proof and that of the request: nothing else that is remembered is consent.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         try:
             request = self._request(approval)
@@ -151,11 +145,7 @@ class ApprovalRequests:
         return self._read(approval, request, found, digest=digest)
 
     def withdraw(self, approval: str, reason: str) -> bool:
-        """Nobody needs to answer any more; False when somebody has.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
-        """
+        """Nobody needs to answer any more; False when somebody has."""
         effects, session = self._effects, self._effects.held.session.id
         return effects.attempt(
             "withdraw",

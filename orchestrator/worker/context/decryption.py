@@ -49,11 +49,7 @@ class Decrypter:
         return replace(held, prompt=prompt, texts={**held.texts, **texts})
 
     def text(self, item: Item, text: str) -> str:
-        """The text of an item, readable; of an item that cannot be opened, why: its sender hears of it, too.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """The text of an item, readable; of an item that cannot be opened, why: its sender hears of it, too."""
         if isinstance(text, Opened) and text.failed and is_sealed(text.kept):
             return (
                 f"[this {item.kind} from {item.agent} cannot be read: it is sealed, and no key in this data folder "

@@ -30,7 +30,11 @@ T = TypeVar("T")
 
 
 class Effects:
-    """The effects of one run, in one try of it."""
+    """The effects of one run, in one try of it.
+
+    Each method that asks or changes the ledger raises `ClaimLost`, `SessionStopped` or `ServerUnavailable` when the run
+    cannot go on; so do the methods of whatever is built on it.
+    """
 
     def __init__(
         self,
@@ -89,11 +93,7 @@ class Effects:
         return Thread.after(message, about.correlation, about.chain, encrypted=about.encrypted)
 
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
-        """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself."""
         effect = self.key("status", progress, activity)
         outgoing = self.write_status(progress, activity) if body is None else self.write_own(body)
         self.note_sent(
@@ -106,11 +106,7 @@ class Effects:
         )
 
     def show(self, progress: int | None, activity: str) -> None:
-        """Record how far the session is, where another envelope says so.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Record how far the session is, where another envelope says so."""
         effect = self.key("show", progress, activity)
         self.attempt(
             "status",
@@ -149,29 +145,17 @@ class Effects:
             return f"{fingerprint}:{self._made[fingerprint]}"
 
     def attempt(self, what: str, call: Callable[[], T]) -> T:
-        """Carry out an effect.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Carry out an effect."""
         done = self.retrying(what, call)
         failpoint("worker.effect")
         return done
 
     def write(self, outgoing: Callable[[], Outgoing]) -> Outgoing:
-        """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Write an envelope: who signs it asks Redis for names and keys, and makes a large text known there."""
         return self.retrying("envelope", outgoing)
 
     def write_status(self, progress: int | None, activity: str) -> Outgoing:
-        """Write the status-update of the session for its delegator.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Write the status-update of the session for its delegator."""
         return self.write(
             lambda: self.message_factory.status(
                 sender=self.held.session.agent,
@@ -184,11 +168,7 @@ class Effects:
         )
 
     def write_own(self, body: StatusUpdate | ErrorReport) -> Outgoing:
-        """Write an envelope for the delegator with a body that the agent made.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Write an envelope for the delegator with a body that the agent made."""
         return self.write(
             lambda: self.message_factory.as_written(
                 body, sender=self.held.session.agent, recipient=self.delegator, thread=self.thread
@@ -196,11 +176,7 @@ class Effects:
         )
 
     def retrying(self, what: str, call: Callable[[], T]) -> T:
-        """Read from the ledger as an effect does: while the run may go on, and outlasting an outage.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Read from the ledger as an effect does: while the run may go on, and outlasting an outage."""
         self.claim_status.check()
         try:
             return retry_outages(call, what=what)

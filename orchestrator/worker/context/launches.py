@@ -81,7 +81,6 @@ class Launches:
         """Launch a child; its session id.
 
         Raises:
-            ClaimLost, SessionStopped: this run may not go on.
             LimitExceeded: the session or its tree is as large as it may be.
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis stayed away.
@@ -110,11 +109,7 @@ class Launches:
         return children
 
     def prepare(self, request: LaunchRequest) -> Launch:
-        """A launch under its effect key, with its envelope.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
-        """
+        """A launch under its effect key, with its envelope."""
         effects, task = self._effects, request.task
         prompt = request.description if task is None else prompt_of_task(task)
         effect = request.effect or effects.key(
@@ -172,11 +167,7 @@ class Launches:
         self._effects.launched = True
 
     def delegates(self) -> tuple[AgentRecord, ...]:
-        """The agents that this session's agent may delegate to, by name.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
-        """
+        """The agents that this session's agent may delegate to, by name."""
         records = {record.name: record for record in self._effects.retrying("agents", self._agents.all)}
         own = records.get(self._effects.held.session.agent)
         if own is None:

@@ -66,7 +66,6 @@ class MessageSender:
             InputError: there is nothing to ask, or nobody to ask.
             UnknownSession, WrongState: the parent is gone or will not run again.
             LimitExceeded: the conversation has had more messages than it may.
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         check_text("message", message)
@@ -142,11 +141,7 @@ class MessageSender:
             _log.warning("event-not-written", file=str(self._events.path), id=event["id"], error=str(error))
 
     def status_of(self, other: Session) -> StatusUpdate:
-        """How far another session is. The question and the answer are for the audit trail; another try gets the same.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """How far another session is. The question and the answer are for the audit trail; another try gets the same."""
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("get-status", other.id)
         asked = effects.write(
@@ -175,7 +170,6 @@ class MessageSender:
         Raises:
             InputError: the status is too large.
             LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         text = "\n".join(blocker.text for blocker in status.blockers) or activity or "blocked"
         shown = f"blocked: {summary(text)}"
@@ -188,7 +182,6 @@ class MessageSender:
         Raises:
             InputError: there is no message, or the report is too large.
             LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         if not error.message.strip():
             raise InputError("an error report needs a message")
@@ -277,11 +270,7 @@ class MessageSender:
         effects.note_sent(message)
 
     def withdraw(self, question: str, reason: str) -> bool:
-        """Stop waiting for an answer; False when the question is not open any more.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Stop waiting for an answer; False when the question is not open any more."""
         session = self._effects.held.session
         return self._effects.attempt(
             "withdraw",
@@ -301,7 +290,6 @@ class MessageSender:
 
         Raises:
             InputError: the item is no question.
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         if not question.extra.get("question"):
@@ -367,7 +355,6 @@ class MessageSender:
         Raises:
             WrongState: the session will not run again.
             LimitExceeded: the conversation has had more messages than it may.
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
         """
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("message", to.id, text, priority, given=key)

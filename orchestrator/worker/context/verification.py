@@ -21,22 +21,14 @@ class Verifier:
         self._authenticity = authenticity
 
     def held(self) -> Claimed:
-        """What the run holds, each item checked.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """What the run holds, each item checked."""
         held = self._effects.held
         checked = self.items([(item, held.texts.get(item.id, "")) for item in held.items])
         texts = {**held.texts, **{item.id: text for item, text in checked}}
         return replace(held, items=tuple(item for item, _ in checked), texts=texts)
 
     def items(self, given: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
-        """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
-        """
+        """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason."""
         session, fault = self._effects.held.session, self._authenticity.item_fault
 
         def judge() -> list[str]:

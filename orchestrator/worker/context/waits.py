@@ -71,9 +71,6 @@ class Blocking:
 
         What the child asks meanwhile can only be answered here: with ``answer``, or by saying at once that
         there will be no reply.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
         """
         return self._wait(
             callback_id(child),
@@ -83,28 +80,16 @@ class Blocking:
         )
 
     def reply(self, question: str, *, asked: str, timeout_s: float | None) -> Taken | None:
-        """The reply to a question; None when it has not come after ``timeout_s`` seconds, or never will.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
-        """
+        """The reply to a question; None when it has not come after ``timeout_s`` seconds, or never will."""
         return self._answer(reply_id(question), question, awaited=asked, timeout_s=timeout_s)
 
     def decision(self, approval: str, *, timeout_s: float | None) -> Taken | None:
-        """The answer to an approval; None when it has not come after ``timeout_s`` seconds, or never will.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
-        """
+        """The answer to an approval; None when it has not come after ``timeout_s`` seconds, or never will."""
         own = self._effects.held.session.id
         return self._answer(decision_id(approval), approval, awaited=own, timeout_s=timeout_s)
 
     def take_decision(self, approval: str) -> Taken | None:
-        """The answer to an approval, if it is there; else the run stands still for it from now on.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
-        """
+        """The answer to an approval, if it is there; else the run stands still for it from now on."""
         return self._take(decision_id(approval), "wait")
 
     def _answer(self, item: str, question: str, *, awaited: str, timeout_s: float | None) -> Taken | None:
@@ -124,9 +109,6 @@ class Blocking:
         """The ends of children and their open questions; waits until there is one that is not ``known``, or all have ended.
 
         Empty when nothing came within ``timeout_s`` seconds.
-
-        Raises:
-            ClaimLost, SessionStopped, ServerUnavailable: this run may not go on.
         """
         if not children:
             return []
