@@ -17,11 +17,12 @@ from orchestrator.worker.context.launches import OnClose
 from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.planning import PLAN_GROUP
+from orchestrator.worker.context.referrals import Referring
 from orchestrator.worker.context.reporting import Reporting
 from orchestrator.worker.context.sending import WrittenMessages
 
 
-class Context(Messaging, Delegating, Reporting, Durable):
+class Context(Messaging, Delegating, Referring, Reporting, Durable):
     """One run of a session, from its agent's point of view.
 
     Every effect (`delegate`, `status`, …) raises `ClaimLost` when another worker has the run by now and

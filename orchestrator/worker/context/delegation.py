@@ -1,4 +1,4 @@
-"""How an agent gives work to others: delegations, calls that wait, review requests and escalations."""
+"""How an agent gives work to others: delegations, and calls that wait."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import EscalationMatter, Review, Task
-from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import part_of, task_of
+from orchestrator.envelope.structured import task_of
 from orchestrator.errors import InputError
 from orchestrator.ledger import ItemState, Launch
 from orchestrator.messages.factory import Delivery
@@ -21,7 +20,6 @@ from orchestrator.worker.context.arguments import (
     ON_CLOSE,
     ON_FAILURE,
     PRIORITIES,
-    REASONS,
     check_choice,
     check_seconds,
     check_text,
@@ -137,7 +135,7 @@ class Delegating(View):
         return self._launches.launch(
             LaunchRequest(
                 agent=agent,
-                title=title or (given.title if given is not None else "") or _heading(words),
+                title=title or (given.title if given is not None else "") or heading_of(words),
                 description=words,
                 task=given,
                 delivery=Delivery(expires_s=expires_s, retry_policy=policy_of(retry_policy)),
@@ -194,7 +192,7 @@ class Delegating(View):
             return self._launches.prepare(
                 LaunchRequest(
                     agent=agent,
-                    title=(given.title if given is not None else "") or _heading(words),
+                    title=(given.title if given is not None else "") or heading_of(words),
                     description=words,
                     task=given,
                     priority=priority,
@@ -317,102 +315,6 @@ class Delegating(View):
             following=end if end < len(text) else None,
         )
 
-    def request_review(
-        self,
-        description: str = "",
-        *,
-        title: str = "",
-        files: Sequence[str] = (),
-        priority: Priority | None = None,
-        group: str = "",
-        key: str | None = None,
-        review: Review | Mapping[str, Any] | None = None,
-    ) -> str:
-        """Ask the code-reviewer (see the routing table) for a review and go on; it comes back as a callback.
-
-        Args:
-            description: what is to be reviewed, and for what.
-            title: what people call it; by default the beginning of the description.
-            files: paths of the files.
-            priority: by default that of the routing table.
-            group: as for `delegate`.
-            key: as for `delegate`.
-            review: further parts of the review: focus areas, criteria, context, when it is required.
-
-        Returns:
-            The id of the reviewer's session.
-
-        Raises:
-            InputError: there is nothing to review.
-            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
-        """
-        check_text("description", description)
-        given = None if review is None else part_of(Review, review, name="review")
-        if given is not None:
-            description, title = description or given.description, title or given.title
-        check_choice("priority", priority, PRIORITIES)
-        if not description.strip():
-            raise InputError("a review request needs a description of what is to be reviewed")
-        return self._launches.review(
-            description,
-            title=title or _heading(description),
-            files=files,
-            priority=priority,
-            group=group,
-            key=key,
-            review=given,
-        )
-
-    def escalate(
-        self,
-        description: str = "",
-        *,
-        title: str = "",
-        reason: EscalationReason | None = None,
-        priority: Priority | None = None,
-        group: str = "",
-        key: str | None = None,
-        matter: EscalationMatter | Mapping[str, Any] | None = None,
-    ) -> str | None:
-        """Hand what cannot be settled here to the tech-lead (see the routing table); its answer is a callback.
-
-        For coordinators; a specialist asks its parent, see `raise_callback`.
-
-        Args:
-            description: what is the matter, and what is needed.
-            title: what people call it; by default the beginning of the description.
-            reason: `task-failed`, `timeout`, `blocked`, `decision-needed`, `conflict`, …
-            priority: by default that of the routing table.
-            group: as for `delegate`.
-            key: as for `delegate`.
-            matter: further parts of it: attempted solutions, options, the requested action, its severity.
-
-        Returns:
-            The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
-            in the audit trail, and no callback comes.
-
-        Raises:
-            InputError: there is no description.
-            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
-        """
-        check_text("description", description)
-        given = None if matter is None else part_of(EscalationMatter, matter, name="matter")
-        if given is not None:
-            description, title = description or given.description, title or given.title
-        check_choice("priority", priority, PRIORITIES)
-        check_choice("reason", reason, REASONS)
-        if not description.strip():
-            raise InputError("an escalation needs a description of what is the matter")
-        return self._launches.escalate(
-            description,
-            title=title or _heading(description),
-            reason=reason,
-            priority=priority,
-            group=group,
-            key=key,
-            matter=given,
-        )
-
 
 def _task(agent: object, description: object) -> str:
     """The description, if there is somebody and something to do."""
@@ -423,6 +325,7 @@ def _task(agent: object, description: object) -> str:
     return text
 
 
-def _heading(description: str) -> str:
+def heading_of(description: str) -> str:
+    """What people call a task that has no title."""
     first = description.strip().splitlines()[0].strip()
     return first if len(first) <= 80 else f"{first[:79]}…"

@@ -9,10 +9,8 @@ from functools import partial
 from typing import Final, Literal
 
 from orchestrator.agents.registry import AgentRecord, AgentRegistry
-from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest, Task
-from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.structured import pack, prompt_of_task
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Launch, Outgoing
@@ -73,7 +71,8 @@ class Launches:
         pressure: Backpressure | None = None,
     ) -> None:
         self._effects = effects
-        self._table = table
+        #: Who may send what to whom.
+        self.table = table
         self._agents = agents
         self._pressure = pressure
 
@@ -94,8 +93,7 @@ class Launches:
         """Carry out prepared launches, many in a round trip; the children's ids in their order.
 
         Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`; those before
-                the first that was refused are launched.
+            LimitExceeded, StreamFull: as :meth:`launch`; those before the first that was refused are launched.
         """
         effects, children = self._effects, list[str]()
         rest = iter(launches)
@@ -166,6 +164,10 @@ class Launches:
             self._effects.attempt("pressure", lambda: pressure.admit(stream))
         self._effects.launched = True
 
+    def knows(self, agent: str) -> bool:
+        """Whether an agent of that name is registered."""
+        return self._effects.retrying("agents", lambda: self._agents.get(agent)) is not None
+
     def delegates(self) -> tuple[AgentRecord, ...]:
         """The agents that this session's agent may delegate to, by name."""
         records = {record.name: record for record in self._effects.retrying("agents", self._agents.all)}
@@ -176,115 +178,5 @@ class Launches:
             record
             for name, record in sorted(records.items())
             if name != own.name
-            and refusal("task-delegation", own.principal, record.principal, self._table) is None
-        )
-
-    def review(
-        self,
-        description: str,
-        *,
-        title: str,
-        files: Sequence[str],
-        priority: Priority | None,
-        group: str,
-        key: str | None,
-        review: Review | None = None,
-    ) -> str:
-        """Launch a review by the code-reviewer; its session id. ``review`` has its further parts.
-
-        Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
-        """
-        effects, session, reviewer = self._effects, self._effects.held.session, self._table.code_reviewer
-
-        def write(child: str) -> Outgoing:
-            return effects.message_factory.review_request(
-                sender=session.agent,
-                recipient=reviewer,
-                task_id=child,
-                reviewed=session.id,
-                title=title,
-                description=description,
-                files=tuple(files),
-                thread=effects.work_thread,
-                priority=priority,
-                review=review,
-            )
-
-        prompt = description
-        if review is not None:
-            prompt = prompt_of(ReviewRequest(review=review.model_copy(update={"description": description})))
-        if files:
-            prompt = "\n".join([prompt, "", "Files:", *(f"- {name}" for name in files)])
-        return self.launch(
-            LaunchRequest(
-                agent=reviewer,
-                kind="review",
-                title=title,
-                description=prompt,
-                priority=priority,
-                group=group,
-                key=key,
-                write=write,
-            )
-        )
-
-    def escalate(
-        self,
-        description: str,
-        *,
-        title: str,
-        reason: EscalationReason | None,
-        priority: Priority | None,
-        group: str,
-        key: str | None,
-        matter: EscalationMatter | None = None,
-    ) -> str | None:
-        """Launch the tech-lead on what cannot be settled here; its session id. ``matter`` has its further parts.
-
-        None: there is no tech-lead, or this is it; the operator finds it in the audit trail.
-
-        Raises:
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as :meth:`launch`.
-        """
-        effects, session, lead = self._effects, self._effects.held.session, self._table.tech_lead
-        has_lead = lead != session.agent and effects.retrying("tech-lead", lambda: self._agents.get(lead))
-
-        def write(child: str) -> Outgoing:
-            return effects.message_factory.escalation(
-                sender=session.agent,
-                recipient=lead if has_lead else self._table.operator,
-                task_id=child,
-                escalated=session.id,
-                title=title,
-                description=description,
-                reason=reason,
-                thread=effects.work_thread,
-                priority=priority,
-                matter=matter,
-            )
-
-        if not has_lead:
-            effect = effects.key("escalate", title, description, given=key)
-            child = child_session_id(session.id, f"{effects.held.claim.run}:{effect}")
-            outgoing = effects.write(lambda: write(child))
-            effects.attempt(
-                "escalate",
-                lambda: effects.ledger.effect(effects.held.claim, effect=effect, envelope=outgoing),
-            )
-            return None
-        prompt = description
-        if matter is not None:
-            prompt = prompt_of(Escalation(escalation=matter.model_copy(update={"description": description})))
-        return self.launch(
-            LaunchRequest(
-                agent=lead,
-                kind="escalate",
-                title=title,
-                description=prompt,
-                priority=priority,
-                group=group,
-                key=key,
-                write=write,
-            )
+            and refusal("task-delegation", own.principal, record.principal, self.table) is None
         )
