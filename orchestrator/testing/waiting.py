@@ -32,10 +32,10 @@ class ScriptedBlocking(Blocking):
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
     ) -> Taken | None:
         while True:
-            taken = self._take(item, "wait")
+            taken = self.take(item, "wait")
             if taken is not None:
                 return taken
             if not tend():
-                return self._take(item, "give up")
+                return self.take(item, "give up")
             if not self._bring(item, timeout_s):
-                return self._take(item, "give up")
+                return self.take(item, "give up")

@@ -111,7 +111,7 @@ class ApprovalRequests:
             InputError: this session has asked for no such approval.
         """
         request = self._request(approval)
-        taken = self._blocking.take_decision(approval)
+        taken = self._blocking.take(decision_id(approval), "wait")
         if taken is None:
             raise AwaitsApproval(approval, f"{LOOK_AGAIN_S:.6g}")
         return self._read(approval, request, taken)
@@ -127,7 +127,9 @@ class ApprovalRequests:
         request = self._request(approval)
         if timeout_s > 0:
             self._blocking.check_depth("an approval")
-        taken = self._blocking.decision(approval, timeout_s=timeout_s)
+        taken = self._blocking.answer(
+            decision_id(approval), approval, awaited=self._effects.held.session.id, timeout_s=timeout_s
+        )
         return None if taken is None else self._read(approval, request, taken)
 
     def delivered(self, approval: str, *, digest: str) -> Decision:

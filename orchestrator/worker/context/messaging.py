@@ -19,6 +19,7 @@ from orchestrator.errors import (
     ServerUnavailable,
     SessionStopped,
 )
+from orchestrator.ids import reply_id
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
 from orchestrator.policy.callback import Callback
@@ -250,11 +251,11 @@ class Messaging(View):
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
         question = send()
-        taken = self._blocking.reply(question, asked=self.parent, timeout_s=timeout_s)
+        taken = self._blocking.answer(reply_id(question), question, awaited=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
             if not self._message_sender.withdraw(question, f"no reply in time: {why}"):
-                taken = self._blocking.take_reply(question)
+                taken = self._blocking.take(reply_id(question))
                 why = "it was withdrawn"
             if taken is None:
                 raise NoReply(summary(message), why)
@@ -263,7 +264,7 @@ class Messaging(View):
     def _ask_user(self, send: Callable[..., str], timeout_s: float | None) -> Taken:
         """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
         question = send(open_s=timeout_s)
-        taken = self._blocking.wait_parked(question)
+        taken = self._blocking.take(reply_id(question), "wait")
         if taken is None:
             _log.info("run-waits-for-user", question=question)
             raise RunSleeps(f"a user's reply to {question}", f"{_FOREVER_S:.0f}")
@@ -306,7 +307,9 @@ class Messaging(View):
         if timeout_s > 0:
             self._blocking.check_depth("a question")
         # A root waits for the user, and lends its slot to whatever is below it.
-        taken = self._blocking.reply(question, asked=self.parent or self.session, timeout_s=timeout_s)
+        taken = self._blocking.answer(
+            reply_id(question), question, awaited=self.parent or self.session, timeout_s=timeout_s
+        )
         return None if taken is None else callback_of(*taken, self._ledger)
 
     def reply(self, question: Callback | str, text: str) -> bool:

@@ -6,16 +6,17 @@ what is waited for.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Final, Literal
 
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, SessionStopped
-from orchestrator.ids import callback_id, decision_id, reply_id
+from orchestrator.ids import callback_id
 from orchestrator.ledger import Item, ItemState
-from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.log import get_logger
 from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
@@ -79,20 +80,11 @@ class Blocking:
             tend=lambda: self._tend(child, answer),
         )
 
-    def reply(self, question: str, *, asked: str, timeout_s: float | None) -> Taken | None:
-        """The reply to a question; None when it has not come after ``timeout_s`` seconds, or never will."""
-        return self._answer(reply_id(question), question, awaited=asked, timeout_s=timeout_s)
+    def answer(self, item: str, question: str, *, awaited: str, timeout_s: float | None) -> Taken | None:
+        """The item that answers a question or an approval; None when it has not come after ``timeout_s`` seconds, or never will.
 
-    def decision(self, approval: str, *, timeout_s: float | None) -> Taken | None:
-        """The answer to an approval; None when it has not come after ``timeout_s`` seconds, or never will."""
-        own = self._effects.held.session.id
-        return self._answer(decision_id(approval), approval, awaited=own, timeout_s=timeout_s)
-
-    def take_decision(self, approval: str) -> Taken | None:
-        """The answer to an approval, if it is there; else the run stands still for it from now on."""
-        return self._take(decision_id(approval), "wait")
-
-    def _answer(self, item: str, question: str, *, awaited: str, timeout_s: float | None) -> Taken | None:
+        ``awaited`` is the session that is to answer.
+        """
         session = self._effects.held.session.id
 
         def is_open() -> bool:
@@ -112,35 +104,23 @@ class Blocking:
         """
         if not children:
             return []
-        deadline = time.monotonic() + timeout_s
-        events = self._events()
-        with self._shared_slot(children[0]) as shared_slot:
-            while True:
-                left_s = deadline - time.monotonic()
-                found = self._ended_or_asked(children, "wait" if left_s > 0 else "give up")
-                ended = sum(item.kind == "completion" for item, _ in found)
-                if left_s <= 0 or ended == len(children) or any(item.id not in known for item, _ in found):
-                    break
-                if shared_slot is not None:
-                    self._effects.retrying("lend", shared_slot.look)
-                    left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
-                self._listen(events, min(left_s, LOOK_AGAIN_S))
+
+        def ready() -> bool:
+            found = self._ended_or_asked(children, "wait")
+            ended = sum(item.kind == "completion" for item, _ in found)
+            return ended == len(children) or any(item.id not in known for item, _ in found)
+
+        if timeout_s > 0:
+            self._wait_until(ready, awaited=children[0], timeout_s=timeout_s)
         return self._ended_or_asked(children, "give up")
 
     def _ended_or_asked(self, children: Sequence[str], waits: Literal["wait", "give up"]) -> list[Taken]:
-        found = [self._take(callback_id(child), waits) for child in children]
-        found += [self._take(question) for question in self._asked_by(children)]
+        found = [self.take(callback_id(child), waits) for child in children]
+        found += [self.take(question) for question in self._asked_by(children)]
         return [taken for taken in found if taken is not None]
 
-    def wait_parked(self, question: str) -> Taken | None:
-        """The reply to a question; None: it is not there, and is what the run parks for."""
-        return self._take(reply_id(question), "wait")
-
-    def take_reply(self, question: str) -> Taken | None:
-        """The reply to a question, if it is there."""
-        return self._take(reply_id(question))
-
-    def _take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
+    def take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
+        """An item of this session's queue, if it is there; with ``wait`` the run stands still for it from now on."""
         effects = self._effects
         taken = effects.retrying(
             "take", lambda: effects.ledger.claim_item(effects.held.claim, item, waits=waits)
@@ -156,33 +136,31 @@ class Blocking:
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
     ) -> Taken | None:
         """Wait for an item; ``tend`` does what is to be done meanwhile and says whether waiting makes sense."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        events = self._events()
-        with self._shared_slot(awaited) as shared_slot:
-            while True:
-                taken = self._take(item, "wait")
-                if taken is not None:
-                    return taken
-                if not tend():
-                    # What has ended the wait may have brought the item, too.
-                    return self._take(item, "give up")
-                left_s = LOOK_AGAIN_S if deadline is None else deadline - time.monotonic()
-                if left_s <= 0:
-                    return self._take(item, "give up")
-                if shared_slot is not None:
-                    self._effects.retrying("lend", shared_slot.look)
-                    left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
-                self._listen(events, min(left_s, LOOK_AGAIN_S))
+        taken: list[Taken] = []
 
-    def _events(self) -> SessionEvents:
+        def ready() -> bool:
+            found = self.take(item, "wait")
+            taken.extend([] if found is None else [found])
+            return bool(taken) or not tend()
+
+        self._wait_until(ready, awaited=awaited, timeout_s=timeout_s)
+        # What has ended the wait may have brought the item, too.
+        return taken[0] if taken else self.take(item, "give up")
+
+    def _wait_until(self, ready: Callable[[], bool], *, awaited: str, timeout_s: float | None) -> None:
+        """Return when something is ready, or after ``timeout_s`` seconds; meanwhile the slot executes what is ``awaited``."""
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         effects = self._effects
-        return effects.retrying(
+        events = effects.retrying(
             "wait", lambda: effects.ledger.events(effects.held.session.id, with_children=True)
         )
-
-    def _listen(self, events: SessionEvents, for_s: float) -> None:
-        """Return at the first event of this session or of its children, or after ``for_s`` seconds."""
-        self._effects.retrying("wait", lambda: events.wait(for_s))
+        with self._shared_slot(awaited) as shared_slot:
+            while not ready() and (left_s := deadline - time.monotonic()) > 0:
+                if shared_slot is not None:
+                    effects.retrying("lend", shared_slot.look)
+                    left_s = min(left_s, max(shared_slot.next_look_s, 0.02))
+                for_s = min(left_s, LOOK_AGAIN_S)
+                effects.retrying("wait", partial(events.wait, for_s))
 
     def _shared_slot(self, awaited: str) -> SharedSlot | nullcontext[None]:
         if self._slot_sharing is None or self._queued is None or self._execute is None:
@@ -193,7 +171,7 @@ class Blocking:
         """Deal with the questions of a child that this very run waits for."""
         effects = self._effects
         for question in self._asked_by([child]):
-            taken = self._take(question)
+            taken = self.take(question)
             if taken is None:
                 continue
             agent = effects.held.session.agent
