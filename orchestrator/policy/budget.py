@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +32,14 @@ class Cost:
     input_tokens: int = 0
     output_tokens: int = 0
     nano_usd: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            requests=self.requests + other.requests,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            nano_usd=self.nano_usd + other.nano_usd,
+        )
 
     @property
     def tokens(self) -> int:
@@ -74,8 +83,6 @@ class Budget:
 
     def share(self, parts: int) -> Budget:
         """One of so many equal parts."""
-        if parts == 1:
-            return self
         return Budget(
             requests=None if self.requests is None else self.requests // parts,
             tokens=None if self.tokens is None else self.tokens // parts,
@@ -108,13 +115,10 @@ class Budget:
 
 
 def _number(text: str) -> float | int:
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            raise InputError(f"budget: {text!r} is no number") from None
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    raise InputError(f"budget: {text!r} is no number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +152,7 @@ def describe(cost: Cost) -> str:
 
 def total(costs: Iterable[Cost]) -> str:
     """The sum of costs in words; empty where there are none."""
-    found = list(costs)
-    summed = Cost(
-        requests=sum(cost.requests for cost in found),
-        input_tokens=sum(cost.input_tokens for cost in found),
-        output_tokens=sum(cost.output_tokens for cost in found),
-        nano_usd=sum(cost.nano_usd for cost in found),
-    )
+    summed = sum(costs, Cost())
     return describe(summed) if summed != Cost() else ""
 
 

@@ -94,24 +94,16 @@ class Effects:
 
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
         """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself."""
-        effect = self.key("status", progress, activity)
         outgoing = self.write_status(progress, activity) if body is None else self.write_own(body)
-        self.note_sent(
-            self.attempt(
-                "status",
-                lambda: self.ledger.status(
-                    self.held.claim, effect=effect, progress=progress, activity=activity, envelope=outgoing
-                ),
-            )
-        )
+        self.note_sent(self.show(progress, activity, envelope=outgoing))
 
-    def show(self, progress: int | None, activity: str) -> None:
-        """Record how far the session is, where another envelope says so."""
-        effect = self.key("show", progress, activity)
-        self.attempt(
+    def show(self, progress: int | None, activity: str, *, envelope: Outgoing | None = None) -> str:
+        """Record how far the session is, by default where another envelope says so; the id of the message that counts."""
+        effect = self.key("show" if envelope is None else "status", progress, activity)
+        return self.attempt(
             "status",
             lambda: self.ledger.status(
-                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=None
+                self.held.claim, effect=effect, progress=progress, activity=activity, envelope=envelope
             ),
         )
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.clock import Clock, SystemClock, isoformat
+from orchestrator.clock import SystemClock, isoformat
 from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import pack_body, unpack_body
@@ -38,10 +38,9 @@ _log = get_logger()
 class MessageSender:
     """The messages of one run, in one try of it."""
 
-    def __init__(self, effects: Effects, events: EventLog, *, clock: Clock | None = None) -> None:
+    def __init__(self, effects: Effects, events: EventLog) -> None:
         self._effects = effects
         self._events = events
-        self._clock = clock or SystemClock()
 
     def ask(
         self,
@@ -135,7 +134,7 @@ class MessageSender:
         """Write a question into the events file; the ledger has it already, so a full disk stops nobody."""
         again = self._effects.held.run.attempt > 1
         try:
-            at = isoformat(self._clock.now_ms())
+            at = isoformat(SystemClock().now_ms())
             self._events.append(AGENT_CALLBACK, event, timestamp=at, again=again)
         except OSError as error:
             _log.warning("event-not-written", file=str(self._events.path), id=event["id"], error=str(error))

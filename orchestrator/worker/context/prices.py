@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 
 from orchestrator.errors import InputError
@@ -26,30 +27,18 @@ def cost_of(
     Raises:
         InputError: the price must be known, and is not.
     """
-    return Cost(
-        requests=1,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        nano_usd=_nano_usd(
-            model,
-            provider,
-            (input_tokens, output_tokens, cache_read_tokens, cache_write_tokens),
-            must_be_known=must_be_known,
-        ),
-    )
-
-
-def _nano_usd(model: str, provider: str | None, tokens: tuple[int, ...], *, must_be_known: bool) -> int:
+    nano_usd = 0
     try:
         prices = import_module("genai_prices")
         usage = prices.Usage(
-            input_tokens=tokens[0],
-            output_tokens=tokens[1],
-            cache_read_tokens=tokens[2],
-            cache_write_tokens=tokens[3],
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cache_read_tokens=cache_read_tokens,
+            cache_write_tokens=cache_write_tokens,
         )
+        price = prices.calc_price(usage, model, provider_id=provider).total_price
         # Rounded up: what is reserved is never less than the price.
-        return -int(-prices.calc_price(usage, model, provider_id=provider).total_price * 1_000_000_000 // 1)
+        nano_usd = math.ceil(price * 1_000_000_000)
     except (ImportError, LookupError) as error:
         if must_be_known:
             why = (
@@ -59,4 +48,4 @@ def _nano_usd(model: str, provider: str | None, tokens: tuple[int, ...], *, must
                 f"the price of model {model!r} is not known ({why}), so that a budget in money cannot hold; give a budget "
                 "in tokens or requests"
             ) from error
-        return 0
+    return Cost(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=nano_usd)

@@ -18,12 +18,10 @@ from orchestrator.worker.context.effects import Effects
 class Reservation:
     """What is set aside for one call. As a ``with`` block it gives back what was not settled in it."""
 
-    def __init__(self, spending: RunSpending, name: str, most: Cost) -> None:
+    def __init__(self, spending: RunSpending, name: str) -> None:
         self._spending = spending
         self._name = name
         self._open = True
-        #: The most that the call can cost.
-        self.most = most
 
     def settle(
         self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0
@@ -106,7 +104,7 @@ class RunSpending:
                 agent_budget=self._agent_budget,
             ),
         )
-        return Reservation(self, name, most)
+        return Reservation(self, name)
 
     def spend(self, reservation: str, cost: Cost) -> None:
         """Count what a call did cost."""
@@ -118,12 +116,7 @@ class RunSpending:
             ),
         )
         with self._adding:
-            self.total = Cost(
-                requests=self.total.requests + cost.requests,
-                input_tokens=self.total.input_tokens + cost.input_tokens,
-                output_tokens=self.total.output_tokens + cost.output_tokens,
-                nano_usd=self.total.nano_usd + cost.nano_usd,
-            )
+            self.total += cost
 
 
 def _cost(requests: int, input_tokens: int, output_tokens: int, usd: float) -> Cost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError, validate_call
 
@@ -28,6 +28,19 @@ MAX_READ_CHARS: Final = 200_000
 AGAIN_S: Final = 1.0
 
 WaitS = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
+
+
+#: The operations by name, each with the method that carries it out.
+_METHODS: Final[dict[str, Callable[..., dict[str, Any]]]] = {}
+
+_Method = TypeVar("_Method", bound=Callable[..., dict[str, Any]])
+
+
+def _operation(method: _Method) -> _Method:
+    """Offer a method as the operation of its name, with parameters of its types."""
+    checked = validate_call(method)
+    _METHODS[method.__name__.rstrip("_")] = checked
+    return checked
 
 
 class Operations:
@@ -57,7 +70,7 @@ class Operations:
             where = ".".join(map(str, first["loc"]))
             raise InputError(f"{name}: {where}: {first['msg']}") from None
 
-    @validate_call
+    @_operation
     def session(self) -> dict[str, Any]:
         """What the session is, and why it runs."""
         context = self._context
@@ -74,7 +87,7 @@ class Operations:
             "stopping": context.stopping,
         }
 
-    @validate_call
+    @_operation
     def delegate(
         self,
         *,
@@ -108,7 +121,7 @@ class Operations:
         )
         return {"session": session}
 
-    @validate_call
+    @_operation
     def wait(self, *, sessions: tuple[str, ...] = (), timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
         """Wait for children: these, or all that have not ended."""
         with self._lock:
@@ -116,15 +129,14 @@ class Operations:
         found = self._context.collect(sessions, timeout_s=timeout_s, known=reported)
         with self._lock:
             self._reported |= {callback.id for callback in found.callbacks}
-        ended = [c for c in found.callbacks if c.kind == "completion"]
         return {
-            "ended": [_ended(callback) for callback in ended],
+            "ended": [_ended(callback) for callback in found.callbacks if callback.kind == "completion"],
             "questions": [_question(callback) for callback in found.callbacks if callback.can_reply],
             "outstanding": list(found.outstanding),
             "ask_again_s": AGAIN_S if found.outstanding else None,
         }
 
-    @validate_call
+    @_operation
     def ask(
         self,
         *,
@@ -155,7 +167,7 @@ class Operations:
         )
         return self.answer(question=question, timeout_s=timeout_s)
 
-    @validate_call
+    @_operation
     def raise_(
         self,
         *,
@@ -170,7 +182,7 @@ class Operations:
         question = self._context.post_question(message, kind=type, context=context, priority=priority)
         return {"question": question}
 
-    @validate_call
+    @_operation
     def answer(self, *, question: str, timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
         """Wait for the reply to a question."""
         reply = self._context.reply_to(question, timeout_s=timeout_s)
@@ -182,7 +194,7 @@ class Operations:
             "ask_again_s": AGAIN_S if reply is None else None,
         }
 
-    @validate_call
+    @_operation
     def approval(
         self,
         *,
@@ -196,7 +208,7 @@ class Operations:
         approval = self._context.post_approval(tool, arguments or {}, reason=reason, key=key)
         return self.decision(approval=approval, timeout_s=timeout_s)
 
-    @validate_call
+    @_operation
     def decision(self, *, approval: str, timeout_s: WaitS = WAIT_S) -> dict[str, Any]:
         """Wait for the answer to an approval."""
         decision = self._context.approvals.await_decision(approval, timeout_s=timeout_s)
@@ -207,19 +219,19 @@ class Operations:
             "ask_again_s": AGAIN_S if decision is None else None,
         }
 
-    @validate_call
+    @_operation
     def reply(self, *, question: str, text: str) -> dict[str, Any]:
         """Answer a question of a child."""
         return {"accepted": self._context.reply(question, text)}
 
-    @validate_call
+    @_operation
     def message(
         self, *, to: str, text: str, priority: Priority = "normal", key: str | None = None
     ) -> dict[str, Any]:
         """Send a text to the parent's or a child's session; `parent` is the parent."""
         return {"message": self._context.message(to, text, priority=priority, key=key)}
 
-    @validate_call
+    @_operation
     def status(
         self,
         *,
@@ -241,12 +253,12 @@ class Operations:
         )
         return {"stopping": self._context.stopping}
 
-    @validate_call
+    @_operation
     def results(self) -> dict[str, Any]:
         """What children have answered so far."""
         return {"results": [_ended(callback) for callback in self._context.all_results]}
 
-    @validate_call
+    @_operation
     def read(
         self,
         *,
@@ -264,7 +276,7 @@ class Operations:
             "next_offset": piece.following,
         }
 
-    @validate_call
+    @_operation
     def agents(self, *, tag: str = "") -> dict[str, Any]:
         """The agents that the session may delegate to: those with a tag, or all."""
         return {
@@ -273,25 +285,6 @@ class Operations:
                 for a in self._context.agents(tag)
             ]
         }
-
-
-#: The operations, and the method of each.
-_METHODS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
-    "session": Operations.session,
-    "delegate": Operations.delegate,
-    "wait": Operations.wait,
-    "ask": Operations.ask,
-    "raise": Operations.raise_,
-    "answer": Operations.answer,
-    "approval": Operations.approval,
-    "decision": Operations.decision,
-    "reply": Operations.reply,
-    "message": Operations.message,
-    "status": Operations.status,
-    "results": Operations.results,
-    "read": Operations.read,
-    "agents": Operations.agents,
-}
 
 
 def _ended(callback: Callback) -> dict[str, Any]:
