@@ -52,11 +52,9 @@ def wait_ms(seconds: object, *, what: str = "seconds") -> int:
     Raises:
         InputError: it is no number of seconds from 0 to a century.
     """
-    fine = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_AHEAD_S
-    if not fine:
-        raise InputError(f"{what} = {seconds!r} is not a number of seconds from 0 to a century")
-    assert isinstance(seconds, int | float)
-    return round(seconds * 1000)
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= MAX_AHEAD_S:
+        return round(seconds * 1000)
+    raise InputError(f"{what} = {seconds!r} is not a number of seconds from 0 to a century")
 
 
 def parse_moment(text: str) -> datetime:

@@ -25,6 +25,7 @@ MAX_ASSIGNMENTS: Final = 10_000
 #: Pairs of an assignment and one that it waits for. Each is written into a message.
 MAX_DEPENDENCIES: Final = 250_000
 
+_KINDS: Final = {dict: "an object", list: "an array", str: "a string", type(None): "null"}
 _FENCED = re.compile(r"```[A-Za-z]*[ \t]*\n(?P<inner>.*)\n[ \t]*```", re.DOTALL)
 
 
@@ -201,17 +202,7 @@ def _problem(problem: Any) -> str:
 
 
 def _kind(value: object) -> str:
-    match value:
-        case dict():
-            return "an object"
-        case list():
-            return "an array"
-        case str():
-            return "a string"
-        case None:
-            return "null"
-        case _:
-            return f"the value {value!r}"
+    return _KINDS.get(type(value)) or f"the value {value!r}"
 
 
 def _short(text: str, most: int = 60) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.policy.routing import Backoff
@@ -21,15 +20,6 @@ class RetryEnd(StrEnum):
     PERMANENT = "permanent"  #: trying again cannot help
     ATTEMPTS = "attempts"  #: all attempts are used up
     EXPIRATION = "expiration"  #: the message would be expired by then
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryDecision:
-    """Either when to try again, or why not."""
-
-    #: When the next attempt is due, in milliseconds since the epoch; None: there is none.
-    at_ms: int | None
-    end: RetryEnd | None
 
 
 def backoff_ms(attempt: int, strategy: Backoff, *, jitter: float) -> int:
@@ -70,13 +60,11 @@ def decide(
     now_ms: int,
     expires_ms: int | None,
     jitter: float,
-) -> RetryDecision:
-    """Whether and when a message is tried again after attempt number ``attempt`` failed."""
+) -> int | RetryEnd:
+    """When a message is tried again after attempt number ``attempt`` failed, in ms since the epoch; or why it is not."""
     if not retryable:
-        return RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)
+        return RetryEnd.PERMANENT
     if attempt >= max_attempts:
-        return RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)
+        return RetryEnd.ATTEMPTS
     at_ms = now_ms + backoff_ms(attempt, strategy, jitter=jitter)
-    if expires_ms is not None and at_ms >= expires_ms:
-        return RetryDecision(at_ms=None, end=RetryEnd.EXPIRATION)
-    return RetryDecision(at_ms=at_ms, end=None)
+    return RetryEnd.EXPIRATION if expires_ms is not None and at_ms >= expires_ms else at_ms

@@ -233,10 +233,11 @@ class Router:
         if attempt_policy is not None:
             handled.parked += self._redelivery.extend(entry, rejection, attempt_policy)
             return None
-        decision = self._retries.decide(entry, rejection)
-        if decision.at_ms is not None:
-            handled.parked += self._redelivery.retry(entry, rejection, due_ms=decision.at_ms)
-        return decision.end
+        due = self._retries.decide(entry, rejection)
+        if isinstance(due, RetryEnd):
+            return due
+        handled.parked += self._redelivery.retry(entry, rejection, due_ms=due)
+        return None
 
     def _give_up(self, handled: Handled) -> None:
         """Give up the first of the refused entries without a trusted sender; what waits for a key waits."""

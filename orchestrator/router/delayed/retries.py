@@ -10,7 +10,7 @@ from typing import Final
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.clock import Clock
 from orchestrator.envelope.model import AgentMessage
-from orchestrator.policy.retry import RetryDecision, RetryEnd, decide
+from orchestrator.policy.retry import RetryEnd, decide
 from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
 from orchestrator.router.received import ENDING, ReceivedMessage, Rejection, attempt_of, since_of
 from orchestrator.router.validation.validator import reject
@@ -124,16 +124,16 @@ class Retries:
             until_ms=until_ms if expiration is None else min(until_ms, expiration.instant_ms),
         )
 
-    def decide(self, entry: Entry, rejection: Rejection) -> RetryDecision:
-        """Whether and when the entry is tried again."""
+    def decide(self, entry: Entry, rejection: Rejection) -> int | RetryEnd:
+        """When the entry is tried again, in ms since the epoch; or why it is not."""
         message = rejection.message
         if message is None:
-            return RetryDecision(at_ms=None, end=RetryEnd.PERMANENT)
+            return RetryEnd.PERMANENT
         now_ms = self._clock.now_ms()
         waited_ms = now_ms - since_of(entry, now_ms)
         if rejection.rule in STARTING and 0 < self._registration_ms <= waited_ms:
             # A worker that was starting would have registered the agent by now.
-            return RetryDecision(at_ms=None, end=RetryEnd.ATTEMPTS)
+            return RetryEnd.ATTEMPTS
         attempts, strategy, _ = self.policy(message)
         expiration = message.header.expiration
         return decide(
