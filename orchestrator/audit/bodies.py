@@ -9,10 +9,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-import zstandard
 from sqlalchemy import Connection, select
 
 from orchestrator.audit.schema import BODIES, MESSAGES
+from orchestrator.envelope import payload
+from orchestrator.errors import PayloadError
 
 #: Octets that a body may have: more than any limit of a stack.
 _MOST: Final = 1 << 30
@@ -23,7 +24,7 @@ def keep(db: Connection, bodies: Mapping[str, bytes]) -> None:
     """Write bodies by their digests that are not there yet, compressed."""
     there = {row[0] for row in db.execute(select(BODIES.c.sha256).where(BODIES.c.sha256.in_(bodies)))}
     rows = [
-        {"sha256": sha256, "content": zstandard.ZstdCompressor(level=3).compress(octets)}
+        {"sha256": sha256, "content": payload.compress(octets)}
         for sha256, octets in bodies.items()
         if sha256 not in there
     ]
@@ -39,7 +40,7 @@ def forget(db: Connection) -> None:
 def body_of(sha256: str, content: bytes) -> bytes | None:
     """The body in a row, as it was stored; None: it is not what its digest names, as somebody has changed it."""
     try:
-        octets = zstandard.ZstdDecompressor().decompress(content, max_output_size=_MOST)
-    except zstandard.ZstdError:
+        octets = payload.inflate(content, limit=_MOST)
+    except PayloadError:
         return None
     return octets if hashlib.sha256(octets).hexdigest() == sha256 else None

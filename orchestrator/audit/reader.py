@@ -114,13 +114,15 @@ class AuditReader:
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
         """A launch and everything that followed upon it, directly or not."""
         conversation = self.conversation(launch.correlation_id)
-        wanted = {launch.message_id}
-        found = []
-        for record in conversation:  # what follows was published later, so one pass is enough
-            if record.message_id in wanted or record.parent_id in wanted:
-                wanted.add(record.message_id)
-                found.append(record)
-        return found
+        replies: dict[str, set[str]] = {}
+        for record in conversation:
+            replies.setdefault(record.parent_id, set()).add(record.message_id)
+        # Times do not tell what follows upon what: a clock may have been put back between two messages.
+        wanted, new = set[str](), {launch.message_id}
+        while new:
+            wanted |= new
+            new = {reply for message in new for reply in replies.get(message, ())} - wanted
+        return [record for record in conversation if record.message_id in wanted]
 
     def conversation(self, correlation_id: str, *, limit: int | None = None) -> list[MessageRecord]:
         """The messages of a conversation in the order in which they were published: all, or the first ones."""

@@ -38,7 +38,7 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
     above: dict[int, Node] = {}  # by identity: two messages may have one id
     for node in order:
         parent = nodes.get(node.record.parent_id) if node.record.parent_id else None
-        if parent is None or _leads_to(parent, node, above):
+        if parent is None or _top_of(parent, above) is node:
             roots.append(node)
         else:
             parent.replies.append(node)
@@ -46,10 +46,9 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
     return roots
 
 
-def _leads_to(start: Node, wanted: Node, above: dict[int, Node]) -> bool:
-    current: Node | None = start
-    while current is not None:
-        if current is wanted:
-            return True
-        current = above.get(id(current))
-    return False
+def _top_of(node: Node, above: dict[int, Node]) -> Node:
+    """The node at the top of a node's tree. Each step halves the way of the next look: a chain may be long."""
+    while (parent := above.get(id(node))) is not None:
+        above[id(node)] = above.get(id(parent), parent)
+        node = above[id(node)]
+    return node

@@ -72,7 +72,7 @@ def decompress(
             f"a payload of {size} octets is more than {max_ratio} times the {len(compressed)} octets that it is "
             "compressed to; send it uncompressed, or store it and send a claim check"
         )
-    octets = _inflate(compressed, limit=size)
+    octets = inflate(compressed, limit=size)
     if len(octets) > size:
         raise PayloadError(
             f"a payload decompresses to more than the {size} octets that its message says; it was altered"
@@ -203,8 +203,12 @@ class BlobStore:
             return
 
 
-def _inflate(compressed: bytes, *, limit: int) -> bytes:
-    """Decompress up to one octet more than ``limit``."""
+def inflate(compressed: bytes, *, limit: int) -> bytes:
+    """The octets of a zstd frame, up to one more than ``limit``, whatever the frame declares.
+
+    Raises:
+        PayloadError: it is no zstd frame.
+    """
     octets = bytearray()
     try:
         with zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW).stream_reader(compressed) as reader:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 import redis
 
+from orchestrator.audit import MessageRecord, trees
 from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of, task_id_of
 from orchestrator.audit.text import parsed_text
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import encode
 from orchestrator.envelope.parse import DEFAULT_LIMITS
 from orchestrator.envelope.validate import check
+from tests.cpu import least_cpu_s
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = sorted((ROOT / "schemas").glob("**/*.xml"))
@@ -166,3 +168,33 @@ def test_facts_are_read_later_if_redis_is_away_and_never_lost(error: Exception, 
 
     with pytest.raises(type(error)) if waits else nullcontext():
         assert Away().read(b"<stored-apart/>") == NOTHING
+
+
+def test_a_long_chain_of_replies_is_a_tree_soon() -> None:
+    """As long as two agents that talk for a day make it; the time does not grow with the square of its length."""
+    count = 20_000
+    facts = dict.fromkeys(
+        ("stream", "type", "priority", "sender", "recipient", "correlation_id", "task_id"), ""
+    )
+    records = [
+        MessageRecord(
+            **facts,
+            entry_id=f"{number}-0",
+            message_id=str(number),
+            parent_id=str(number - 1),
+            sent="",
+            published_ms=number,
+            received_ms=number,
+            attempt=1,
+            xml=b"",
+            sha256="",
+        )
+        for number in range(count)
+    ]
+    for order in (records, records[::-1]):
+        (node,) = trees(order)
+        assert least_cpu_s(lambda order=order: trees(order), below_s=1.0) < 1.0
+        depth = 1
+        while node.replies:
+            (node,), depth = node.replies, depth + 1
+        assert depth == count

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
+from orchestrator.audit.records import read_entry
 from orchestrator.audit.schema import METADATA
 from orchestrator.audit.transfer import export
 from orchestrator.audit.verification import broken_chain
@@ -27,7 +28,7 @@ from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.streams import Portion, RedisStreams, StreamId, all_streams, stream_key
+from orchestrator.streams import Entry, Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.documents import hold_to_models
 from tests.postgres import PostgresServer, TrailDatabase, closing_engine
 
@@ -238,6 +239,17 @@ def test_a_conversation_is_shown_as_a_tree(
     assert raw.output.encode() == xml(message_id=child, parent=root, task=session)
 
 
+def test_a_session_keeps_its_part_though_a_clock_was_put_back(file: Path | str) -> None:
+    """What followed upon a message may have an earlier time than it, in another stream."""
+    launch, reply, last = (new_message_id() for _ in range(3))
+    said = [xml(message_id=last, parent=reply), xml(message_id=reply, parent=launch), xml(parent="x")]
+    entries = [Entry(MESSAGES, f"{number}-0", octets, {}) for number, octets in enumerate(said, 1)]
+    entries.append(Entry(DELEGATIONS, "9-0", xml(message_id=launch, task="t1"), {}))
+    store = AuditStore(file)
+    store.add([read_entry(entry, received_ms=1) for entry in entries])
+    assert [record.message_id for record in AuditReader(store).find("t1")] == [last, reply, launch]
+
+
 def test_launches_are_read_from_the_envelopes(
     streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str, tmp_path: Path
 ) -> None:
@@ -290,9 +302,6 @@ def test_an_absent_database_is_named(tmp_path: Path) -> None:
 def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path | str) -> None:
     """External programs may write anything; nothing is left out."""
     store = AuditStore(file)
-    from orchestrator.audit.records import read_entry
-    from orchestrator.streams import Entry
-
     one, two = new_message_id(), new_message_id()
     pairs = [(one, two), (two, one)]
     records = [

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.audit.changes import Changes
 from orchestrator.audit.heads import HeadSigner
+from orchestrator.audit.transitions import Step, pack
 from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
@@ -159,6 +160,37 @@ def test_tampering_shows(
     lines = [line for line in bad.output.splitlines() if "transitions row" in line]
     assert lines
     assert what in lines[0]
+
+
+#: A zstd frame that declares 2 ** 50 octets.
+BOMB = b"\x28\xb5\x2f\xfd\xc0\x58" + (1 << 50).to_bytes(8, "little") + b"\x01\x00\x00"
+
+
+@pytest.mark.parametrize("document", [b"\0", BOMB, pack([Step("x", "by", "run")])])
+def test_a_changed_document_ends_no_writer_and_no_reader(
+    play: Play,
+    writer: Callable[..., AuditWriter],
+    trail_database: TrailDatabase,
+    redis_url: str,
+    tmp_path: Path,
+    document: bytes,
+) -> None:
+    """What it held is not known any more; what follows is written and shown, and `verify` names the row."""
+    one = writer()
+    play.submit("one")
+    one.run_once()
+    with trail_database.tamper() as db:
+        db.execute("UPDATE transitions SET last_ms = 253402300799999, document = ?", [document])
+    root = play.submit("two")
+    assert one.run_once() > 0
+    options = ["--data", str(tmp_path), "--redis-url", redis_url]
+    shown = CliRunner().invoke(main, ["audit", "transitions", *options])
+    assert (shown.exit_code, shown.stdout.count("pending"), root in shown.stdout) == (0, 1, True), (
+        shown.output
+    )
+    assert CliRunner().invoke(main, ["audit", "report", "--format", "text", *options]).exit_code == 0
+    bad = CliRunner().invoke(main, ["audit", "verify", *options])
+    assert "transitions row 1: its entries are not what was published" in bad.stdout
 
 
 def test_they_are_pruned_and_carried_with_the_messages(

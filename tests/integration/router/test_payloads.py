@@ -127,7 +127,7 @@ def test_a_few_kilobytes_do_not_become_megabytes_in_a_router(
     stack: Stack, size: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever signs it: what the message says of its size is judged before anything is decompressed."""
-    monkeypatch.setattr(payload, "_inflate", lambda *_, **__: pytest.fail("was decompressed"))
+    monkeypatch.setattr(payload, "inflate", lambda *_, **__: pytest.fail("was decompressed"))
     message = sealed(stack, store=False, text="x")
     message = message.model_copy(update={"body": bomb(size), "signature": None})
     publish(stack, message)
