@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final
 
 import zstandard
 from sqlalchemy import LargeBinary, insert, select
+from sqlalchemy.exc import IntegrityError
 
+from orchestrator.audit.amendments import end_of
 from orchestrator.audit.heads import TABLES
 from orchestrator.audit.schema import (
     AMENDMENTS,
@@ -76,16 +80,19 @@ def load(source: Path, store: AuditStore) -> int:
     Raises:
         AuditError: the file is not a whole exported trail, or the database is not empty.
     """
-    if any(store.ends().end(table).seq for table in TABLES):
-        raise AuditError(store.name, "it is not empty", "import into a new database")
     messages = 0
-    with store.database.write() as db:
-        db.execute(FACTS.delete())
-        for table, rows in _batches(source):
-            db.execute(insert(METADATA.tables[table]), rows)
-            messages += len(rows) if table == MESSAGES.name else 0
-        if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
-            raise AuditError(source, "it does not name its database", "export it again")
+    try:
+        with store.database.write() as db:
+            if any(end_of(db, table).seq for table in TABLES):
+                raise AuditError(store.name, "it is not empty", "import into a new database")
+            db.execute(FACTS.delete())
+            for table, rows in _batches(source):
+                db.execute(insert(METADATA.tables[table]), rows)
+                messages += len(rows) if table == MESSAGES.name else 0
+            if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
+                raise AuditError(source, "it does not name its database", "export it again")
+    except (IntegrityError, OverflowError) as error:
+        raise AuditError(source, f"a row of it does not fit: {error}", "export it again") from error
     return messages
 
 
@@ -97,8 +104,6 @@ def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             yield name, rows
             rows = []
         name = table
-        if octets := _OCTETS.get(table):
-            values[octets] = b64decode(values[octets])
         rows.append(values)
     if rows:
         yield name, rows
@@ -110,7 +115,8 @@ def _lines(source: Path) -> Iterator[dict[str, Any]]:
     whole = False
     try:
         with source.open("rb") as raw, zstandard.ZstdDecompressor().stream_reader(raw) as packed:
-            lines = _split(packed)
+            # A longer line is cut, so that it is no JSON.
+            lines = iter(partial(BufferedReader(packed).readline, _LONGEST), b"")
             head = json.loads(next(lines, b"null"))
             if (
                 not isinstance(head, dict)
@@ -120,29 +126,21 @@ def _lines(source: Path) -> Iterator[dict[str, Any]]:
                 raise AuditError(
                     source, f"it is not an exported trail of revision {REVISION}", "name another file"
                 )
-            for line in lines:
-                values = json.loads(line)
+            for values in map(json.loads, lines):
+                if not isinstance(values, dict):
+                    raise TypeError("a line of it is not a row of the trail")
                 if "end" in values:
                     whole = True
                     break
-                if tables.get(values.get("table")) != values.keys() - {"table"}:
-                    raise AuditError(source, "a line of it is not a row of the trail", "export it again")
+                if tables.get(str(values.get("table"))) != values.keys() - {"table"}:
+                    raise TypeError("a line of it is not a row of the trail")
+                if octets := _OCTETS.get(values["table"]):
+                    values[octets] = b64decode(values[octets])
                 yield values
-    except (OSError, ValueError, zstandard.ZstdError) as error:
+    except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
         raise AuditError(source, str(error), "name a file that `orchestra audit export` wrote") from error
     if not whole:
         raise AuditError(source, "its end is missing", "export it again")
-
-
-def _split(packed: Any) -> Iterator[bytes]:
-    rest = b""
-    while piece := packed.read(1 << 20):
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from lines
-        if len(rest) > _LONGEST:
-            raise ValueError("a line of it is too long")
-    if rest:
-        yield rest
 
 
 def _line(values: dict[str, Any]) -> bytes:

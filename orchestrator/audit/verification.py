@@ -73,18 +73,7 @@ def verify(
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
     with store.database.snapshot():
-        amendments = []
-        for amendment in store.amendments():
-            if fault := amendment.fault(proof.keys, store.id):
-                what = (
-                    f"the {amendment.kind} of {amendment.table} row {amendment.seq} does not count: {fault}"
-                )
-                yield Break("amendments", amendment.seq, what)
-            else:
-                amendments.append(amendment)
-        yield from broken_chain(store, Amended.by(amendments))
-        yield from rolled_back(store, proof, kept)
-        yield from _heads(store, proof, noted=noted, signed_here=signed_here)
+        yield from _tampering(store, proof, noted=noted, kept=kept, signed_here=signed_here)
         suspects = list(_suspects(store, proof))
     if suspects:
         waiting = undecided(suspects)
@@ -94,6 +83,33 @@ def verify(
         for suspect in left if len(left) > unaudited else ():
             what = f"nobody is known to have said it ({suspect.rule}), and no router refused it"
             yield Break("messages", suspect.seq, what)
+
+
+def require_untouched(store: AuditStore, proof: Proof, kept: KeptHeads) -> None:
+    """Return if chains, amendments and heads are what was written; nobody judges the messages.
+
+    Raises:
+        AuditError: they are not; it names the first place.
+    """
+    with store.database.snapshot():
+        for broken in _tampering(store, proof, noted=None, kept=kept, signed_here=False):
+            hint = "see `orchestra audit verify`; move the database away and keep it as evidence, and a new one begins"
+            raise AuditError(store.name, f"{broken.table} row {broken.seq}: {broken.what}", hint)
+
+
+def _tampering(
+    store: AuditStore, proof: Proof, *, noted: Head | None, kept: KeptHeads, signed_here: bool
+) -> Iterator[Break]:
+    amendments = []
+    for amendment in store.amendments():
+        if fault := amendment.fault(proof.keys, store.id):
+            what = f"the {amendment.kind} of {amendment.table} row {amendment.seq} does not count: {fault}"
+            yield Break("amendments", amendment.seq, what)
+        else:
+            amendments.append(amendment)
+    yield from broken_chain(store, Amended.by(amendments))
+    yield from rolled_back(store, proof, kept)
+    yield from _heads(store, proof, noted=noted, signed_here=signed_here)
 
 
 def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Break]:

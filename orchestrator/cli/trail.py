@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,13 +30,21 @@ _INDEXED_AT_ONCE = 500
 def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest part of the trail for good; a signed tombstone replaces it.
 
-    Needs the operator's key. Keep what the ledger still has: the doctor cannot compare what was removed.
+    Needs the operator's key, and a trail that is what was written, as the tombstone vouches for what it replaces. Keep
+    what the ledger still has: the doctor cannot compare what was removed.
     """
-    from orchestrator.audit import amendments
+    from orchestrator.audit import AuditStore, amendments
+    from orchestrator.audit.kept import KeptHeads
+    from orchestrator.audit.proof import proof_of
+    from orchestrator.audit.verification import require_untouched
     from orchestrator.cli.documents.audit import PrunedTrail
     from orchestrator.clock import SystemClock
+    from orchestrator.keyring.store import KeyStore
 
     database, signer = _to_amend(settings)
+    folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
+    with closing(AuditStore(settings.audit_database, read_only=True)) as store:
+        require_untouched(store, proof_of(folder, settings), KeptHeads.of(settings))
     now_ms = SystemClock().now_ms()
     removed = amendments.prune(database, older_than_ms, signer, at_ms=now_ms, dry_run=dry_run)
     if as_json:

@@ -112,6 +112,39 @@ def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDat
     assert (bad.exit_code, "are missing" in bad.stdout) == (1, True), bad.output
 
 
+def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -> None:
+    """The operator's word does not take the place of rows that somebody else wrote, nor does a forged tombstone count."""
+    said(stack, 3)
+    write(stack)
+    now = "2100-01-01T00:00:00Z"
+    forged = json.dumps(
+        {
+            "kind": "tombstone",
+            "table": "transitions",
+            "seq": 0,
+            "chain": "",
+            "counts": {"00/ledger/transitions": 9},
+        }
+    )
+    changes = {
+        "messages row 2: its facts": "UPDATE messages SET sender = 'mallory' WHERE seq = 2",
+        "the end was cut off": "DELETE FROM messages WHERE seq = 3",
+        "it is of another database": f"INSERT INTO amendments VALUES ('tombstone', 'transitions', '{forged}')",
+    }
+    before = database.copy()
+    for what, statement in changes.items():
+        with database.tamper() as db:
+            db.execute(statement)
+        rows = store_of(stack).total()
+        for words in ([], ["--dry-run"]):
+            refused = run(stack, "audit", "prune", "--older-than", now, *words)
+            assert (refused.exit_code, what in refused.stderr) == (1, True), refused.output
+        assert store_of(stack).total() == rows
+        database.put_back(before)
+    assert run(stack, "audit", "prune", "--older-than", now).exit_code == 0
+    assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
+
+
 def iso(ms: int) -> str:
     """A time as the commands take it."""
     from orchestrator.clock import isoformat
@@ -145,6 +178,20 @@ def test_an_exported_trail_is_verified_and_imported(
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(changed)))
         bad = run(stack, "audit", "verify", "--file", str(other))
         assert (bad.exit_code, "broken: messages row" in bad.stdout) == (1, True), (how, bad.output)
+    row = json.loads(lines[rows[0]])
+    for broken in (
+        b"[]\n",
+        b"5\n",
+        b'{"table":["messages"]}\n',
+        json.dumps({**row, "xml": "="}).encode() + b"\n",
+        json.dumps({**row, "xml": 5}).encode() + b"\n",
+        json.dumps({**row, "seq": 1 << 70}).encode() + b"\n",
+        json.dumps({**row, "stream": None}).encode() + b"\n",
+        lines[rows[0]] * 2,
+    ):
+        other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], broken, *lines[1:]])))
+        bad = run(stack, "audit", "verify", "--file", str(other))
+        assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (1, True), broken
     other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
     half = run(stack, "audit", "verify", "--file", str(other))
     assert (half.exit_code, "its end is missing" in half.stderr) == (1, True), half.output
