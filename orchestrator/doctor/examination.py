@@ -83,11 +83,13 @@ class Doctor:
             )
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
                 waiting[session.lane].append(snapshot.run)
-            pending += blockers.of_pending(snapshot, self._terms.within(snapshot))
-            findings += health.deaths(snapshot)
-            findings += waiting_runs.pinned(session, self._terms)
-        with self._readable("the stack", "", findings):
-            findings += self._stack(waiting)
+            with self._readable(f"session {session.id}", session.id, findings):
+                pending += blockers.of_pending(snapshot, self._terms.within(snapshot))
+                findings += health.deaths(snapshot)
+                findings += waiting_runs.pinned(session, self._terms)
+        for what, look in self._of_the_stack(waiting).items():
+            with self._readable(what, "", findings):
+                findings += look()
         if leases:
             settings = self._parts.settings
             rest = settings.heartbeat_s * 1.5 - (self._clock.monotonic() - began)
@@ -252,21 +254,29 @@ class Doctor:
 
     # --- the stack --------------------------------------------------------------------------
 
-    def _stack(self, waiting: Mapping[str, Sequence[Run]]) -> Iterator[Problem]:
+    def _of_the_stack(
+        self, waiting: Mapping[str, Sequence[Run]]
+    ) -> dict[str, Callable[[], Iterable[Problem]]]:
+        """What each part of the stack is asked, by the name of the part."""
         client, settings, shards = self._parts.redis, self._parts.settings, len(self._shards)
-        programs = [record.name for record in self._parts.agents.all() if record.external]
-        yield from health.services(client)
-        yield from health.streams(client, shards, programs)
-        yield from health.inboxes(client, shards, programs, settings.stream_max_entries)
-        yield from health.strays(client, shards)
-        yield from health.dropped_dead_letters(client, shards)
-        yield from health.results(self._ledger, self._shards)
-        yield from approvals.strays(self._ledger, self._shards)
-        yield from self._confirmed_by(self._left_behind)
-        yield from waiting_runs.unserved(waiting, self._terms)
-        yield from waiting_runs.paused(waiting, self._parts)
-        yield from health.setup(client, settings)
-        yield from self._trail()
+
+        def programs() -> list[str]:
+            return [record.name for record in self._parts.agents.all() if record.external]
+
+        return {
+            "the services": lambda: health.services(client),
+            "the streams": lambda: health.streams(client, shards, programs()),
+            "the inboxes": lambda: health.inboxes(client, shards, programs(), settings.stream_max_entries),
+            "the names of streams": lambda: health.strays(client, shards),
+            "the dead letters": lambda: health.dropped_dead_letters(client, shards),
+            "the results": lambda: health.results(self._ledger, self._shards),
+            "the approvals": lambda: approvals.strays(self._ledger, self._shards),
+            "what is left behind": lambda: self._confirmed_by(self._left_behind),
+            "the agents": lambda: waiting_runs.unserved(waiting, self._terms),
+            "what is paused": lambda: waiting_runs.paused(waiting, self._parts),
+            "the set-up": lambda: health.setup(client, settings),
+            "the audit trail": self._trail,
+        }
 
     def _left_behind(self) -> Iterator[Problem]:
         for left in leftovers.found(self._ledger):

@@ -29,7 +29,7 @@ class Group:
         mode = self.rule.get("mode", "any")
         if mode == "any" or self.owed == 0:
             return True
-        k = int(self.rule.get("k", 1))
+        k = int(self.rule.get("k") or 1)
         out_of_reach = self.back + self.owed < k <= self.back + self.owed + self.dead
         return mode == "quorum" and (self.back >= k or out_of_reach)
 
@@ -38,7 +38,7 @@ class Group:
         """How many are back; of a quorum those that came under it, and none that died by policy."""
         if self.rule.get("mode") != "quorum":
             return self.launched - self.owed
-        return self.launched - self.owed - self.dead - int(self.rule.get("base", {}).get(self.name, 0))
+        return self.launched - self.owed - self.dead - int((self.rule.get("base") or {}).get(self.name, 0))
 
     def __str__(self) -> str:
         mode = self.rule.get("mode", "any")

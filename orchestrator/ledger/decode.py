@@ -19,6 +19,8 @@ from orchestrator.policy.versions import OnDeploy
 
 E = TypeVar("E", bound=StrEnum)
 
+#: The highest number of a policy: the end of the year 9999, in ms.
+_MOST = 253_402_300_799_999
 #: Characters that are shown of what cannot be read.
 _SHOWN = 60
 _ON_DEPLOY = get_args(OnDeploy)
@@ -108,8 +110,11 @@ def _is_policy(value: Any) -> bool:
 
 
 def _is_rule(rule: Mapping[str, Any]) -> bool:
-    numbers = [rule.get(name) or 0 for name in ("k", "deadline_ms", "window_ms")]
-    return all(isinstance(n, int | float) for n in numbers) and isinstance(rule.get("base") or {}, dict)
+    base = rule.get("base") or {}
+    if not isinstance(base, dict):
+        return False
+    numbers = [*base.values(), *(rule.get(name) or 0 for name in ("k", "deadline_ms", "window_ms"))]
+    return all(isinstance(n, int | float) and abs(n) <= _MOST for n in numbers)
 
 
 def session(h: Mapping[str, str], session_id: str = "") -> Session:

@@ -66,9 +66,10 @@ class WireServer:
         return self
 
     def stop(self) -> None:
-        """End the server; requests that hang are given up."""
+        """End the server, also if it was never started; requests that hang are given up."""
         self._server.stopping.set()
-        self._server.shutdown()
+        if self._thread.ident is not None:
+            self._server.shutdown()
         self._server.server_close()
 
     def __enter__(self) -> Self:

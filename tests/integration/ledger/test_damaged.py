@@ -64,6 +64,16 @@ DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
         lambda t: t.redis.hset(ledger_keys.session(t.ill), "waiting", '{"": 7}'),
         "its field 'waiting'",
     ),
+    "policy with a number of another form": (
+        lambda t: t.redis.hset(
+            ledger_keys.session(t.ill), "waiting", '{"": {"mode": "quorum", "k": 1, "base": {"": "x"}}}'
+        ),
+        "its field 'waiting'",
+    ),
+    "policy without an end": (
+        lambda t: t.redis.hset(ledger_keys.session(t.ill), "waiting", '{"": {"deadline_ms": 1e999}}'),
+        "its field 'waiting'",
+    ),
     "chain": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "chain", "7"), "its field 'chain'"),
     "state": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "state", "asleep"), "its field 'state'"),
     "counter": (lambda t: t.redis.hset(ledger_keys.session(t.ill), "owed", "many"), "its field 'owed' is not a number"),
@@ -136,6 +146,15 @@ def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None
     doctor = two.orchestra("doctor", "--quick")
     assert doctor.exit_code == 1, doctor.output
     assert "[damaged]" in doctor.stdout
+
+
+@pytest.mark.parametrize("key", [keys.totals(0), keys.dead_usage(0), keys.agents(), ledger_keys.results(0)])
+def test_a_part_of_the_stack_that_cannot_be_read_hides_no_other(two: Two, key: str) -> None:
+    _retype(two.redis, key)
+    found = two.orchestra("doctor", "--quick").stdout
+    assert "[damaged]" in found
+    for rule in ("service-silent", "no-audit-trail"):
+        assert f"[{rule}]" in found, found
 
 
 @pytest.mark.parametrize(

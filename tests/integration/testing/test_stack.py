@@ -83,6 +83,15 @@ def raises(_: object) -> Say:
     raise KeyError("place")
 
 
+def test_a_server_that_was_never_started_is_stopped_at_once() -> None:
+    """A test that fails before it starts its server ends all the same."""
+    server = WireServer(Script())
+    stopping = threading.Thread(target=server.stop, daemon=True)
+    stopping.start()
+    stopping.join(10)
+    assert not stopping.is_alive()
+
+
 @pytest.mark.parametrize(
     ("script", "why"),
     [
