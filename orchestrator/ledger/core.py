@@ -18,6 +18,7 @@ from orchestrator.ledger.transitions import Claim, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts
+from orchestrator.redisdb.server_clock import server_ms
 
 _log = get_logger()
 
@@ -54,10 +55,7 @@ class LedgerCore(LedgerReader):
 
     def server_ms(self) -> int:
         """The server's time in milliseconds, or what a test fixed."""
-        if self.now:
-            return int(self.now)
-        seconds, micros = self.redis.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return int(self.now) if self.now else server_ms(self.redis)
 
     def batch(self) -> Batch:
         """An empty batch, for transitions that go out in one round trip."""

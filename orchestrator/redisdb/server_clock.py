@@ -1,4 +1,4 @@
-"""The server's clock as this process reckons it: one time for all routers, whatever their hosts' clocks say."""
+"""The time of the Redis server: one time for all processes, no matter what the clocks of their hosts say."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import time
 
 import redis
 
-#: Seconds for which this process reckons by its own monotonic clock before it asks again.
+#: Seconds for which the answer of the server is carried on by the monotonic clock of this process.
 ASK_EVERY_S = 1.0
 
 
-class ServerClock:
-    """Redis `TIME`, asked once a second. Entry ids are the same server's time and can be compared with it.
+def server_ms(client: redis.Redis) -> int:
+    """Redis `TIME` in milliseconds since the epoch."""
+    seconds, micros = client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
 
-    A clock of this host that is wrong, or jumps, changes nothing.
-    """
+
+class ServerClock:
+    """Redis `TIME`, asked once a second. The ids of stream entries are of the same clock and can be compared with it."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -29,8 +32,7 @@ class ServerClock:
         """
         now = time.monotonic()
         if self._server_ms is None or now - self._asked_at > ASK_EVERY_S:
-            seconds, micros = self._redis.time()
-            self._server_ms, self._asked_at = int(seconds) * 1000 + int(micros) // 1000, now
+            self._server_ms, self._asked_at = server_ms(self._redis), now
         return self._server_ms + int((now - self._asked_at) * 1000)
 
     def monotonic(self) -> float:

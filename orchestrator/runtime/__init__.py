@@ -1,1 +1,1 @@
-"""The frame of every service process: signals, readiness, signs of life, and its end with its parent."""
+"""What every service process has: signals, readiness, heartbeats, and an end when its parent dies."""

@@ -1,7 +1,7 @@
-"""Processes that end with their parent, however the parent ended.
+"""Ends a process when its parent dies, no matter how the parent died.
 
-On Linux the kernel does it (PR_SET_PDEATHSIG); elsewhere a Python process watches its parent itself and
-other programs are left to the clean-up of the next start.
+On Linux the kernel sends the signal (PR_SET_PDEATHSIG). Elsewhere a Python process polls its parent, and
+other programs go on until the next start cleans up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
 
 # Runs in a bare interpreter between fork and exec: a preexec_fn is not safe in a process with threads.
-# The signal survives exec. The parent may have died before it was set, hence the second look.
+# The setting survives exec. The parent may have died before the call, so the launcher checks afterwards.
 _LAUNCHER = """
 import ctypes, os, sys
 number, parent = int(sys.argv[1]), int(sys.argv[2])
@@ -29,17 +29,14 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def python_module(name: str) -> list[str]:
-    """The command line that runs a module of ours and imports nothing from the working directory.
-
-    `-P` keeps that folder off the path of imports, where Python puts it first.
-    """
+    """The command line that runs a module. `-P` keeps the working directory off the import path."""
     return [sys.executable, "-P", "-m", name]
 
 
 def ending_with_parent(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
-    """The command line that runs ``command`` so that it gets ``sig`` when the calling thread's process ends.
+    """The command line that runs ``command`` and sends it ``sig`` when its parent dies.
 
-    Start it from a thread that lives as long as the process: the kernel watches the thread.
+    The kernel watches the thread that starts the command, so that thread must live as long as its process.
     """
     if not sys.platform.startswith("linux"):
         return command
@@ -49,10 +46,13 @@ def ending_with_parent(command: list[str], *, sig: signal.Signals = signal.SIGTE
 def die_with_parent(
     sig: signal.Signals = signal.SIGTERM, *, of_thread: bool = True, parent: int | None = None
 ) -> None:
-    """Have this process get ``sig`` when its parent ends. One that knows its ``parent`` notices an end before the call, too.
+    """Send this process ``sig`` when its parent dies.
 
-    With ``of_thread`` that is at once where the kernel can do it, which watches the thread that started this
-    process; without, it is within half a second of the end of the whole parent process.
+    Args:
+        sig: the signal.
+        of_thread: watch the thread that started this process, by the kernel where it can; the signal comes at once.
+            Without it a thread polls the whole parent process, and the signal comes within half a second.
+        parent: the parent's process id, if the caller knows it; then a parent that died before this call is noticed.
     """
     parent = parent or os.getppid()
     if of_thread and sys.platform.startswith("linux"):
@@ -72,7 +72,7 @@ def _watch(parent: int, sig: signal.Signals) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be collected does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

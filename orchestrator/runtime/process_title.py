@@ -1,4 +1,4 @@
-"""What `ps` and `top` show of a process that was forked, whose command line is that of its parent."""
+"""Sets what `ps` and `top` show for a forked process, which has the command line of its parent."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_NAME = 15
-#: Places of the bounds of the command line in `/proc/PID/stat`, counted from what comes after the name.
+#: Indexes of the start and end of the command line in `/proc/PID/stat`, counted after the process name.
 _ARGUMENTS_FROM, _ARGUMENTS_TO = 45, 46
 
 
 def set_title(name: str, title: str) -> None:
-    """Show this process as ``title``, cut to the length of its command line; ``name`` is its short form, 15 octets.
+    """Show ``title``, cut to the length of the present command line; ``name`` is the short form, cut to 15 bytes.
 
-    Without Linux, or where the kernel does not let it, nothing changes.
+    Does nothing on other systems than Linux, or where the kernel refuses.
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_NAME, os.fsencode(name)[:15])
@@ -26,5 +26,5 @@ def set_title(name: str, title: str) -> None:
         first, last = int(fields[_ARGUMENTS_FROM]), int(fields[_ARGUMENTS_TO])
         if 0 < first < last:
             room = last - first
-            # The last octet stays NUL: otherwise the kernel takes the environment for a part of the command line.
+            # The last byte stays NUL, else the kernel shows the environment as a part of the command line.
             ctypes.memmove(first, os.fsencode(title)[: room - 1].ljust(room, b"\0"), room)

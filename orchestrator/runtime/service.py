@@ -1,8 +1,8 @@
-"""The frame that every service runs in: signals, readiness, signs of life, and outages of Redis.
+"""Runs a service: signals, readiness, heartbeats, and outages of Redis.
 
-A service is an object with ``run(stop)`` that works until ``stop`` is set. It lets an outage of Redis out as
-the exception it is: the frame waits until the server is back and builds the service again, so a restart of
-Redis never ends a service. Anything else it raises is a bug or a wrong set-up and ends the process.
+A service is an object with ``run(stop)`` that works until ``stop`` is set. When it raises because Redis is away,
+:func:`serve` waits for the server and builds the service again, so a restart of Redis never ends a service. Any other
+exception is a bug or a wrong configuration and ends the process.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import threading
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Protocol
 
 import redis
+from pydantic import TypeAdapter
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
@@ -33,42 +35,43 @@ from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.redisdb.holders import connection_name, own_mark
+from orchestrator.redisdb.server_clock import server_ms
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.signals import set_soon
 
-#: The descriptor on which a child of `orchestra up` says that it is ready.
+#: The environment variable with the file descriptor on which a child of `orchestra up` reports that it is ready.
 READY_VARIABLE = "ORCHESTRA_READY_FD"
-#: Heartbeats that a service may miss before others take it for gone.
+#: Heartbeats that a service may miss before it counts as gone.
 MISSED_HEARTBEATS = 4
 _BACKOFF_CAP_S = 2.0
-#: Failures that are counted; the pause has reached its cap long before, and a larger power of two is no float.
+#: Failures that are counted. The pause reaches its cap before, and 2 to the power of an unbounded count overflows.
 _MOST_FAILURES = 10
-#: How far a background service stands back; it still gets a tenth of a core that everybody wants.
+#: Niceness of a background service, which leaves it about a tenth of a busy core.
 _NICE = 10
 
 
 class Service(Protocol):
-    """Something that works until it is told to stop."""
+    """A service."""
 
     def run(self, stop: threading.Event) -> None:
-        """Work; return within a second or two of ``stop`` being set."""
+        """Work until ``stop`` is set, then return within two seconds."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRecord:
-    """One running copy of a service, as it registered itself."""
+    """What a running service or worker registers about itself in Redis."""
 
     service: str
     instance: str
     host: str
     pid: int
-    #: Server time in milliseconds when it started, and until when it counts as alive.
+    #: When the service started, and until when it counts as alive, in milliseconds since the epoch by the server's clock.
     started_ms: int
     alive_until_ms: int
-    #: Of a worker: the agents that it serves, and the queue that it reads for each.
+    #: Of a worker: each agent that it serves → the queue that it reads for the agent.
     serves: Mapping[str, str] = field(default_factory=dict)
-    #: Of a worker: the version of each agent that it serves.
+    #: Of a worker: each agent that it serves → the version of its definition.
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -82,13 +85,16 @@ def serve(
 ) -> None:
     """Run one copy of a service until SIGTERM or SIGINT; returns after a clean stop.
 
-    ``make`` connects what the service needs and is called again after an outage; its settings name the
-    Redis. With ``stop`` given the caller does the stopping and no signal handler is installed. Nobody waits
-    for what a ``background`` service does: it gives way to those somebody waits for.
+    Args:
+        name: the kind of service, as it registers itself.
+        make: builds the service; called again after each outage. Its settings name the Redis that was found.
+        settings: the settings of the stack.
+        background: run with a lower priority, because nobody waits for this service.
+        stop: set by the caller to stop the service; then no signal handler is installed.
 
     Raises:
-        ConfigurationError, ServerUnavailable: nothing usable answers when the service starts. Under
-            `orchestra up`, which has seen the server answer, it waits instead.
+        ConfigurationError, ServerUnavailable: no usable server answers at the start. Under `orchestra up`, which
+            has reached the server before, the service waits for it instead.
     """
     alone = stop is None
     if stop is None:
@@ -136,16 +142,16 @@ def serve(
 
 
 def spare_the_collector() -> None:
-    """Take what this process has loaded, and will keep, out of what Python looks through for garbage.
+    """Exclude all objects that exist now from garbage collection.
 
-    It is most of what there is: a router spends a quarter less time on a message.
+    Most of them live as long as the process. A router then spends a quarter less time on a message.
     """
     gc.collect()
     gc.freeze()
 
 
 def notify_ready() -> None:
-    """Tell the `orchestra up` that started this process, if any, that it is ready; only the first call counts."""
+    """Report to the `orchestra up` that started this process, if any, that it is ready. Only the first call counts."""
     number = os.environ.pop(READY_VARIABLE, None)
     if number is not None:
         with contextlib.suppress(OSError):
@@ -154,8 +160,8 @@ def notify_ready() -> None:
 
 
 def live_services(client: redis.Redis) -> list[ServiceRecord]:
-    """Every copy of a service that gave a sign of life recently, by service and start."""
-    now_ms = _server_ms(client)
+    """Every service and worker whose heartbeat is recent, sorted by service and start."""
+    now_ms = server_ms(client)
     records = map(_record, client.hgetall(keys.services()).values())
     return sorted(
         (record for record in records if record is not None and record.alive_until_ms >= now_ms),
@@ -163,38 +169,40 @@ def live_services(client: redis.Redis) -> list[ServiceRecord]:
     )
 
 
+@cache
+def _records() -> TypeAdapter[ServiceRecord]:
+    return TypeAdapter(ServiceRecord)
+
+
 def _record(raw: bytes | str) -> ServiceRecord | None:
-    """A record; None if it cannot be read: somebody else wrote it."""
+    """A registered record; None if it is not valid, because something else wrote it."""
     try:
-        facts = json.loads(raw)
-        own = {name: dict(facts.get(name) or {}) for name in ("serves", "versions")}
-        record = ServiceRecord(**{**facts, **own})
-        return replace(record, alive_until_ms=int(record.alive_until_ms))
-    except (ValueError, TypeError, AttributeError):
+        return _records().validate_json(raw)
+    except ValueError:
         return None
 
 
 def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
-    """Name and queue of every agent that a living worker serves, and of every lane of a version that one has.
+    """Name and queue of every agent that a living worker serves; also of each lane, `<agent>@<version>`.
 
-    A worker that stops in good order is not among them from that moment, one that is killed after a few heartbeats.
+    A worker that stops cleanly leaves at once. A worker that is killed leaves after a few missed heartbeats.
     """
     return frozenset(pair for record in live_services(client) for pair in record.serves.items())
 
 
 def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
-    """Whether somebody takes the runs of an agent. Of an external program that is not known, and taken for granted."""
+    """Whether a worker takes the runs of an agent. External programs and parts of the system count as served."""
     return record.external or record.system or (record.name, record.queue) in living
 
 
 def with_lanes(agents: Iterable[str], living: Collection[tuple[str, str]]) -> list[str]:
-    """These agents, each followed by the lanes of its versions that a living worker serves."""
+    """The agents, each followed by those of its lanes, `<agent>@<version>`, that a living worker serves."""
     lanes = sorted(name for name, _ in living if split_lane(name)[1])
     return [one for agent in agents for one in (agent, *(n for n in lanes if split_lane(n)[0] == agent))]
 
 
 def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
-    """The versions of every agent that living workers serve, and how many workers have each."""
+    """Each agent that living workers serve → its versions → how many workers have that version."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for record in live_services(client):
         for agent, version in record.versions.items():
@@ -203,7 +211,7 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
 
 
 class SignsOfLife:
-    """Registers a process of a service in Redis, again and again, from a thread of its own."""
+    """Registers a process of a service in Redis, and renews the registration from a thread."""
 
     def __init__(
         self,
@@ -221,33 +229,33 @@ class SignsOfLife:
         self._client = client
         self._interval_s = settings.heartbeat_s
         self._started_ms = 0
-        self._over = threading.Event()
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Register now, and keep on; may be called again."""
+        """Register now, and start the heartbeat. May be called again."""
         self._register()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+            self._thread = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """Take the registration back, if the server is there to hear it."""
+        """Stop the heartbeat and remove the registration, if Redis answers."""
         if self._thread is None:
             return
-        self._over.set()
+        self._stop.set()
         self._thread.join(timeout=1)
         with contextlib.suppress(redis.RedisError, OSError):
             self._client.hdel(keys.services(), self._instance)
 
-    def _beat(self) -> None:
-        while not self._over.wait(self._interval_s):
-            # An outage is the service's own business; the next beat registers again.
+    def _renew(self) -> None:
+        while not self._stop.wait(self._interval_s):
+            # The service handles outages; the next heartbeat registers again.
             with contextlib.suppress(redis.RedisError, OSError):
                 self._register()
 
     def _register(self) -> None:
-        now_ms = _server_ms(self._client)
+        now_ms = server_ms(self._client)
         self._started_ms = self._started_ms or now_ms
         record = ServiceRecord(
             service=self._service,
@@ -269,15 +277,10 @@ class SignsOfLife:
             self._client.hdel(keys.services(), *gone)
 
 
-def _server_ms(client: redis.Redis) -> int:
-    seconds, micros = client.time()
-    return int(seconds) * 1000 + int(micros) // 1000
-
-
 def _stop_on_signals(stop: threading.Event) -> None:
     def handle(number: int, _frame: object) -> None:
         if stop.is_set():
-            # Asked a second time: whoever asks does not want to wait for the good order.
+            # The second signal ends the process at once.
             os._exit(128 + number)
         set_soon(stop)
 

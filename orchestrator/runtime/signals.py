@@ -1,4 +1,4 @@
-"""Setting events from signal handlers."""
+"""Sets events from signal handlers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import threading
 
 
 def set_soon(*events: threading.Event) -> None:
-    """Set events, in this order, from another thread and at once; for signal handlers.
+    """Set events from another thread, at once and in this order.
 
-    A handler runs within the main thread, which may be about to wait for the very event and hold its lock: set
-    there, the event would never be set, and the process would hang.
+    A signal handler runs in the main thread, which may hold the lock of the event because it is about to wait for it.
+    Setting the event in the handler would then deadlock.
     """
+
+    def set_all() -> None:
+        for event in events:
+            event.set()
+
     # Not `threading.Thread`, which takes locks of its own when it starts.
-    _thread.start_new_thread(_set, events)
-
-
-def _set(*events: threading.Event) -> None:
-    for event in events:
-        event.set()
+    _thread.start_new_thread(set_all, ())

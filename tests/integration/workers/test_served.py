@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Final
 
 import pytest
 from click.testing import CliRunner, Result
@@ -136,7 +137,22 @@ def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stag
     assert registered().queue == BUNDLED_QUEUE
 
 
-@pytest.mark.parametrize("record", ["{", "7", '{"service": "worker"}', '{"x": 1}'])
+#: A record that lives for ever, but for one fact that is of another type.
+WELL: Final = {"service": "worker", "instance": "x", "host": "h", "pid": 1, "started_ms": 1, "alive_until_ms": 1 << 53}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{",
+        "7",
+        '{"service": "worker"}',
+        '{"x": 1}',
+        json.dumps({**WELL, "started_ms": "soon"}),
+        json.dumps({**WELL, "service": 7}),
+        json.dumps({**WELL, "serves": {"lead": ["a queue"]}}),
+    ],
+)
 def test_a_damaged_sign_of_life_ends_nobody(stage: StackHarness, lead: SignsOfLife, record: str) -> None:
     stage.redis.hset(keys.services(), "stranger", record)
     assert orchestra(stage, "doctor", "--quick").exit_code == 0
