@@ -397,3 +397,22 @@ def test_a_worker_does_not_ring_itself_for_what_is_held_back(
     assert process.with_ready_runs() == ["helper"]
     limits.pause("agent", "helper")
     assert process.with_ready_runs() == []
+
+
+def test_a_run_that_is_claimed_by_name_keeps_to_the_limit_of_its_tree(
+    stage: StackHarness, limits: Concurrency
+) -> None:
+    """As a slot does that waits for it: another slot may have taken the place meanwhile."""
+    first, second = started(stage, "helper", "helper")
+    limits.limit_trees(1)
+    held = take(stage)
+    assert held is not None
+    other = second if held.session.id == first else first
+    run = stage.ledger.session(other).run
+
+    def claim() -> Claimed | None:
+        return stage.ledger.claim(run, new_claim_id(), session_id=other, worker="w1")
+
+    assert claim() is None
+    end(stage, held)
+    assert claim() is not None
