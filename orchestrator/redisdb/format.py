@@ -28,7 +28,7 @@ def check_format(client: redis.Redis, url: str) -> None:
     """
     try:
         said: Any = client.get(keys.format_version())
-        if said is None and client.exists(*map(ledger_keys.roots, range(_SHARDS))):
+        if said is None and any(client.exists(ledger_keys.roots(shard)) for shard in range(_SHARDS)):
             said = _UNSAID
     except redis.exceptions.NoPermissionError:
         return  # a user that may do less than any part of a stack, as an external program's
