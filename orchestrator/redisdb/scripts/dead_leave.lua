@@ -12,6 +12,8 @@
 -- include: dead
 local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
 if not entry then return false end
+check('HLEN', KEYS[2], KEYS[5])
+check('XLEN', unpack(KEYS, 6))
 local member = dead_member_of(entry)
 dead_forget(KEYS[4], KEYS[5], member)
 -- The audit writer will not read it any more: its absence from the trail is no sign that nobody refused the message.

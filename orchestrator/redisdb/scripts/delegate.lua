@@ -75,12 +75,11 @@ for i, l in ipairs(launches) do
 end
 
 -- Nor is anything of what they share damaged, so that none is published and then not written down.
-redis.call('HLEN', KEYS[2])
-redis.call('HLEN', KEYS[6])
-redis.call('ZCARD', KEYS[8])
+check('HLEN', KEYS[2], KEYS[6])
+check('ZCARD', KEYS[8])
 for _, l in ipairs(fresh) do
-  redis.call('XLEN', l.stream)
-  redis.call('HLEN', l.caller_items)
+  check('XLEN', l.stream)
+  check('HLEN', l.caller_items)
 end
 
 local records, members, owed, in_group = {}, {}, 0, {}

@@ -57,7 +57,21 @@ for group, rule in pairs(policy) do
 end
 table.sort(overdue)
 
-local function make_run(ids, cause, more)
+-- One new run carries what was `chosen`: pairs of an item's id and its record.
+local function make_run(chosen, cause, more)
+  local ready, turns = in_lane(KEYS[10], KEYS[11], s)
+  check('ZCARD', KEYS[6], KEYS[7], KEYS[8], ready)
+  check('HLEN', KEYS[5], KEYS[9], turns)
+  check('LLEN', KEYS[4])
+  local ids = {}
+  for i, pair in ipairs(chosen) do
+    local id, record = pair[1], pair[2]
+    record.state = 'claimed'
+    record.run = ARGV[2]
+    save(KEYS[2], id, record)
+    redis.call('ZREM', KEYS[3], id)
+    ids[i] = id
+  end
   new_run(KEYS[5], KEYS[4], ARGV[2], s.id, ARGV[3], cause, ids, now)
   redis.call('HINCRBY', KEYS[9], 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
@@ -77,7 +91,6 @@ local function make_run(ids, cause, more)
     policy[group].parks = nil
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
-  local ready, turns = in_lane(KEYS[10], KEYS[11], s)
   make_ready(ready, turns, ARGV[2], s.root, s.priority)
   return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(ready, turns, now), version_of(s) }
 end
@@ -186,13 +199,4 @@ if (window or 0) > 0 and not urgent then
   if now < ends then return sleep_until(wake_at > 0 and math.min(ends, wake_at) or ends) end
 end
 
-local ids = {}
-for i, pair in ipairs(chosen) do
-  local id, record = pair[1], pair[2]
-  record.state = 'claimed'
-  record.run = ARGV[2]
-  save(KEYS[2], id, record)
-  redis.call('ZREM', KEYS[3], id)
-  ids[i] = id
-end
-return make_run(ids, cause, left)
+return make_run(chosen, cause, left)

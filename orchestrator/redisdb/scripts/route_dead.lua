@@ -12,6 +12,9 @@
 -- include: base
 -- include: mark
 -- include: dead
+check('XLEN', KEYS[2], KEYS[3])
+check('HLEN', KEYS[4], KEYS[7])
+check('ZCARD', KEYS[6])
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return false end
 if KEYS[5] ~= KEYS[2] and marked(KEYS[5], ARGV[2], '') == 'own' then redis.call('DEL', KEYS[5]) end
 local now = clock('')

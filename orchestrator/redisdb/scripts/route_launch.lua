@@ -40,6 +40,9 @@ if ARGV[8] ~= '' then
   p = fields(KEYS[11], 'id', 'root', 'depth', 'state', 'budgets')
   if CLOSED[p.state] then return { 'closed', p.state } end
 end
+check('ZCARD', KEYS[3], KEYS[4], KEYS[7], KEYS[13], KEYS[14])
+check('HLEN', KEYS[2], KEYS[12], KEYS[15])
+check('LLEN', KEYS[5])
 local wrong = converse(KEYS[10], ARGV[11], tonumber(ARGV[12]), ARGV[13], (ARGV[19] == '' or ARGV[22] == '1') and '' or ARGV[16])
 if wrong ~= '' then return { wrong } end
 

@@ -6,6 +6,8 @@
 --       8… field, value, … of the message
 -- Returns  1 | 0: another router was first
 -- Complexity: O(log(parked) + tasks it waits for).
+-- A key of another type is found before the entry is acknowledged.
+redis.call('ZCARD', KEYS[2])
 if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
 redis.call('HSET', KEYS[3], unpack(ARGV, 8))
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])

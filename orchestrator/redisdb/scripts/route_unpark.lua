@@ -8,6 +8,8 @@
 -- Complexity: O(log(parked)).
 -- include: base
 -- include: mark
+check('XLEN', KEYS[3])
+check('HLEN', KEYS[4])
 if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return false end
 local facts = redis.call('HMGET', KEYS[2], 'envelope', 'attempt', 'since', 'session')
 redis.call('DEL', KEYS[2])

@@ -16,6 +16,7 @@
 -- include: limits
 -- include: ready
 local now = clock(ARGV[1])
+check('ZCARD', KEYS[1], KEYS[2])
 local group, due = ARGV[2], now + tonumber(ARGV[3])
 -- What is the same for several launches is written once: entries by stream, launches by conversation.
 local entries, notes = {}, {}
@@ -36,6 +37,9 @@ local function start(k, a)
   local session, runs, run, seen, stream, conversation, ready, turns = unpack(KEYS, k + 1, k + 8)
   local id, message, entry, mark_ms, recipient, digest, review_due = unpack(ARGV, a + 1, a + 7)
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message', 'root', 'priority')
+  check('ZCARD', ready)
+  check('HLEN', turns)
+  check('LLEN', runs)
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
   if wrong or not redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     local standing = marked(seen, entry, digest)

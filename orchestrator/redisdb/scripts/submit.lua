@@ -19,6 +19,8 @@ local texts, kept = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}, ARGV[6] ~= ''
 for _, sha256 in ipairs(kept) do
   if redis.call('EXISTS', KEYS[1] .. ':whole:' .. sha256) == 0 then return { 'whole' } end
 end
+check('ZCARD', KEYS[3], KEYS[4], KEYS[9])
+check('HLEN', KEYS[2], KEYS[5], KEYS[7])
 local due = ARGV[8] ~= '' and tonumber(ARGV[8]) > now and ARGV[8] or nil
 local facts, encrypted = {}, false
 for i = 11, #ARGV do

@@ -17,8 +17,8 @@ if count(s.due_ms) > now then
 end
 local envelope = redis.call('HGET', KEYS[2], 'envelope')
 if not envelope then return redis.error_reply('ERR the task-delegation of scheduled session ' .. ARGV[2] .. ' is gone') end
-redis.call('XLEN', KEYS[5])
-redis.call('HLEN', KEYS[4])
+check('XLEN', KEYS[5])
+check('HLEN', KEYS[4])
 local entry = publish(KEYS[5], KEYS[4], envelope, 'attempt', '1', 'since', string.format('%.0f', now), 'session', ARGV[2])
 redis.call('SET', KEYS[6], string.match(entry, '[^:]*$'), 'PX', ARGV[3])
 redis.call('HSET', KEYS[1], 'state', 'pending', 'entry', entry, 'updated_ms', now)

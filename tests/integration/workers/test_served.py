@@ -138,7 +138,14 @@ def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stag
 
 
 #: A record that lives for ever, but for one fact that is of another type.
-WELL: Final = {"service": "worker", "instance": "x", "host": "h", "pid": 1, "started_ms": 1, "alive_until_ms": 1 << 53}
+WELL: Final = {
+    "service": "worker",
+    "instance": "x",
+    "host": "h",
+    "pid": 1,
+    "started_ms": 1,
+    "alive_until_ms": 1 << 53,
+}
 
 
 @pytest.mark.parametrize(

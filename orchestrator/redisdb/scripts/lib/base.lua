@@ -58,6 +58,12 @@ local function publish(stream, totals, envelope, ...)
   return kind .. ':' .. id
 end
 
+-- Redis does not roll back: a key of another type must end a transition before its first write. Raises if one of these
+-- keys is neither missing nor of the type that the command is for: ZCARD, HLEN, XLEN, LLEN.
+local function check(command, ...)
+  for _, key in ipairs({...}) do redis.call(command, key) end
+end
+
 -- The state in which each item was read or written last.
 local states = {}
 

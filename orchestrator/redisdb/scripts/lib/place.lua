@@ -30,6 +30,9 @@ local function place(now, id, record, text, opens, answers, by_user)
   if not made_as_its_kind(record.kind, answers, by_user) then
     return redis.error_reply('ERR an item of kind ' .. record.kind .. ' is not made in this way')
   end
+  check('ZCARD', KEYS[4], KEYS[5])
+  check('HLEN', KEYS[3], KEYS[7])
+  check('XLEN', KEYS[6], KEYS[8])
   local s = fields(KEYS[1], 'id', 'state')
   if s.id == '' then return { 'unknown' } end
   if CLOSED[s.state] then return { 'closed', s.state } end

@@ -20,6 +20,9 @@ local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
 local callback = nil
 
 local function session_facts()
+  check('ZCARD', QUEUE, P_QUEUE, RUNNING, DISPATCH, WAITING, CLOSING, TIMERS, RESULTS)
+  check('HLEN', BODIES, P_BODIES, TOTALS)
+  check('XLEN', STOPS, STREAM)
   local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
     'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
   if s.parent ~= '' and s.parent_notified ~= '1' and not new_parent(s) then
