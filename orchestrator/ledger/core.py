@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from orchestrator.errors import ClaimLost
+from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import Session
@@ -17,6 +18,7 @@ from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import Claim, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
+from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts
 from orchestrator.redisdb.server_clock import server_ms
 
@@ -110,7 +112,11 @@ class LedgerCore(LedgerReader):
         """
         wanted = self.limits.replicas
         if wanted:
-            have = self.redis.wait(wanted, self.limits.replica_timeout_ms)
+            # WAIT asks about what its own connection wrote, and a transition may have taken another one.
+            mark = ("SET", ledger_keys.replicated(shard_of(run_id)), run_id)
+            wrote, have = exchange(self.redis, [mark, ("WAIT", wanted, self.limits.replica_timeout_ms)])
+            if isinstance(wrote, redis.ResponseError) or isinstance(have, redis.ResponseError):
+                have = 0
             if have < wanted:
                 _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
 

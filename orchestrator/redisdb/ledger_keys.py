@@ -87,6 +87,8 @@ approvals = of_shard("approvals", "approvals", "zset", "ledger",
     "Approvals that no person has answered yet, scored by since when; each is a question of its session.")
 sweep = of_shard("sweep", "sweep", "string", "ledger", PERMANENT,
     "When the last reconciliation sweep began, in milliseconds by the server's clock.")
+replicated = of_shard("replicated", "replicated", "string", "ledger", PERMANENT,
+    "The run whose claim, step or commit was last waited for on the replicas; written so that `WAIT` has something to wait for.")
 results = of_shard("results", "results", "zset", "ledger", "permanent; one member for each owed result",
     "Root sessions whose Celery result is owed, scored by since when.")
 # fmt: on

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -57,6 +58,21 @@ def pair(tmp_path: Path) -> Iterator[tuple[redis_py.Redis, subprocess.Popen[byte
         for server in servers:
             server.kill()
             server.wait()
+
+
+def test_a_replica_that_has_not_got_a_claim_is_waited_for(
+    pair: tuple[redis_py.Redis, subprocess.Popen[bytes], redis_py.Redis],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever connections the transition and the wait take."""
+    client, replica_server, _ = pair
+    play = Play(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
+    play.commit(play.run(play.submit("with it")).claim)
+    assert not caplog.records
+    replica_server.send_signal(signal.SIGSTOP)
+    play.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
+    play.commit(play.run(play.submit("without it")).claim)
+    assert caplog.messages == ["replicas-behind"] * 2
 
 
 def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
