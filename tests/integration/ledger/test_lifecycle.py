@@ -310,6 +310,18 @@ def test_a_delegation_may_opt_out_of_its_callback(play: Play, ledger: Ledger) ->
     assert ledger.flush(root).outcome == "empty"
 
 
+def test_a_resume_by_hand_changes_nothing_of_how_a_delegation_went(play: Play, ledger: Ledger) -> None:
+    """Also of one that opted out of its callback: the record tells its first end."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", callback=False)
+    play.finish(child)
+    (told,) = ledger.items(root)
+    ledger.enqueue(child, "once more", item_id="itm_00aa")
+    play.commit(play.resume(child).claim, "no", status="failed")
+    assert ledger.items(root) == [told]
+
+
 def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: Ledger) -> None:
     """The prompt is an item of the same queue; callbacks of the meantime wait for the next run."""
     root = play.submit()
