@@ -16,7 +16,7 @@ end
 local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
 
 -- The parent's record of the session. It is read before anything is written: an end that the parent cannot be told of,
--- because its record is damaged, does not happen.
+-- because its record is damaged, does not happen. Of one that was told before, it is not read: nobody is told twice.
 local callback = nil
 
 local function session_facts()
@@ -60,13 +60,10 @@ local END = { body = '', message = '' }
 local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
   if END.body ~= '' then redis.call('HSET', BODIES, 'end', END.body) end
-  if s.parent == '' or s.parent_notified == '1' then
-    redis.call('HSET', S, 'proof', proof, 'report', END.message)
-    return
-  end
-  redis.call('HSET', S, 'proof', proof, 'report', END.message, 'parent_notified', '1')
+  redis.call('HSET', S, 'proof', proof, 'report', END.message)
+  if s.parent ~= '' then redis.call('HSET', S, 'parent_notified', '1') end
   local id, record = callback_of(s), callback
-  if not record then return end
+  if not record then return end -- a root, or a parent that was told of an earlier end
   record.status = status
   record.at_ms = now
   if record.state == 'none' and record.reports then
