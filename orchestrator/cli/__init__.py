@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("control", "Stop a session and, by its policy, its tree."),
         "delete": ("control", "Delete a session; a tombstone with its counts stays."),
         "unpin": ("control", "Let any version of its agent go on with a session."),
-        "token": ("token", "Let a plain Celery message begin one session."),
+        "token": ("access", "Let a plain Celery message begin one session."),
     },
     "Look": {
         "watch": ("watch", "Follow a tree of sessions live."),
@@ -42,9 +42,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tree": ("sessions", "Show a session and everything below it."),
         "logs": ("sessions", "Show what happened in a session, in order."),
         "why": ("doctor", "Say what a session waits for."),
-        "budget": ("budget", "Show what a session may spend, and who spent it."),
+        "budget": ("sessions", "Show what a session may spend, and who spent it."),
         "agents": ("agents", "List the registered agents."),
-        "url": ("url", "Print the address of the stack."),
+        "url": ("access", "Print the address of the stack."),
         "worktrees": ("worktrees", "List and remove the git worktrees of sessions."),
     },
     "What agents ask you": {
@@ -72,7 +72,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "audit": ("audit", "Search, replay and verify the audit trail; run its writer."),
         "keys": ("keys", "Generate, list, rotate, revoke and move signing keys."),
-        "acl": ("acl", "Print what a part of the stack may do on its Redis."),
+        "acl": ("access", "Print what a part of the stack may do on its Redis."),
     },
     "Messages": {
         "send": ("send", "Publish an envelope from a file."),

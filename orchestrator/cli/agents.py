@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options, time_option
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
@@ -191,10 +191,7 @@ def register(
             raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
         parts.agents.announce([record])
         make_boxes(RedisStreams(parts.redis), [name], settings.shards)
-    if as_json:
-        print_json(AgentDocument.of(record))
-    else:
-        say(f"{name} is registered as an external {role}")
+    print_answer(AgentDocument.of(record), f"{name} is registered as an external {role}", as_json=as_json)
 
 
 @agents.command("withdraw")
@@ -213,7 +210,4 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
         raise click.ClickException(
             f"no agent {name!r} is registered; `orchestra agents` lists those that are{did_you_mean(name, known)}"
         )
-    if as_json:
-        print_json(Withdrawn(agent=name, registered=False))
-    else:
-        say(f"{name} is no longer registered")
+    print_answer(Withdrawn(agent=name, registered=False), f"{name} is no longer registered", as_json=as_json)

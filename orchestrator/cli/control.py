@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import Command, json_option, stack_options, text_of, wait_options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_client
 from orchestrator.cli.submit import print_submitted, retry_for_s, wait_and_print
 from orchestrator.display.text import counted
@@ -45,10 +45,8 @@ def resume(
         item = client.resume(session, text_of(prompt), key=key, retry_for_s=retry_for_s(wait=wait))
         if wait:
             wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json, item=item)
-        elif as_json:
-            print_json(Resumed(session=session, item=item))
         else:
-            say(f"{session} will run with it")
+            print_answer(Resumed(session=session, item=item), f"{session} will run with it", as_json=as_json)
 
 
 @click.command()
@@ -104,10 +102,8 @@ def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
 
     with open_client(settings) as client:
         changed = client.unpin(session)
-    if as_json:
-        print_json(Unpinned(session=session, changed=changed))
-    else:
-        say(f"{session} goes on with any version" if changed else f"{session} is bound to no version")
+    how = "goes on with any version" if changed else "is bound to no version"
+    print_answer(Unpinned(session=session, changed=changed), f"{session} {how}", as_json=as_json)
 
 
 def _ending_options(command: Command, *, reason: str) -> Command:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 from orchestrator.errors import ConfigurationError, InputError
@@ -131,10 +131,8 @@ def drop(*, settings: Settings, notification: tuple[str, ...], every: bool, as_j
         chosen = _chosen(found, notification, every=every)
         for one in chosen:
             drop_dead(client, one.id)
-    if as_json:
-        print_json(DroppedNotifications(notifications=tuple(one.id for one in chosen)))
-    else:
-        say(f"dropped {counted(len(chosen), 'notification')}")
+    document = DroppedNotifications(notifications=tuple(one.id for one in chosen))
+    print_answer(document, f"dropped {counted(len(chosen), 'notification')}", as_json=as_json)
 
 
 @contextmanager

@@ -92,6 +92,14 @@ def print_json(document: Document) -> None:
     click.echo(json_text(document.model_dump(mode="json")))
 
 
+def print_answer(document: Document, sentence: str, *, as_json: bool) -> None:
+    """Print a JSON document, or for people a sentence that says the same."""
+    if as_json:
+        print_json(document)
+    else:
+        say(sentence)
+
+
 def print_json_line(document: Document) -> None:
     """Print one JSON document on one line, for a command that prints many."""
     click.echo(json_text(document.model_dump(mode="json"), indent=None))

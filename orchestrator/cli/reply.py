@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options, text_of
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_client
 from orchestrator.errors import InputError
 from orchestrator.ids import is_session_id
@@ -58,10 +58,9 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
         if is_session_id(question):
             question = _asked_by(client, question)
         session = client.reply(question, text_of(text))
-    if as_json:
-        print_json(Replied(session=session, question=question))
-    else:
-        say(f"{session} will go on with it")
+    print_answer(
+        Replied(session=session, question=question), f"{session} will go on with it", as_json=as_json
+    )
 
 
 def _asked_by(client: Client, session: str) -> str:

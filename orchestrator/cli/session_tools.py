@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.options import json_option, priority_option, text_of, timeout_option, wait_options
-from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.output import print_answer, print_json, write_raw
 
 if TYPE_CHECKING:
     from orchestrator.client.current import RemoteSession
@@ -101,7 +101,7 @@ def delegate(
     session = _session()
     child = session.delegate(agent, text_of(task), title=title, key=key)
     if not wait:
-        print_json(Delegated(session=child)) if as_json else say(child)
+        print_answer(Delegated(session=child), child, as_json=as_json)
         return
     ended = session.end_of(child, timeout_s=timeout_s)
     if as_json:

@@ -1,4 +1,4 @@
-"""`orchestra sessions`, `tree` and `logs`: what is there, and what happened."""
+"""`orchestra sessions`, `tree`, `logs` and `budget`: what is there, what happened, and what it cost."""
 
 from __future__ import annotations
 
@@ -125,3 +125,31 @@ def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> Non
         say(f"{event.at}  {event.what:<9}  {event.text}")
         if event.detail:
             say(indent(event.detail.rstrip(), "    "), lines=True)
+
+
+@click.command()
+@session_argument()
+@json_option
+@stack_options
+def budget(settings: Settings, *, session: str, as_json: bool) -> None:
+    """Show the budgets that SESSION counts against: what is spent, reserved and left, and which agents spent it."""
+    from orchestrator.cli.documents.budgets import BudgetsDocument
+    from orchestrator.policy.budget import RESOURCES, amount
+
+    with open_client(settings) as client:
+        found = client.budgets(session)
+    if as_json:
+        print_json(BudgetsDocument.of_states(session, found))
+        return
+    if not found:
+        say(f"session {session} counts against no budget")
+    for whose, state in found.items():
+        say(f"budget of {whose}")
+        for resource in state.limits:
+            counts = (state.spent.get(resource, 0), state.limits[resource], state.reserved.get(resource, 0))
+            spent, limit, held, left = (
+                amount(resource, count).partition(" ")[0] for count in (*counts, state.left(resource) or 0)
+            )
+            say(f"  {RESOURCES[resource]}: {spent} of {limit} spent, {held} reserved, {left} left")
+        for agent, used in sorted(state.users.items()):
+            say(f"    {agent}: {', '.join(amount(name, used[name]) for name in RESOURCES if used.get(name))}")

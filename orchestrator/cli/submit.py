@@ -135,7 +135,7 @@ def print_submitted(
     session = submitted.id
     if wait:
         wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
-    elif as_json:
+    elif as_json:  # the agent of an old key is asked for
         print_json(Submitted(session=session, agent=submitted.session().agent, new=submitted.new))
     else:
         say(session)

@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, period_options, stack_options, time_option
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -47,14 +47,15 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
         require_untouched(store, proof_of(folder, settings), KeptHeads.of(settings))
     now_ms = SystemClock().now_ms()
     removed = amendments.prune(database, older_than_ms, signer, at_ms=now_ms, dry_run=dry_run)
-    if as_json:
-        print_json(PrunedTrail(**removed, removed=not dry_run))
-        return
     what = (
         f"{counted(removed['messages'], 'message')}, {counted(removed['dead_letters'], 'dead letter')} and "
         f"{counted(removed['transitions'], 'row')} of transitions"
     )
-    say(f"{'would remove' if dry_run else 'removed'} {what} from {settings.audit_name}")
+    print_answer(
+        PrunedTrail(**removed, removed=not dry_run),
+        f"{'would remove' if dry_run else 'removed'} {what} from {settings.audit_name}",
+        as_json=as_json,
+    )
 
 
 @click.command("redact")
@@ -77,10 +78,11 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
         raise click.ClickException(
             f"no message {message_id!r} with text is in {settings.audit_name}; `orchestra audit search` lists what is there"
         )
-    if as_json:
-        print_json(RedactedMessage(message_id=message_id.lower(), rows=rows, reason=reason))
-    else:
-        say(f"removed the text of {message_id} from {counted(rows, 'row')} of {settings.audit_name}")
+    print_answer(
+        RedactedMessage(message_id=message_id.lower(), rows=rows, reason=reason),
+        f"removed the text of {message_id} from {counted(rows, 'row')} of {settings.audit_name}",
+        as_json=as_json,
+    )
 
 
 @click.command("export")
@@ -94,10 +96,8 @@ def export_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     from orchestrator.cli.documents.audit import TransferredTrail
 
     messages = export(AuditStore(settings.audit_database, read_only=True), file)
-    if as_json:
-        print_json(TransferredTrail(file=str(file), messages=messages))
-    else:
-        say(f"{file}: {counted(messages, 'message')}")
+    document = TransferredTrail(file=str(file), messages=messages)
+    print_answer(document, f"{file}: {counted(messages, 'message')}", as_json=as_json)
 
 
 @click.command("import")
@@ -114,10 +114,10 @@ def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     messages = load(file, store)
     while store.index(_INDEXED_AT_ONCE):
         pass
-    if as_json:
-        print_json(TransferredTrail(file=str(file), messages=messages))
-    else:
-        say(f"{settings.audit_name}: {counted(messages, 'message')} from {file}")
+    document = TransferredTrail(file=str(file), messages=messages)
+    print_answer(
+        document, f"{settings.audit_name}: {counted(messages, 'message')} from {file}", as_json=as_json
+    )
 
 
 @click.command("transitions")

@@ -10,7 +10,7 @@ import click
 
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
@@ -86,12 +86,11 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
                 f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
             )
         folder.remove(worktree, with_branch=with_branch)
-    if as_json:
-        print_json(RemovedWorktree(session=session, branch="" if with_branch else worktree.branch))
-    else:
-        say(
-            f"removed; {'its branch, too' if with_branch else f'everything is on the branch {worktree.branch}'}"
-        )
+    print_answer(
+        RemovedWorktree(session=session, branch="" if with_branch else worktree.branch),
+        f"removed; {'its branch, too' if with_branch else f'everything is on the branch {worktree.branch}'}",
+        as_json=as_json,
+    )
 
 
 @contextmanager
