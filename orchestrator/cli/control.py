@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import Command, json_option, stack_options, text_of, wait_options
+from orchestrator.cli.options import Command, combined, json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_client
 from orchestrator.cli.submit import print_submitted, retry_for_s, wait_and_print
@@ -106,29 +106,27 @@ def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
     print_answer(Unpinned(session=session, changed=changed), f"{session} {how}", as_json=as_json)
 
 
-def _ending_options(command: Command, *, reason: str) -> Command:
-    for option in (
-        json_option,
-        click.option(
-            "--wait/--no-wait",
-            default=True,
-            show_default=True,
-            help="Wait for the end of a running agent and say how it ended.",
-        ),
+def _ending_options(*, reason: str) -> Callable[[Command], Command]:
+    return combined(
+        session_argument(),
         click.option(
             "--reason",
             default=reason,
             show_default=True,
             help="The reason that is reported to those who wait for it.",
         ),
-        session_argument(),
-    ):
-        command = option(command)
-    return command
+        click.option(
+            "--wait/--no-wait",
+            default=True,
+            show_default=True,
+            help="Wait for the end of a running agent and say how it ended.",
+        ),
+        json_option,
+    )
 
 
 @click.command()
-@partial(_ending_options, reason="stopped by a user")
+@_ending_options(reason="stopped by a user")
 @stack_options
 def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
     """Stop SESSION and, by its policy, everything below it; say what became of it.
@@ -142,7 +140,7 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
 
 
 @click.command()
-@partial(_ending_options, reason="deleted by a user")
+@_ending_options(reason="deleted by a user")
 @stack_options
 def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json: bool) -> None:
     """Delete SESSION and, by its policy, everything below it; a tombstone with its counts stays.

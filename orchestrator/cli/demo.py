@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import click
 
@@ -48,10 +45,10 @@ class _Interruption:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._before: dict[signal.Signals, Any] = {}
         self.stack: LocalStack | None = None
 
-    def _handle(self, _number: int, _frame: object) -> None:
+    def handle(self, _number: int, _frame: object) -> None:
+        """Note a signal."""
         if self._asked.is_set() and self.stack is not None:
             self.stack.stop(at_once=True)  # asked again: what runs is not waited for
         set_soon(self._asked)
@@ -64,17 +61,6 @@ class _Interruption:
         """
         if self._asked.wait(wait_s):
             raise _Interrupted
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
 
 
 @click.command()
@@ -92,10 +78,18 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
     `lead` delegates one review for each module, goes on with its own part of the review, and is resumed with
     what its reviewers found. Everything is gone when it ends.
     """
-    with _Interruption() as interruption, _data_folder(data) as folder:
+    interruption = _Interruption()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interruption.handle)
+    own = (
+        nullcontext(data)
+        if data
+        else TemporaryDirectory(prefix="orchestra-demo-", ignore_cleanup_errors=True)
+    )
+    with own as folder:
         targets = _targets(path)
         try:
-            _run(_settings(folder, concurrency, targets), targets, interruption)
+            _run(_settings(Path(folder), concurrency, targets), targets, interruption)
         except _Interrupted:
             say("interrupted; everything is stopped", err=True)
             sys.exit(130)
@@ -134,7 +128,7 @@ def _review(
             seen = client.step(watching)
             if seen is not None:
                 picture = seen
-                show(seen)
+                show(seen, ())
         carried = [len(run.items) for run in client.runs(session) if run.items]
         return picture, client.answer(session), carried
 
@@ -191,15 +185,3 @@ def _notice(notice: Notice) -> None:
 
     if notice.kind in ("restarting", "died", "recovered"):
         say(f"  {describe(notice)}", err=True)
-
-
-@contextmanager
-def _data_folder(data: Path | None) -> Iterator[Path]:
-    if data is not None:
-        yield data
-        return
-    folder = Path(tempfile.mkdtemp(prefix="orchestra-demo-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.options import Command, SubCommands, json_option, known_type, stack_options, time_option
+from orchestrator.cli.options import (
+    SubCommands,
+    combined,
+    json_option,
+    known_type,
+    stack_options,
+    time_option,
+)
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.stack import open_stack
 
@@ -16,22 +23,15 @@ if TYPE_CHECKING:
     from orchestrator.router.deadletters.store import DeadLetter
 
 
-def _selection(command: Command) -> Command:
-    """Add the options that say which dead letters are meant, as :func:`_chosen` takes them."""
-    for option in reversed(
-        (
-            click.argument("dead_ids", metavar="[ID]…", nargs=-1),
-            click.option(
-                "--all", "everything", is_flag=True, help="Every dead letter (that the options below select)."
-            ),
-            click.option(
-                "--type", "message_type", callback=known_type, help="With --all: only this message type."
-            ),
-            click.option("--agent", help="With --all: only from or to this agent."),
-        )
-    ):
-        command = option(command)
-    return command
+#: Which dead letters are meant, as :func:`_chosen` takes them.
+_selection = combined(
+    click.argument("dead_ids", metavar="[ID]…", nargs=-1),
+    click.option(
+        "--all", "everything", is_flag=True, help="Every dead letter (that the options below select)."
+    ),
+    click.option("--type", "message_type", callback=known_type, help="With --all: only this message type."),
+    click.option("--agent", help="With --all: only from or to this agent."),
+)
 
 
 @click.group("dlq", cls=SubCommands)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from orchestrator.cli.names import complete_agents, session_option
-from orchestrator.cli.options import Command, known_type, period_options
+from orchestrator.cli.options import combined, known_type, period_options
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Session
@@ -94,7 +94,8 @@ def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[
 #: What a message can have come to.
 OUTCOMES = ("dead", "success", "partial-success", "failed", "completed", "in-progress", "blocked")
 
-_SEARCH_OPTIONS = (
+#: The conditions of a search in the audit trail, under the names that its reader takes.
+search_options = combined(
     click.option("--type", "message_type", callback=known_type, help="Message type."),
     click.option("--sender", help="Name of the sender."),
     click.option("--recipient", help="Name of the recipient."),
@@ -112,10 +113,3 @@ _SEARCH_OPTIONS = (
     period_options,
     click.option("--dead", is_flag=True, help="Only messages that became dead letters."),
 )
-
-
-def search_options(command: Command) -> Command:
-    """Add the conditions of a search in the audit trail, under the names that its reader takes."""
-    for option in reversed(_SEARCH_OPTIONS):
-        command = option(command)
-    return command

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, stack_options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) ->
     with open_stack(settings, "limits") as parts:
         kind, agents = _named(parts, name, kind)
         changed = parts.concurrency.pause(kind, name)
-    how = "is paused" if changed else "was paused already"
-    _tell(kind, name, agents, how, paused=True, changed=changed, as_json=as_json)
+    _tell(kind, name, agents, paused=True, changed=changed, as_json=as_json)
 
 
 @click.command()
@@ -70,8 +69,7 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
         lanes = _lanes(parts, agents)
         changed = parts.concurrency.unpause(kind, name, agents=lanes)
         _ring(parts, lanes)
-    how = "goes on" if changed else "was not paused"
-    _tell(kind, name, agents, how, paused=False, changed=changed, as_json=as_json)
+    _tell(kind, name, agents, paused=False, changed=changed, as_json=as_json)
 
 
 @click.command()
@@ -154,22 +152,17 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
 
 
 def _tell(
-    kind: Literal["agent", "queue"],
-    name: str,
-    agents: Sequence[str],
-    how: str,
-    *,
-    paused: bool,
-    changed: bool,
-    as_json: bool,
+    kind: Kind, name: str, agents: Sequence[str], *, paused: bool, changed: bool, as_json: bool
 ) -> None:
     from orchestrator.cli.documents.stack import Paused
 
-    if as_json:
-        print_json(Paused(kind=kind, name=name, paused=paused, changed=changed, agents=tuple(agents)))
-    else:
-        of = f" ({', '.join(agents)})" if kind == "queue" else ""
-        say(f"{kind} {name}{of} {how}")
+    before, after = ("was paused already", "is paused") if paused else ("was not paused", "goes on")
+    of = f" ({', '.join(agents)})" if kind == "queue" else ""
+    print_answer(
+        Paused(kind=kind, name=name, paused=paused, changed=changed, agents=tuple(agents)),
+        f"{kind} {name}{of} {after if changed else before}",
+        as_json=as_json,
+    )
 
 
 def _list(parts: Container, *, as_json: bool) -> None:

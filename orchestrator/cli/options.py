@@ -40,21 +40,32 @@ priority_option = click.option(
 )
 
 
-def agents_options(command: Callable[..., T]) -> Callable[..., T]:
-    """Add ``--agents`` and ``--serve``: which agents a worker has, and which of them it serves."""
-    agents = click.option(
+def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator; the help lists them in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+#: Which agents a worker has, and which of them it serves.
+agents_options = combined(
+    click.option(
         "--agents",
         multiple=True,
         metavar="MODULE_OR_FILE",
         help="Module or file (.py, .toml) that defines agents; may be given several times.",
-    )
-    serve = click.option(
+    ),
+    click.option(
         "--serve",
         multiple=True,
         metavar="AGENT|tag:TAG",
         help="Serve only these of the agents; may be given several times. Default: ORCHESTRA_SERVE, else all.",
-    )
-    return agents(serve(command))
+    ),
+)
 
 
 def stack_options(command: Callable[..., T]) -> Callable[..., T]:
@@ -123,12 +134,13 @@ def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Co
     )
 
 
-def period_options(command: Command) -> Command:
-    """Add ``--since`` and ``--until``; the command gets ``since_ms`` and ``until_ms``."""
-    since = time_option(
+#: The command gets ``since_ms`` and ``until_ms``.
+period_options = combined(
+    time_option(
         "--since", help="Not before: how long ago (90s, 15m, 2h, 7d) or a time (2026-01-31T08:00:00Z)."
-    )
-    return since(time_option("--until", help="Not after: the same.")(command))
+    ),
+    time_option("--until", help="Not after: the same."),
+)
 
 
 def wait_options(help: str) -> Callable[[Callable[..., T]], Callable[..., T]]:

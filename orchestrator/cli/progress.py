@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from orchestrator.display.text import counted
 from orchestrator.errors import ServerUnavailable
@@ -23,47 +23,47 @@ _PATIENCE_S = 1.0
 _SHARE = 0.05
 
 
-class TreeProgress:
-    """Shows on standard error, if that is a terminal, how many sessions of a tree have ended; takes the line back at the end."""
+@contextmanager
+def tree_progress(client: Client, session: str) -> Iterator[Callable[[], None]]:
+    """A function that shows on standard error, if that is a terminal, how many sessions of a tree have ended.
 
-    def __init__(self, client: Client, session: str) -> None:
-        self._client = client
-        self._session = session
-        self._began = time.monotonic()
-        self._next_look = self._began + _PATIENCE_S
-        self._line: Status | None = None
+    It looks at the tree when it is time to. It is called between two steps of waiting, which report outages.
+    """
+    began = time.monotonic()
+    next_look = began + _PATIENCE_S
+    line: Status | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._line is not None:
-            self._line.stop()
-
-    def look(self) -> None:
-        """Look at the tree if it is time to; called between two steps of waiting, which report outages."""
+    def look() -> None:
+        nonlocal next_look, line
         now = time.monotonic()
-        if now < self._next_look:
+        if now < next_look:
             return
-        if self._line is None and not self._open():
-            self._next_look = float("inf")
+        line = line or _line()
+        if line is None:
+            next_look = float("inf")
             return
         with suppress(ServerUnavailable):
-            text = _text(self._client.tree(self._session), now - self._began)
-            if self._line is not None:
-                self._line.update(text)
+            line.update(_text(client.tree(session), now - began))
         took = time.monotonic() - now
-        self._next_look = now + max(_PATIENCE_S, took / _SHARE)
+        next_look = now + max(_PATIENCE_S, took / _SHARE)
 
-    def _open(self) -> bool:
-        # Loaded here: a user who waits for less than a second does not pay for it.
-        from rich.console import Console
+    try:
+        yield look
+    finally:
+        if line is not None:
+            line.stop()
 
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self._line = console.status("")
-            self._line.start()
-        return console.is_terminal
+
+def _line() -> Status | None:
+    # Loaded here: a user who waits for less than a second does not pay for it.
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    line = console.status("")
+    line.start()
+    return line
 
 
 def _text(tree: list[Session], elapsed_s: float) -> str:

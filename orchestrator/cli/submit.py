@@ -194,13 +194,13 @@ def wait_and_print(
 
 def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = "") -> str:
     from orchestrator.cli.documents.sessions import Answer
-    from orchestrator.cli.progress import TreeProgress
+    from orchestrator.cli.progress import tree_progress
 
     try:
         answering = client.answering(session, timeout_s=timeout_s, item=item)
-        with TreeProgress(client, session) as progress:
+        with tree_progress(client, session) as look:
             while (answer := client.step(answering)) is None:
-                progress.look()
+                look()
     except SessionFailed as error:
         _fail(session, error, as_json=as_json)
     except TimeoutError as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -32,11 +32,8 @@ _SPARE_ROWS = 4
 _LOOK_S = 1.0
 
 
-class Show(Protocol):
-    """Shows a picture of a tree, and below it what holds its runs back."""
-
-    def __call__(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
-        """Show it in place of the one before."""
+#: Shows a picture of a tree, and below it what holds its runs back, in place of the one before.
+Show = Callable[[list["Session"], Sequence[str]], None]
 
 
 @click.command()
@@ -167,18 +164,18 @@ def _pictures(
 def tree_display(*, as_json: bool = False) -> Iterator[Show]:
     """Gives a function that shows one picture of a tree after the other, in the way that fits the output."""
     if as_json:
-        yield _JsonLines().show
+        yield _json_lines()
         return
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        yield _PlainLines().show
+        yield _plain_lines()
         return
     from rich.live import Live
 
     with Live(console=console, refresh_per_second=8, transient=False) as live:
-        yield lambda sessions, notes=(): live.update(_picture(console, sessions, notes))
+        yield lambda sessions, notes: live.update(_picture(console, sessions, notes))
 
 
 def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) -> RenderableType:
@@ -197,36 +194,38 @@ def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) ->
     return text
 
 
-class _PlainLines:
-    """One line for each session whose state, activity or progress has changed."""
+def _plain_lines() -> Show:
+    """Prints one line for each session whose state, activity or progress has changed."""
+    from orchestrator.cli.render import session_line
 
-    def __init__(self) -> None:
-        self._shown: dict[str, tuple[str, str, int]] = {}
-        self._notes: Sequence[str] = ()
+    shown: dict[str, tuple[str, str, int]] = {}
+    noted: Sequence[str] = ()
 
-    def show(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
-        from orchestrator.cli.render import session_line
-
+    def show(sessions: list[Session], notes: Sequence[str]) -> None:
+        nonlocal noted
+        now = time.strftime("%H:%M:%S")
         for session in sessions:
             facts = (session.state.value, session.activity, session.progress)
-            if self._shown.get(session.id) != facts:
-                self._shown[session.id] = facts
-                say(f"{time.strftime('%H:%M:%S')}  {session.id}  {session_line(session)}")
+            if shown.get(session.id) != facts:
+                shown[session.id] = facts
+                say(f"{now}  {session.id}  {session_line(session)}")
         for note in notes:
-            if note not in self._notes:
-                say(f"{time.strftime('%H:%M:%S')}  {note}")
-        self._notes = notes
+            if note not in noted:
+                say(f"{now}  {note}")
+        noted = notes
+
+    return show
 
 
-class _JsonLines:
-    """The sessions that have changed, as one JSON document on one line."""
+def _json_lines() -> Show:
+    """Prints the sessions that have changed, as one JSON document on one line."""
+    from orchestrator.cli.documents.sessions import Sessions
 
-    def __init__(self) -> None:
-        self._shown: dict[str, Session] = {}
+    shown: dict[str, Session] = {}
 
-    def show(self, sessions: list[Session], notes: Sequence[str] = ()) -> None:
-        from orchestrator.cli.documents.sessions import Sessions
-
-        changed = [session for session in sessions if self._shown.get(session.id) != session]
-        self._shown.update((session.id, session) for session in changed)
+    def show(sessions: list[Session], _notes: Sequence[str]) -> None:
+        changed = [session for session in sessions if shown.get(session.id) != session]
+        shown.update((session.id, session) for session in changed)
         print_json_line(Sessions.of({"sessions": changed}))
+
+    return show
