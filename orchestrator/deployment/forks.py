@@ -13,9 +13,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from orchestrator.runtime.parent_death import python_module
+from orchestrator.runtime.parent_death import ending_with_parent, python_module
+from orchestrator.runtime.service import READY_VARIABLE
 
 #: Seconds in which the server has to answer an order; a fork takes milliseconds.
 _ANSWER_WITHIN_S = 10.0
@@ -27,27 +28,6 @@ _READY_WITHIN_S = 60.0
 _WELL_AFTER_S = 30.0
 #: After so many deaths in a row processes are started without it.
 _MAX_DEATHS = 3
-
-
-class Process(Protocol):
-    """A child as the supervisor sees it: a `Popen`, or one that the fork server forked."""
-
-    @property
-    def pid(self) -> int:
-        """The process id; the child leads a group of that number."""
-
-    @property
-    def returncode(self) -> int | Any:
-        """The exit code once it has ended; the negative number of the signal that killed it."""
-
-    def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
-
-    def wait(self) -> int:
-        """Return the exit code once it has ended."""
-
-    def send_signal(self, sig: int, /) -> None:
-        """Send a signal, unless it has ended."""
 
 
 class Forked:
@@ -274,3 +254,49 @@ class ForkServer:
         if self._process is not None:
             self._end()
         self._words.close()
+
+
+#: A child as the supervisor sees it. It leads a process group.
+Process = subprocess.Popen[bytes] | Forked
+
+
+def start_module(
+    module: Sequence[str],
+    *,
+    forks: ForkServer | None,
+    env: Mapping[str, str],
+    log: int,
+    ready: int,
+    orphan_signal: signal.Signals = signal.SIGTERM,
+) -> Process:
+    """Do what ``python -P -m MODULE ARGUMENTS`` does in a process that ``forks`` forks, if it can, or else is started.
+
+    The arguments are those of :meth:`ForkServer.fork`.
+    """
+    if forks is not None:
+        forked = forks.fork(module, env=env, log=log, ready=ready, orphan_signal=orphan_signal)
+        if forked is not None:
+            return forked
+    name, *arguments = module
+    command = [*python_module(name), *arguments]
+    return start_command(command, env=env, log=log, ready=ready, orphan_signal=orphan_signal)
+
+
+def start_command(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    log: int,
+    ready: int,
+    orphan_signal: signal.Signals = signal.SIGTERM,
+) -> Process:
+    """Start a command in a session of its own, which gets ``orphan_signal`` when this process ends."""
+    return subprocess.Popen(
+        ending_with_parent(list(command), sig=orphan_signal),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={**env, READY_VARIABLE: str(ready)},
+        pass_fds=(ready,),
+        start_new_session=True,
+    )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.deployment.forks import ForkServer, Process
+from orchestrator.deployment.forks import ForkServer, start_module
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import ending_with_parent, python_module
-from orchestrator.runtime.service import READY_VARIABLE
 
 #: Seconds that the files may take to be loaded.
 WITHIN_S: Final = 60.0
@@ -44,28 +41,11 @@ class Judgement:
     ) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed by `end`)
         module = ("orchestrator.deployment.judge", *sources)
-        self._process = self._fork(forks, module, env) or self._start(module, env)
-        self._deadline = time.monotonic() + WITHIN_S
-
-    def _fork(
-        self, forks: ForkServer | None, module: tuple[str, ...], env: Mapping[str, str]
-    ) -> Process | None:
-        if forks is None:
-            return None
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no file)
-            return forks.fork(module, env=env, log=nowhere.fileno(), ready=self._words.fileno())
-
-    def _start(self, module: tuple[str, ...], env: Mapping[str, str]) -> Process:
-        name, *sources = module
-        return subprocess.Popen(
-            ending_with_parent([*python_module(name), *sources]),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**env, READY_VARIABLE: str(self._words.fileno())},
-            pass_fds=(self._words.fileno(),),
-            start_new_session=True,
-        )
+            self._process = start_module(
+                module, forks=forks, env=env, log=nowhere.fileno(), ready=self._words.fileno()
+            )
+        self._deadline = time.monotonic() + WITHIN_S
 
     def look(self) -> Verdict | None:
         """What came of it; None: nothing yet."""

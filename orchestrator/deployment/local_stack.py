@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -85,9 +86,10 @@ class LocalStack:
         self._watch: AgentsWatch | None = None
         self._notify = notify
         self._membership: MembershipClient | None = None
-        self._announcement: Announcement | None = None
         self._supervisor: Supervisor | None = None
         self._forks: ForkServer | None = None
+        #: What is to be closed when the stack leaves its server, the last first.
+        self._leaving = ExitStack()
         self._stop = threading.Event()
         self._kill = threading.Event()
         self._ready = threading.Event()
@@ -145,11 +147,15 @@ class LocalStack:
             )
         if given.redis_url is None:
             self._membership = join(given.data)
+            self._leaving.callback(self._membership.leave)
             url = self._membership.url
         else:
             url = given.redis_url
             connect(url).close()
-        self._check_broker()
+        if given.broker_url is not None:
+            from orchestrator.dispatch.broker import check_broker
+
+            check_broker(given.broker_url)
         self.settings = given.model_copy(update={"redis_url": url, "agents": agents})
         env |= self.settings.to_env()
         if self._reload:
@@ -157,8 +163,9 @@ class LocalStack:
             self._watch = AgentsWatch(
                 agents, env=env, forks=self._forks, accept=self._replace_worker, refuse=self._keep_worker
             )
+            self._leaving.callback(self._watch.close)
         others = len(running_stacks(given.data))
-        self._announcement = Announcement(
+        announcement = Announcement(
             given.data,
             Stack(
                 redis_url=url,
@@ -168,6 +175,7 @@ class LocalStack:
                 started_ms=time.time_ns() // 1_000_000,
             ),
         )
+        self._leaving.callback(announcement.close)
         self._supervisor = Supervisor(
             self._specs
             if self._specs is not None
@@ -178,6 +186,7 @@ class LocalStack:
             notify=self._notify,
             forks=self._forks,
         )
+        self._leaving.callback(self._supervisor.stop, at_once=self._kill.is_set)
 
     def _start_forks(self, env: Mapping[str, str]) -> None:
         def died(how: str) -> None:
@@ -186,12 +195,6 @@ class LocalStack:
         if self._forks is None:
             self._forks = ForkServer(env=env, on_death=died)
             self._forks.start()
-
-    def _check_broker(self) -> None:
-        if self._given.broker_url is not None:
-            from orchestrator.dispatch.broker import check_broker
-
-            check_broker(self._given.broker_url)
 
     def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Run the processes until :meth:`stop` is called, then stop them in order.
@@ -248,11 +251,7 @@ class LocalStack:
         self._notify(Notice(kind="died", name="server", detail="its keeper was killed"))
         assert self._supervisor is not None
         self._supervisor.stop(at_once=lambda: True)
-        self._stop_watching()
-        if self._announcement is not None:
-            self._announcement.close()
-        if self._membership is not None:
-            self._membership.leave()
+        self._leaving.close()
         self.open()
         self._notify(Notice(kind="recovered", name="server"))
 
@@ -260,26 +259,13 @@ class LocalStack:
         """Ask the stack to stop; safe from a signal handler. ``at_once`` kills what does not stop by itself."""
         set_soon(*([self._kill] if at_once else []), self._stop)
 
-    def _stop_watching(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
-
     def close(self) -> None:
         """Stop what runs and leave the server; idempotent. Nothing is left of the stack after it."""
-        self._stop_watching()
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            supervisor.stop(at_once=self._kill.is_set)
+        self._leaving.close()
+        self._supervisor = None
         forks, self._forks = self._forks, None
         if forks is not None:
             forks.close()
-        announcement, self._announcement = self._announcement, None
-        if announcement is not None:
-            announcement.close()
-        membership, self._membership = self._membership, None
-        if membership is not None:
-            membership.leave()
 
     def wait_ready(self, timeout_s: float = 60.0) -> None:
         """Wait until every process is ready.

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,10 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.deployment.forks import ForkServer, Process
+from orchestrator.deployment.forks import ForkServer, Process, start_command, start_module
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import ending_with_parent, python_module
-from orchestrator.runtime.service import READY_VARIABLE
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_CAP_S = 10.0
@@ -206,31 +203,16 @@ class Supervisor:
         try:
             with child.log.open("ab") as log:
                 child.log_offset = log.tell()
-                child.process = self._fork(child.spec, log.fileno(), write_end) or self._spawn(
-                    child.spec, log.fileno(), write_end
-                )
+                child.process = self._process(child.spec, log.fileno(), write_end)
         finally:
             os.close(write_end)
         child.started_at = time.monotonic()
 
-    def _fork(self, spec: ChildSpec, log: int, ready: int) -> Process | None:
-        if self._forks is None or not spec.module:
-            return None
-        return self._forks.fork(
-            spec.module, env=self._env, log=log, ready=ready, orphan_signal=spec.orphan_signal
-        )
-
-    def _spawn(self, spec: ChildSpec, log: int, ready: int) -> Process:
-        command = spec.command or (*python_module(spec.module[0]), *spec.module[1:])
-        return subprocess.Popen(
-            ending_with_parent(list(command), sig=spec.orphan_signal),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**self._env, READY_VARIABLE: str(ready)},
-            pass_fds=(ready,),
-            start_new_session=True,
-        )
+    def _process(self, spec: ChildSpec, log: int, ready: int) -> Process:
+        env, sig = self._env, spec.orphan_signal
+        if spec.command:
+            return start_command(spec.command, env=env, log=log, ready=ready, orphan_signal=sig)
+        return start_module(spec.module, forks=self._forks, env=env, log=log, ready=ready, orphan_signal=sig)
 
     def _hear(self, child: _Child) -> bool:
         """Whether a child has said just now that it is ready."""
@@ -245,7 +227,7 @@ class Supervisor:
 
     def _bury(self, child: _Child) -> None:
         assert child.process is not None
-        code = child.process.returncode
+        code = child.process.wait()  # it has ended
         self._end_group(child)
         lived_s = time.monotonic() - child.started_at
         child.deaths = 1 if lived_s > _WELL_AFTER_S else child.deaths + 1
