@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import socket
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.config.stack import prepare_data_folder
-from orchestrator.deployment.embedded.server_manager import lock_path, read_record, server_folder
+from orchestrator.deployment.embedded.server_manager import lock_path, read_record, server_folder, try_to_lock
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.runtime.parent_death import is_alive, python_module
 
@@ -161,27 +160,16 @@ def _raise_failure(server_manager: subprocess.Popen[bytes]) -> None:
 
 
 def _lock_within(lock: IO[str], deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ServerUnavailable(
-                    "the embedded server", "another `up` has been starting it for long"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return
+    while not try_to_lock(lock):
+        if time.monotonic() > deadline:
+            raise ServerUnavailable("the embedded server", "another `up` has been starting it for long")
+        time.sleep(0.05)
 
 
 def _is_free(path: Path) -> bool:
     """Whether no keeper holds the lock now."""
     with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_to_lock(lock)
 
 
 def _wait_for_end(pid: int, timeout_s: float = 5.0) -> None:

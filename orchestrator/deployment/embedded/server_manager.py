@@ -22,12 +22,13 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from orchestrator.deployment.embedded.valkey import (
     SOCKET_NAME,
     ServerDied,
     ValkeyProcess,
+    ask,
     make_socket_dir,
     remove_socket_dir,
     socket_dir_name,
@@ -64,6 +65,15 @@ def server_folder(data: Path) -> Path:
 def lock_path(data: Path) -> Path:
     """The file that a server manager holds locked while it lives."""
     return server_folder(data) / "keeper.lock"
+
+
+def try_to_lock(file: IO[str]) -> bool:
+    """Lock a file until it is closed; False if another process has locked it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_record(data: Path) -> ServerManagerRecord | None:
@@ -243,11 +253,7 @@ def sweep_leftovers(data: Path) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(2.0)
-                connection.connect(str(path))
-                connection.sendall(b"SHUTDOWN\r\n")
-                connection.recv(64)
+            ask(path, b"SHUTDOWN", timeout_s=2.0)
         except OSError:
             break
         time.sleep(0.02)
@@ -257,9 +263,7 @@ def sweep_leftovers(data: Path) -> None:
 def main(data: Path) -> int:
     """Run the server manager of a data folder; a failure is said as one JSON line on standard output."""
     lock = lock_path(data).open("w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_to_lock(lock):
         return 3
     try:
         sweep_leftovers(data)

@@ -201,11 +201,7 @@ class ValkeyProcess:
     def answers(self) -> bool:
         """Whether the server answers a PING now; one that still loads its data does not."""
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(1.0)
-                connection.connect(str(self.socket))
-                connection.sendall(b"PING\r\n")
-                return connection.recv(64).startswith(b"+PONG")
+            return ask(self.socket, b"PING", timeout_s=1.0).startswith(b"+PONG")
         except OSError:
             return False
 
@@ -272,6 +268,19 @@ class ValkeyProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def ask(path: Path, command: bytes, *, timeout_s: float) -> bytes:
+    """What the server on a unix socket answers to one command.
+
+    Raises:
+        OSError: nobody listens there, or nothing comes in time.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout_s)
+        connection.connect(str(path))
+        connection.sendall(command + b"\r\n")
+        return connection.recv(64)
 
 
 def remove_socket_dir(folder: Path) -> None:
