@@ -26,20 +26,14 @@ def redact_url(url: str) -> str:
 
 
 def _redact(url: str) -> str:
-    parts = urlsplit(url)
-    netloc = parts.netloc
-    if "@" in netloc:
-        userinfo, _, host = netloc.rpartition("@")
-        if ":" in userinfo:
-            netloc = f"{userinfo.partition(':')[0]}:***@{host}"
-    elif netloc and "@" in parts.path:  # the password has a slash that is not percent-encoded
-        return f"{parts.scheme}://***@{url.rpartition('@')[2]}"
-    query = re.sub("([^&=]*password)=[^&]*", r"\1=***", parts.query)
-    text = urlunsplit((parts.scheme, netloc, parts.path, query, parts.fragment))
-    # urlunsplit drops the empty authority of amqp://, and of unix:///path for schemes it does not know.
-    if url.startswith(f"{parts.scheme}://") and not text.startswith(f"{parts.scheme}://"):
-        text = f"{parts.scheme}://{text.partition(':')[2]}"
-    return text
+    scheme, separator, rest = url.partition("://")
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    userinfo, at, host = authority.rpartition("@")
+    if at and ":" in userinfo:
+        rest = f"{userinfo.partition(':')[0]}:***@{host}{rest[len(authority) :]}"
+    elif authority and not at and "@" in rest:  # a slash, # or ? of the password is not percent-encoded
+        rest = f"***@{rest.rpartition('@')[2]}"
+    return re.sub("([^&=?]*password)=[^&]*", r"\1=***", f"{scheme}{separator}{rest}")
 
 
 def _parts(url: str, *, example: str) -> SplitResult:
@@ -109,6 +103,10 @@ def check_broker_url(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         raise ValueError("not a URL; write it like redis://host:6379/1 or amqp://user:password@host//")
+    try:
+        urlsplit(url)
+    except ValueError:
+        raise ValueError("not a URL; write a password percent-encoded (%5B for [, %40 for @)") from None
     if scheme in REDIS_SCHEMES and ";" not in url:  # kombu takes several, separated by semicolons
         check_redis_url(redis_py_url(url))
     return url

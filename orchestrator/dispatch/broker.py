@@ -29,7 +29,7 @@ def check_broker(url: str) -> None:
         else:
             connect(redis_url, ledger=False).close()
             return
-    shown = "; ".join(redact_url(one) for one in url.split(";"))
+    shown = redact_url(url)
     try:
         # The kind of broker is looked up with the first use.
         with Connection(kombu_url(url), connect_timeout=_CONNECT_TIMEOUT_S) as connection:  # type: ignore[no-untyped-call]
@@ -48,4 +48,6 @@ def check_broker(url: str) -> None:
 
 def _reason(error: Exception) -> str:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+    if text.startswith("Port could not be cast"):  # and then it quotes what may be a part of the password
+        return "its port is not a number; write a password percent-encoded (%23 for #, %40 for @)"
     return text.rstrip(".") or type(error).__name__

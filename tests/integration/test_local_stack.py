@@ -193,6 +193,8 @@ def test_another_kind_of_broker_is_handed_on_to_celery(tmp_path: Path) -> None:
     [
         "nosuch://user:hunter2@host//",
         "no.such+kind://user:hunter2@host//",
+        "amqp://user:hunter2#half@host//",
+        "amqp://user:half;hunter2@host//",
         "sentinel://:hunter2@host",  # which wants an option that no URL can give
     ],
 )

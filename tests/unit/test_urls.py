@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.config.urls import check_redis_url, kombu_url, redact_url, redis_py_url, unix_url
+from orchestrator.config.urls import (
+    check_broker_url,
+    check_redis_url,
+    kombu_url,
+    redact_url,
+    redis_py_url,
+    unix_url,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +27,10 @@ from orchestrator.config.urls import check_redis_url, kombu_url, redact_url, red
         ("amqp://u:secret@a//;amqp://u:secret@b//", "amqp://u:***@a//;amqp://u:***@b//"),
         ("amqp://u:p;secret@host//", "amqp://u:***@host//"),
         ("sqs://key:half/secret@", "sqs://***@"),
+        ("amqp://u:half#secret@host//", "amqp://***@host//"),
+        ("redis://:half?secret@host/0", "redis://***@host/0"),
+        ("amqp://u:half[secret@host//", "amqp://u:***@host//"),
+        ("redis://host/0?password=half#secret", "redis://host/0?password=***"),
         ("postgresql://host/db?sslpassword=secret", "postgresql://host/db?sslpassword=***"),
     ],
 )
@@ -55,6 +66,12 @@ def test_a_unix_url_keeps_its_password_and_database_for_kombu() -> None:
 def test_a_tls_url_says_to_celery_that_certificates_are_checked() -> None:
     assert "ssl_cert_reqs=CERT_REQUIRED" in kombu_url("rediss://host:6380/0")
     assert "ssl_cert_reqs=CERT_NONE" in kombu_url("rediss://host:6380/0?ssl_cert_reqs=none")
+
+
+def test_a_broker_url_that_cannot_be_read_is_refused_without_its_password() -> None:
+    with pytest.raises(ValueError, match="not a URL; write a password percent-encoded") as caught:
+        check_broker_url("amqp://u:half[secret@host//")
+    assert "cret" not in str(caught.value)
 
 
 def test_other_brokers_are_left_alone() -> None:
