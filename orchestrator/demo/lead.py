@@ -9,13 +9,11 @@ from typing import Any
 from orchestrator import Callback, agent
 from orchestrator.agents.definition import BUNDLED_QUEUE
 from orchestrator.demo.package_review import find_modules, review_package
-from orchestrator.demo.report import render_report
+from orchestrator.demo.report import LISTED, render_report
 from orchestrator.demo.sources import source_trees
 from orchestrator.display.text import counted
 from orchestrator.worker.context.context import Context
 
-#: Reviews that are kept for the report; of the rest, only the sums.
-KEPT_REVIEWS = 25
 #: Failed reviews that are kept for the report.
 KEPT_FAILURES = 10
 #: Seconds in which reviews that come in close together are read in one go.
@@ -87,8 +85,9 @@ def _take_in(state: dict[str, Any], callback: Callback) -> None:
         sums[finding["kind"]] += 1
     review["title"] = callback.title.removeprefix("Review ")
     review["counts"] = {kind: sum(f["kind"] == kind for f in review["findings"]) for kind in _SUMS[3:]}
-    review["findings"] = review["findings"][:3]
-    state["worst"] = sorted([*state["worst"], review], key=lambda r: (-r["score"], r["path"]))[:KEPT_REVIEWS]
+    # Of what the report does not list, only the sums are kept.
+    review["findings"] = review["findings"][:1]
+    state["worst"] = sorted([*state["worst"], review], key=lambda r: (-r["score"], r["path"]))[:LISTED]
 
 
 def _progress(state: dict[str, Any]) -> tuple[int, int]:

@@ -6,11 +6,12 @@ import ast
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.demo.module_review import UNPARSABLE
+from orchestrator.demo.module_review import UNPARSABLE, mentions
 from orchestrator.errors import InputError
 
 #: Statements from which on two equal functions are reported.
@@ -23,8 +24,6 @@ class PackageReview:
     """The review of a source tree."""
 
     modules: int
-    lines: int
-    functions: int
     imports: int  #: imports of one module of the tree by another
     cycles: tuple[tuple[str, ...], ...]  #: modules that import each other, directly or through others
     most_imported: tuple[tuple[str, int], ...]
@@ -73,7 +72,6 @@ def review_package(
     graph: dict[str, set[str]] = {name: set() for name in names}
     sizes: dict[str, int] = {}
     bodies: dict[str, list[str]] = defaultdict(list)
-    functions = 0
     for path in files:
         keep_going()
         name = name_of(path)
@@ -83,9 +81,11 @@ def review_package(
             continue
         graph[name] |= _imports(tree, name, path, names) - {name}
         for node in ast.walk(tree):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                functions += 1
-                if sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) > _DUPLICATE_FROM_STATEMENTS:
+            if (
+                isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) > _DUPLICATE_FROM_STATEMENTS
+            ):
+                with suppress(RecursionError):  # nested too deeply to be compared
                     bodies[_fingerprint(node)].append(f"{name}.{node.name}")
     imported: dict[str, int] = defaultdict(int)
     for targets in graph.values():
@@ -93,8 +93,6 @@ def review_package(
             imported[target] += 1
     return PackageReview(
         modules=len(files),
-        lines=sum(sizes.values()),
-        functions=functions,
         imports=sum(map(len, graph.values())),
         cycles=tuple(find_cycles(graph)),
         most_imported=_top(imported),
@@ -162,7 +160,7 @@ def _imports(tree: ast.Module, name: str, path: Path, names: set[str]) -> set[st
             base = _absolute(node, package)
             # A module that is imported through its package is what is meant, not the package.
             found.update(full if (full := f"{base}.{alias.name}") in names else base for alias in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        elif isinstance(node, ast.If) and mentions(node.test, "TYPE_CHECKING"):
             waiting.extend(node.orelse)
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             waiting.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))

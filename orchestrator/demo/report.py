@@ -55,7 +55,7 @@ def _pairs(label: str, pairs: list[tuple[str, int]]) -> str:
 
 
 def _worst(state: dict[str, Any]) -> str:
-    worst = [review for review in state["worst"] if review["score"] > 0][:LISTED]
+    worst = [review for review in state["worst"] if review["score"] > 0]
     if not worst:
         return "No module has anything to complain about."
     width = max(len(review["title"]) for review in worst)
@@ -66,7 +66,7 @@ def _worst(state: dict[str, Any]) -> str:
             f"  {review['title']:<{width}}  {review['score']:>5}  {review['lines']:>5}  {review['complexity']:>7}  "
             f"{counts['unfinished']:>6}  {counts['docstring']:>6}"
         )
-        lines += [f"      line {finding['line']}: {finding['text']}" for finding in review["findings"][:1]]
+        lines += [f"      line {finding['line']}: {finding['text']}" for finding in review["findings"]]
     return "\n".join(lines)
 
 
