@@ -116,38 +116,34 @@ class LazyGroup(SuggestingGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return self._invoke(ctx)
-        except click.ClickException as error:
-            shown = io.StringIO()
-            error.show(shown)
-            say(
-                shown.getvalue().rstrip("\n"), err=True, lines=True
-            )  # it may quote text of agents and messages
-            ctx.exit(error.exit_code)
-
-    def _invoke(self, ctx: click.Context) -> Any:
-        try:
             return super().invoke(ctx)
-        except OrchestraError as error:
-            raise click.ClickException(one_line(error)) from error
         except KeyboardInterrupt:
             say("interrupted", err=True)
             ctx.exit(130)
-        except UnicodeEncodeError as error:
-            if not any("\ud800" <= character <= "\udfff" for character in error.object):
-                raise
-            text = ascii(error.object)
-            raise click.ClickException(
-                f"{text} is not text: Redis and XML take UTF-8 only; convert it"
-            ) from error
-        except OSError as error:
-            if advice := advice_on_file(error):
-                raise click.ClickException(advice) from error
-            raise
         except Exception as error:
-            if advice := advice_on_redis(error):
-                raise click.ClickException(advice) from error
-            raise
+            if (refusal := as_refusal(error)) is None:
+                raise
+            shown = io.StringIO()
+            refusal.show(shown)
+            # It may quote text of agents and messages.
+            say(shown.getvalue().rstrip("\n"), err=True, lines=True)
+            ctx.exit(refusal.exit_code)
+
+
+def as_refusal(error: Exception) -> click.ClickException | None:
+    """The error as one line that says what to do; None: it is a bug, and gets its traceback."""
+    match error:
+        case click.ClickException():
+            return error
+        case OrchestraError():
+            advice: str | None = one_line(error)
+        case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
+            advice = f"{error.object!a} is not text: Redis and XML take UTF-8 only; convert it"
+        case OSError():
+            advice = advice_on_file(error)
+        case _:
+            advice = advice_on_redis(error)
+    return None if advice is None else click.ClickException(advice)
 
 
 def one_line(error: BaseException) -> str:

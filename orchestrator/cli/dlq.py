@@ -105,14 +105,12 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
         raise click.UsageError("--sign-unverified takes exactly one id, after reading what it says")
 
     done: list[ReplayedDocument] = []
-    refused = 0
     with open_stack(settings, "dlq") as parts:
         replays = Replays(parts)
         for dead_letter in _chosen(parts, **selected):
             try:
                 replayed = replays.replay(dead_letter, sign_unverified=sign_unverified)
             except Refused as error:
-                refused += 1
                 rule = str(error.args[1]) if isinstance(error, Unverified) else "refused"
                 done.append(
                     ReplayedDocument.made(
@@ -126,6 +124,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
                 done.append(ReplayedDocument.made(replayed.how, replayed.id, dead_letter=dead_letter.id))
                 if not as_json:
                     say(f"{dead_letter.id} replayed as a new {replayed.how}: {replayed.id}")
+    refused = sum(not one.done for one in done)
     if as_json:
         print_json(ReplayedMessages(replayed=tuple(done)))
     elif refused:
