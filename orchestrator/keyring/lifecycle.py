@@ -108,7 +108,7 @@ class KeyLifecycle:
     def add(
         self, agent: str, use: Use, key: PrivateKey, *, overlap_s: float = ROTATION_OVERLAP_S
     ) -> KeyRecord:
-        """Make ``key`` the agent's current one. A crash in between leaves the old one current."""
+        """Make ``key`` the agent's current one. A crash in between leaves the old one current, or both."""
         record = self._keys.operator.vouch(self.new_record(agent, use, key.public_key()))
         known = self._keys.record(record.key_id)
         if known is not None:
@@ -117,14 +117,20 @@ class KeyLifecycle:
                     f"key {known.key_id} is {known.agent!r}'s already; give each agent its own"
                 )
             record = known
-        old = self._keys.current(agent, use)
+        rotated = self._keys.current(agent, use) is not None
         write_whole(self._keys.file(record.key_id, "pem"), algorithms.private_pem(key))
         write_whole(self._keys.file(record.key_id, "json"), record.to_json().encode())
         if record.current:
             self._keys.point(record)
-        if old is not None and old.current and old.key_id != record.key_id:
-            until = self._clock.now_ms() + round(overlap_s * 1000)
-            self.absorb_one(self._keys.operator.vouch(old.changed(retired_ms=until)))
+        until = self._clock.now_ms() + round(overlap_s * 1000)
+        for old in self._keys.list() if rotated else ():
+            if (
+                (old.agent, old.use) == (agent, use)
+                and old.current
+                and old.key_id != record.key_id
+                and self._keys.has_private(old.key_id)
+            ):
+                self.absorb_one(self._keys.operator.vouch(old.changed(retired_ms=until)))
         return record
 
     def _is_news(self, record: KeyRecord) -> bool:

@@ -40,7 +40,11 @@ class Operator:
     def private(self) -> Ed25519PrivateKey | None:
         """The private half, or None if this folder is not the operator's."""
         content = read_if_there(self._secret)
-        return None if content is None else _ed25519_private(content)
+        if content is None:
+            return None
+        secret, trusted = _ed25519_private(content), self.public()
+        # One that is not trusted is of a process that died in :meth:`adopt`.
+        return secret if trusted is None or trusted == secret.public_key() else None
 
     def create(self) -> Ed25519PrivateKey:
         """The private half, made now if this folder trusts nobody yet.
@@ -49,15 +53,15 @@ class Operator:
             KeyringError: the folder trusts an operator whose private key it does not have.
         """
         secret = self.private()
-        if secret is None:
-            if self.pem is not None:
-                raise KeyringError(
-                    f"keys of this stack are vouched for on its operator's host, and {self._secret} is not there: "
-                    "make the key there (`orchestra keys generate`), then bring it here "
-                    "(`orchestra keys export`, `orchestra keys import`)"
-                )
-            secret = Ed25519PrivateKey.generate()
+        if self.pem is None:
+            secret = secret or Ed25519PrivateKey.generate()
             self.adopt(secret)
+        elif secret is None:
+            raise KeyringError(
+                f"keys of this stack are vouched for on its operator's host, and its key is not in {self._secret}: "
+                "make the key there (`orchestra keys generate`), then bring it here "
+                "(`orchestra keys export`, `orchestra keys import`)"
+            )
         return secret
 
     def vouch(self, record: KeyRecord) -> KeyRecord:
@@ -69,9 +73,16 @@ class Operator:
         return record.vouched_by(self.create())
 
     def adopt(self, secret: Ed25519PrivateKey) -> None:
-        """Become the operator's host with this key."""
-        self.pin(algorithms.public_pem(secret.public_key()))
+        """Become the operator's host with this key.
+
+        Raises:
+            KeyringError: another operator is trusted already.
+        """
+        pem = algorithms.public_pem(secret.public_key())
+        self._refuse_another(pem)
+        # Before anybody trusts it: an operator without a private key could vouch for nothing, ever.
         write_whole(self._secret, algorithms.private_pem(secret))
+        self.pin(pem)
 
     def pin(self, pem: str) -> None:
         """Trust this operator from now on, and be no operator's host unless the key is ours.
@@ -80,14 +91,17 @@ class Operator:
             KeyringError: another one is trusted already, or it is no Ed25519 key.
         """
         _ed25519_public(pem)
+        self._refuse_another(pem)
+        if self.pem is None:
+            write_whole(self._pin, pem.encode())
+
+    def _refuse_another(self, pem: str) -> None:
         trusted = self.pem
         if trusted is not None and trusted.strip() != pem.strip():
             raise KeyringError(
                 f"this data folder trusts another operator ({self._pin}); use a data folder of its own for each "
                 "stack, or remove the keys folder if its keys are no longer wanted"
             )
-        if trusted is None:
-            write_whole(self._pin, pem.encode())
 
     def forget(self) -> None:
         """Undo :meth:`create` for a folder that has vouched for nothing."""

@@ -7,6 +7,8 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,23 @@ def store(tmp_path: Path) -> KeyStore:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
+
+
+@contextmanager
+def interrupted(before: int) -> Iterator[None]:
+    """What this block does ends before the file of that number is put in its place."""
+    left, replace = before, Path.replace
+
+    def count(path: Path, target: Path) -> Path:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(Path, "replace", count)
+        yield
 
 
 def test_a_key_is_made_on_first_use_and_is_the_same_ever_after(store: KeyStore) -> None:
@@ -81,6 +100,27 @@ def test_processes_that_come_at_once_get_one_key(store: KeyStore) -> None:
     ids = {process.communicate("go\n", timeout=50)[0].strip() for process in processes}
     assert len(ids) == 1
     assert len(store.list()) == 1
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_first_use_that_is_interrupted_is_repeated(store: KeyStore, written: int) -> None:
+    """Were the operator trusted before its private key is on the disk, nobody could ever make a key here."""
+    with interrupted(written):
+        store.signer("lead")
+    signer = KeyStore(store.folder).signer("lead")
+    key = store.lookup(signer.key_id)
+    assert key is not None
+    assert key.verifies(signer.sign(b"octets"), b"octets")
+
+
+@pytest.mark.parametrize("written", range(5))
+def test_a_rotation_that_is_interrupted_leaves_no_old_key_current(store: KeyStore, written: int) -> None:
+    store.signer("lead")
+    with interrupted(written):
+        store.rotate("lead")
+    assert store.signer("lead").sign(b"octets")
+    new = store.rotate("lead")
+    assert [record.key_id for record in store.list() if record.current] == [new.key_id]
 
 
 def test_threads_that_come_at_once_get_one_key(store: KeyStore) -> None:
