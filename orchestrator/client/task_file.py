@@ -79,7 +79,8 @@ def _from_xml(octets: bytes) -> dict[str, Any]:
         made.text = UNKNOWN_TASK
         task.insert(0, made)
     read = decode_body(etree.tostring(body))
-    assert isinstance(read, TaskDelegation)
+    if not isinstance(read, TaskDelegation):
+        raise InputError("its body is compressed, encrypted or stored elsewhere; give the task as it was written")
     given: dict[str, Any] = {"task": read.task}
     if header is not None:
         given["priority"] = _text(header, "priority")

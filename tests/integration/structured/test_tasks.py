@@ -158,6 +158,8 @@ description = "Make the parser quick."
 objectives = [{text = "halve its time", priority = 1}]
 success_criteria = [{name = "test-coverage", text = ">=80%"}]
 """
+COMPRESSED = f"""<body type="task-delegation"><compressed-payload algorithm="zstd" encoding="base64"
+  sha256="{"0" * 64}" size="4096">KLUv/SAAAQAA</compressed-payload></body>"""
 
 
 def test_a_file_may_be_xml_json_or_toml(tmp_path: Path) -> None:
@@ -181,6 +183,7 @@ def test_a_file_may_be_xml_json_or_toml(tmp_path: Path) -> None:
         ("a.xml", "<task>", "no task"),
         ("a.xml", "<task><objectives/></task>", "no task"),
         ("a.xml", "<body type='query'/>", 'of type="task-delegation"'),
+        ("a.xml", COMPRESSED, "compressed, encrypted or stored elsewhere"),
         ("a.json", "[", "cannot be read"),
         ("a.json", "[]", "no table of fields"),
         ("a.json", '{"description": 7}', "task.description: Input should be a valid string"),
