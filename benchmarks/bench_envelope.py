@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 from lxml import etree
 
 from orchestrator.envelope import codec, signature
@@ -22,6 +21,7 @@ from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.validate import check
 from orchestrator.envelope.xsd import schema
 from orchestrator.keyring import algorithms
+from orchestrator.keyring.record import KeyRecord, TrustedKey
 
 NOW_MS = 1_769_851_800_000
 HEADER = {
@@ -63,26 +63,13 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Key:
-    """One key, as signer, as verification key and as the only key of a lookup."""
+class OneKey:
+    """A lookup that has one key."""
 
-    _sign: Callable[[bytes], bytes]
-    public: RSAPublicKey
-    agent: str = "reviewer"
-    algorithm: str = signature.RSA_SHA256
-    created_ms: int = 0
-    retired_ms: int | None = None
-    revoked_ms: int | None = None
-    key_id: str = "key_0123456789abcdef0123456789abcdef"
+    key: TrustedKey
 
-    def sign(self, octets: bytes) -> bytes:
-        return self._sign(octets)
-
-    def verifies(self, value: bytes, octets: bytes) -> bool:
-        return algorithms.verifies(self.public, value, octets)
-
-    def lookup(self, _: str) -> Key:
-        return self
+    def lookup(self, _: str) -> TrustedKey:
+        return self.key
 
 
 def best_us(**calls: Callable[[], object]) -> dict[str, float]:
@@ -96,9 +83,9 @@ def say(figure: str, **values: object) -> None:
     print(json.dumps({"figure": figure, **rounded}), flush=True)
 
 
-def measure(body_type: str, key: Key) -> None:
+def measure(body_type: str, signer: signature.Signer, keys: OneKey) -> None:
     message = AgentMessage.model_validate({"header": HEADER, "body": BODIES[body_type]})
-    octets = signature.sign_message(message, key, now_ms=NOW_MS)
+    octets = signature.sign_message(message, signer, now_ms=NOW_MS)
     compiled = schema()
     report = check(octets)
     assert report.tree is not None
@@ -106,7 +93,7 @@ def measure(body_type: str, key: Key) -> None:
     def read_and_verify() -> None:
         checked = check(octets, advice=False)
         assert checked.tree is not None
-        signature.verify(checked.tree, key, octets=octets)
+        signature.verify(checked.tree, keys, octets=octets)
 
     reading = best_us(
         bare=lambda: compiled.validate(etree.fromstring(octets)),
@@ -118,11 +105,11 @@ def measure(body_type: str, key: Key) -> None:
     say("decode+layer2", type=body_type, us=decode_us, ratio=decode_us / bare_us)
     say("decode+layer2+verify", type=body_type, us=whole_us, ratio=whole_us / bare_us, limit=6)
 
-    to_sign = b"".join(signature.octets_to_sign(message, key, now_ms=NOW_MS))
+    to_sign = b"".join(signature.octets_to_sign(message, signer, now_ms=NOW_MS))
     writing = best_us(
-        rsa=lambda: key.sign(to_sign),
+        rsa=lambda: signer.sign(to_sign),
         encode=lambda: codec.encode(message),
-        sealed=lambda: signature.sign_message(message, key, now_ms=NOW_MS),
+        sealed=lambda: signature.sign_message(message, signer, now_ms=NOW_MS),
     )
     say("rsa-sign", type=body_type, us=writing["rsa"])
     say("encode", type=body_type, us=writing["encode"])
@@ -137,9 +124,19 @@ def measure(body_type: str, key: Key) -> None:
 
 def main() -> None:
     private = algorithms.generate(signature.RSA_SHA256)
-    assert isinstance(private, RSAPrivateKey)
+    record = KeyRecord(
+        key_id="key_0123456789abcdef0123456789abcdef",
+        agent="reviewer",
+        use="sign",
+        algorithm=signature.RSA_SHA256,
+        public_pem=algorithms.public_pem(private.public_key()),
+        created_ms=0,
+    )
+    signer = signature.Signer(
+        record.agent, record.key_id, record.algorithm, None, algorithms.signing(private)
+    )
     for body_type in BODIES:
-        measure(body_type, Key(algorithms.signing(private), private.public_key()))
+        measure(body_type, signer, OneKey(TrustedKey(record)))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from orchestrator.config.settings import Settings
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.signature import verify
 from orchestrator.errors import SignatureError
-from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.keyring.record import TrustedKey
 
 
 class Keys(Protocol):
@@ -32,7 +32,7 @@ class KeysAt:
         key = self.keys.lookup(key_id)
         if key is None or key.revoked_ms is None or key.revoked_ms <= self.at_ms:
             return key
-        return TrustedKey(replace(key.record, revoked_ms=None), key.public)
+        return replace(key, revoked_ms=None)
 
 
 @dataclass(frozen=True)

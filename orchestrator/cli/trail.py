@@ -16,7 +16,7 @@ from orchestrator.display.text import counted
 if TYPE_CHECKING:
     from orchestrator.audit.database import Database
     from orchestrator.config.settings import Settings
-    from orchestrator.keyring.store import FileSigner
+    from orchestrator.envelope.signature import Signer
 
 #: Messages whose words are indexed in one transaction.
 _INDEXED_AT_ONCE = 500
@@ -172,7 +172,7 @@ def transitions(
         say(f"older ones: --before {following}", err=True)
 
 
-def _to_amend(settings: Settings) -> tuple[Database, FileSigner]:
+def _to_amend(settings: Settings) -> tuple[Database, Signer]:
     from orchestrator.agents.registry import OPERATOR
     from orchestrator.audit.database import Database
     from orchestrator.keyring.store import KeyStore

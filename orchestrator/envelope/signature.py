@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -48,19 +48,17 @@ _OPENING: Final = b"<signature><algorithm>"
 _TAIL: Final = b"</signature-value></signature></agent-message>"
 
 
-class Signer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Signer:
     """A private key that signs for one agent. Safe to use from several threads."""
 
-    @property
-    def agent(self) -> str: ...
-    @property
-    def key_id(self) -> str: ...
-    @property
-    def algorithm(self) -> str: ...
-
-    def sign(self, octets: bytes) -> bytes:
-        """The raw signature of ``octets``."""
-        ...
+    agent: str
+    key_id: str
+    algorithm: str
+    #: When it was rotated out, in milliseconds since the epoch: later signatures do not count. None: it is current.
+    retired_ms: int | None
+    #: Makes the raw signature of octets.
+    sign: Callable[[bytes], bytes] = field(repr=False)
 
 
 class VerificationKey(Protocol):

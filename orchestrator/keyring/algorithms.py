@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature
@@ -115,6 +116,7 @@ def load_private(pem: bytes, passphrase: bytes | None = None) -> PrivateKey:
     return key
 
 
+@lru_cache(maxsize=4096)
 def load_public(pem: str | bytes) -> PublicKey:
     """Read a public key.
 

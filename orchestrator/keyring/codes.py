@@ -24,8 +24,8 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
+from orchestrator.keyring.record import TrustedKey
 from orchestrator.keyring.ring import Keyring
-from orchestrator.keyring.trusted import TrustedKey
 
 K = TypeVar("K")
 V = TypeVar("V")

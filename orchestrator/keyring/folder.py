@@ -24,8 +24,7 @@ from orchestrator.keyring import algorithms
 from orchestrator.keyring.algorithms import PrivateKey
 from orchestrator.keyring.files import make_private, read_if_there, write_whole
 from orchestrator.keyring.operator import Operator
-from orchestrator.keyring.record import KeyRecord, Use
-from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.keyring.record import KeyRecord, TrustedKey, Use
 
 Records: TypeAlias = list[KeyRecord]
 
@@ -88,7 +87,7 @@ class KeyFolder:
         record, operator = self.record(key_id), self.operator.public()
         if record is None or record.use != "sign" or operator is None or not record.is_vouched_by(operator):
             return None
-        return TrustedKey.of(record)
+        return TrustedKey(record)
 
     def list(self) -> Records:
         """Every record, by agent and age."""

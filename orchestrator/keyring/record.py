@@ -6,12 +6,13 @@ import json
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NewType
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
+from orchestrator.keyring.algorithms import PublicKey
 
 Use = Literal["sign", "encrypt"]
 
@@ -66,7 +67,16 @@ class KeyRecord:
             return False
         if not algorithms.verifies(operator, signature, self._octets()):
             return False
-        return self.key_id == algorithms.key_id(algorithms.load_public(self.public_pem))
+        return self.key_id == algorithms.key_id(self.public)
+
+    @property
+    def public(self) -> PublicKey:
+        """The key itself."""
+        return algorithms.load_public(self.public_pem)
+
+    def verifies(self, signature: bytes, octets: bytes) -> bool:
+        """Whether ``signature`` is this key's signature of ``octets``."""
+        return algorithms.verifies(self.public, signature, octets)
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -89,3 +99,7 @@ class KeyRecord:
                 f"key record {record.key_id} is for {record.use!r}, which is not a use of a key"
             )
         return record
+
+
+#: A record that the pinned operator vouches for.
+TrustedKey = NewType("TrustedKey", KeyRecord)

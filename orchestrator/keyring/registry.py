@@ -18,12 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
-from orchestrator.keyring import algorithms
 from orchestrator.keyring.files import locked
 from orchestrator.keyring.folder import Records
-from orchestrator.keyring.record import KeyRecord
+from orchestrator.keyring.record import KeyRecord, TrustedKey
 from orchestrator.keyring.store import KeyStore
-from orchestrator.keyring.trusted import TrustedKey
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 
@@ -152,7 +150,7 @@ class KeyRegistry:
             self._ids = (now, frozenset(map(_text, self._client.hkeys(keys.public_keys()))))
         if record is None or record.use != "sign":
             return None
-        key = TrustedKey.of(self._with_memory(record))
+        key = TrustedKey(self._with_memory(record))
         with self._lock:
             if len(self._cache) >= _CACHE_ENTRIES:
                 self._cache.pop(next(iter(self._cache)))
@@ -165,15 +163,14 @@ class KeyRegistry:
         if not fitting:
             return None
         record = max(fitting, key=lambda record: (record.created_ms, record.key_id))
-        public = algorithms.load_public(record.public_pem)
-        assert isinstance(public, RSAPublicKey)
-        return Recipient(record.key_id, public)
+        assert isinstance(record.public, RSAPublicKey)
+        return Recipient(record.key_id, record.public)
 
     def signing_keys(self, agent: str) -> list[TrustedKey]:
         """The keys with which an agent signs or has signed, but for revoked ones; the newest first."""
         fitting = [record for record in self._records(agent, "sign") if record.revoked_ms is None]
         fitting.sort(key=lambda record: (record.created_ms, record.key_id), reverse=True)
-        return [TrustedKey.of(record) for record in fitting]
+        return [TrustedKey(record) for record in fitting]
 
     def record(self, key_id: str) -> KeyRecord | None:
         """The record of that id in Redis, checked.

@@ -9,10 +9,11 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.encryption import Recipient
+from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError
+from orchestrator.keyring.record import TrustedKey
 from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.keyring.store import FileSigner, KeyStore
-from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.keyring.store import KeyStore
 
 #: Seconds after which a key is registered once more: Redis may have lost it, or know that it was revoked.
 _REGISTER_AGAIN_S: Final = 30.0
@@ -28,7 +29,7 @@ class Keyring:
         self._registered: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def signer(self, agent: str) -> FileSigner:
+    def signer(self, agent: str) -> Signer:
         """The agent's current signer, known to everybody. Ask for it for each message: it may be rotated.
 
         Raises:

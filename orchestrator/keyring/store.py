@@ -6,33 +6,15 @@ another host (`travel`). Here is what they are for: signing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.envelope.signature import ED25519
+from orchestrator.envelope.signature import ED25519, Signer
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.folder import KeyFolder
 from orchestrator.keyring.lifecycle import KeyLifecycle
 from orchestrator.keyring.travel import KeyTravel
-
-
-@dataclass(frozen=True, slots=True)
-class FileSigner:
-    """Signs for one agent with a key from a file."""
-
-    agent: str
-    key_id: str
-    algorithm: str
-    #: What it signs after this does not count; None while its key is current.
-    retired_ms: int | None
-    _sign: Callable[[bytes], bytes] = field(repr=False)
-
-    def sign(self, octets: bytes) -> bytes:
-        """The raw signature of ``octets``."""
-        return self._sign(octets)
 
 
 class KeyStore(KeyFolder):
@@ -46,7 +28,7 @@ class KeyStore(KeyFolder):
     def __init__(self, folder: Path, algorithm: str = ED25519, *, clock: Clock | None = None) -> None:
         super().__init__(folder)
         self._clock = clock or SystemClock()
-        self._signers: dict[str, tuple[tuple[int, int], FileSigner]] = {}
+        self._signers: dict[str, tuple[tuple[int, int], Signer]] = {}
         lifecycle = KeyLifecycle(self, algorithm, self._clock)
         self.create = lifecycle.create
         self.rotate = lifecycle.rotate
@@ -56,7 +38,7 @@ class KeyStore(KeyFolder):
         self.export = travel.export
         self.import_ = travel.import_
 
-    def signer(self, agent: str) -> FileSigner:
+    def signer(self, agent: str) -> Signer:
         """The agent's current signer; its key is made on first use.
 
         Cheap enough to be asked for each message, which is how a process notices a rotation.
@@ -80,10 +62,10 @@ class KeyStore(KeyFolder):
             )
         return signer
 
-    def _load_signer(self, agent: str) -> FileSigner:
+    def _load_signer(self, agent: str) -> Signer:
         record = self.current(agent) or self.create(agent)
         key = self.private_key(record.key_id)
-        return FileSigner(agent, record.key_id, record.algorithm, record.retired_ms, algorithms.signing(key))
+        return Signer(agent, record.key_id, record.algorithm, record.retired_ms, algorithms.signing(key))
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

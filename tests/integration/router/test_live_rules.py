@@ -25,11 +25,11 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.signature import sign_message
+from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
-from orchestrator.keyring.store import FileSigner, KeyStore
+from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.router.validation.live_rules import RULES
 from orchestrator.router.validation.validator import Validator
@@ -63,7 +63,7 @@ def task(task_id: str = "T-1") -> TaskDelegation:
     return TaskDelegation(task=Task(task_id=task_id, title="Count", description="count the lines"))
 
 
-def signed_by(stack: Stack, signer: FileSigner, *, at_ms: int | None = None, **header: Any) -> bytes:
+def signed_by(stack: Stack, signer: Signer, *, at_ms: int | None = None, **header: Any) -> bytes:
     """An update of `lead` under any signature."""
     message = check(stack.envelope(UPDATE, retry=ONCE, **header)).message
     assert message is not None

@@ -10,10 +10,10 @@ import pytest
 
 from orchestrator.envelope.model import AgentMessage, Header, Message, Party
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.signature import Signer
 from orchestrator.ids import new_message_id
-from orchestrator.keyring.record import KeyRecord
-from orchestrator.keyring.store import FileSigner, KeyStore
-from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.keyring.record import TrustedKey
+from orchestrator.keyring.store import KeyStore
 
 NOW_MS = 1_700_000_000_000
 
@@ -25,7 +25,7 @@ class Keys:
     stores: dict[str, KeyStore]
     changes: dict[str, dict[str, object]] = field(default_factory=dict)
 
-    def signer(self, agent: str = "lead", algorithm: str = "RSA-SHA256") -> FileSigner:
+    def signer(self, agent: str = "lead", algorithm: str = "RSA-SHA256") -> Signer:
         return self.stores[algorithm].signer(agent)
 
     def lookup(self, key_id: str) -> TrustedKey | None:
@@ -33,8 +33,7 @@ class Keys:
             key = store.lookup(key_id)
             if key is not None:
                 facts = {"created_ms": NOW_MS - 1000, **self.changes.get(key_id, {})}
-                record: KeyRecord = replace(key.record, **facts)
-                return TrustedKey(record, key.public)
+                return replace(key, **facts)
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -277,7 +277,7 @@ def test_the_public_key_is_no_secret_to_sign_with(keys, signed: bytes) -> None:
     key = keys.lookup(keys.signer().key_id)
     head, _, tail = parts(signed)
     block = re.sub(rb"RSA-SHA256", b"HMAC-SHA256", without_value(parts(signed)[1]))
-    forged = hmac.new(key.record.public_pem.encode(), head + block + tail, hashlib.sha256).digest()
+    forged = hmac.new(key.public_pem.encode(), head + block + tail, hashlib.sha256).digest()
     block = block.replace(b"<signature-value>", b"<signature-value>" + b64encode(forged))
     assert refusal(head + block + tail, keys) == "signature-algorithm"
 
@@ -378,8 +378,7 @@ class HostileKey:
 
     def lookup(self, key_id: str):
         key = self.real.lookup(key_id)
-        public = algorithms.generate("Ed25519").public_key()
-        return type(key)(key.record, public)
+        return replace(key, public_pem=algorithms.public_pem(algorithms.generate("Ed25519").public_key()))
 
 
 def test_a_key_of_another_type_than_its_record_says_verifies_nothing(keys, signed: bytes) -> None:

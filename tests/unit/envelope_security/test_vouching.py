@@ -13,7 +13,7 @@ from orchestrator.audit.amendments import TOMBSTONE, Amendment
 from orchestrator.audit.heads import End, Head
 from orchestrator.audit.vouching import fault_of, vouch
 from orchestrator.errors import SignatureError
-from orchestrator.keyring.trusted import TrustedKey
+from orchestrator.keyring.record import TrustedKey
 from tests.unit.envelope_security.conftest import NOW_MS, Keys
 
 HEAD = b'{"head": 7}'
