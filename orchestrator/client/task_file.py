@@ -80,7 +80,9 @@ def _from_xml(octets: bytes) -> dict[str, Any]:
         task.insert(0, made)
     read = decode_body(etree.tostring(body))
     if not isinstance(read, TaskDelegation):
-        raise InputError("its body is compressed, encrypted or stored elsewhere; give the task as it was written")
+        raise InputError(
+            "its body is compressed, encrypted or stored elsewhere; give the task as it was written"
+        )
     given: dict[str, Any] = {"task": read.task}
     if header is not None:
         given["priority"] = _text(header, "priority")

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.parse import ParseLimits
 
 #: One piece of markup: a comment, a CDATA section, a processing instruction, or a tag with its quoted values.
 _PIECE: Final = re.compile(
@@ -21,19 +24,7 @@ _VALUE: Final = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
 _DECLARES: Final = re.compile(rb"[ \t\r\n]xmlns(?::[^= \t\r\n]*+)?[ \t\r\n]*+=")
 
 
-class MarkupLimits(Protocol):
-    """How much markup there may be: attributes in one element; in all, namespace declarations, and pieces with their
-    attributes."""
-
-    @property
-    def attributes(self) -> int: ...
-    @property
-    def namespaces(self) -> int: ...
-    @property
-    def markup(self) -> int: ...
-
-
-def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
+def excess(octets: bytes, limits: ParseLimits) -> tuple[str, int] | None:
     """Which limit a document in UTF-8 exceeds, and at which octet; None: none.
 
     ``malformed``: the octet is where a document of much markup stops being well-formed. A parser would go on behind

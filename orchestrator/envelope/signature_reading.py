@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
-from binascii import Error as Base64Error
-from datetime import UTC, datetime
 from typing import Final
 
 from lxml import etree
 
-from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.model_values import NAMESPACE, Timestamp, collapse, unspaced
 from orchestrator.errors import SignatureError
 
 #: Rule → what it demands: what :func:`verify` may raise, in the order in which it looks.
@@ -41,9 +38,6 @@ CHILDREN: Final = [
 _HEADER: Final = f"{{{NAMESPACE}}}header"
 _SENDER: Final = f"{{{NAMESPACE}}}sender"
 _NAME: Final = f"{{{NAMESPACE}}}agent-name"
-
-_BLANKS: Final = re.compile("[ \t\r\n]+")
-_DATE_WITH_ZONE: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 def require_root(root: etree._Element) -> None:
@@ -78,7 +72,7 @@ def fields_of(root: etree._Element) -> tuple[str, str, str, str, str]:
             "in this order and with plain text in each",
         )
     algorithm, signer, timestamp, key_id, value = texts
-    return _collapsed(algorithm), _collapsed(signer), _collapsed(timestamp), _collapsed(key_id), value
+    return collapse(algorithm), collapse(signer), collapse(timestamp), collapse(key_id), value
 
 
 def name_of_sender(root: etree._Element) -> str:
@@ -92,36 +86,25 @@ def name_of_sender(root: etree._Element) -> str:
         raise SignatureError(
             "signature-sender", "the header names no single sender; a signed message has exactly one"
         )
-    return _collapsed(names[0].text or "")
-
-
-def _collapsed(text: str) -> str:
-    """The text as the model reads names and tokens: XML's white space at the ends off, in the middle once."""
-    return _BLANKS.sub(" ", text).strip(" ") if _BLANKS.search(text) else text
+    return collapse(names[0].text or "")
 
 
 def instant(text: str) -> int:
-    if _DATE_WITH_ZONE.fullmatch(text):
-        try:
-            return int(datetime.fromisoformat(text).astimezone(UTC).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            pass
-    raise SignatureError(
-        "signature-malformed", f"the signature's timestamp {text!r} is not an ISO 8601 time with a zone"
-    )
+    try:
+        return Timestamp(text).instant_ms
+    except ValueError:
+        raise SignatureError(
+            "signature-malformed", f"the signature's timestamp {text!r} is not an ISO 8601 time with a zone"
+        ) from None
 
 
 def raw_signature(value: str) -> bytes:
     """Decode; one signature has one spelling, but for blanks, so that nobody can respell it."""
-    octets = value.encode()
+    octets = unspaced(value).encode()
     try:
         raw = b64decode(octets, validate=True)
-    except (Base64Error, ValueError):
-        octets = _BLANKS.sub("", value).encode()
-        try:
-            raw = b64decode(octets, validate=True)
-        except (Base64Error, ValueError):
-            raw = b""
+    except ValueError:
+        raw = b""
     if not raw or b64encode(raw) != octets:
         raise SignatureError("signature-malformed", "<signature-value> is not the base64 of a signature")
     return raw
