@@ -6,11 +6,13 @@ import asyncio
 import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, overload
 
 from orchestrator.client.client import Client, SessionHandle
 from orchestrator.config.settings import Settings
@@ -22,6 +24,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+#: Threads of one client. A call that waits has one for a quarter of a second at a time.
+_THREADS: Final = 64
+
 
 def _in_thread(
     method: Callable[Concatenate[Client, P], R],
@@ -30,8 +35,7 @@ def _in_thread(
 
     @wraps(method)
     async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        client = await self._client()
-        return await asyncio.to_thread(method, client, *args, **kwargs)
+        return await self._run(method, await self._client(), *args, **kwargs)
 
     return call
 
@@ -92,9 +96,15 @@ class AsyncClient:
         self._connect = partial(Client, settings, redis_url=redis_url, data=data, on_outage=on_outage)
         self._lock = threading.Lock()
         self._connected: Client | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="orchestra-client")
+
+    async def _run(self, call: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `asyncio.to_thread`, but the threads of the event loop are left to the program, which resolves names there."""
+        in_context = partial(copy_context().run, call, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, in_context)
 
     async def _client(self) -> Client:
-        return await asyncio.to_thread(self._connect_once) if self._connected is None else self._connected
+        return await self._run(self._connect_once) if self._connected is None else self._connected
 
     def _connect_once(self) -> Client:
         with self._lock:
@@ -115,7 +125,7 @@ class AsyncClient:
     async def close(self) -> None:
         """As :meth:`Client.close`."""
         if self._connected is not None:
-            await asyncio.to_thread(self._connected.close)
+            await self._run(self._connected.close)
 
     resume = _in_thread(Client.resume)
     reply = _in_thread(Client.reply)
@@ -154,7 +164,7 @@ class AsyncClient:
         """As :meth:`Client.result`."""
         client = await self._client()
         answering = client.answering(session, timeout_s=timeout_s)
-        while (answer := await asyncio.to_thread(client.step, answering)) is None:
+        while (answer := await self._run(client.step, answering)) is None:
             pass
         return typed(answer, type, what=f"session {session}")
 
@@ -162,7 +172,7 @@ class AsyncClient:
         """As :meth:`Client.wait`."""
         client = await self._client()
         waiting = client.waiting(session, timeout_s=timeout_s, item=item)
-        while (over := await asyncio.to_thread(client.step, waiting)) is None:
+        while (over := await self._run(client.step, waiting)) is None:
             pass
         return over
 
@@ -174,7 +184,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         while True:
-            events, over = await asyncio.to_thread(client.stream_step, session, after)
+            events, over = await self._run(client.stream_step, session, after)
             for event in events:
                 after = event.position
                 yield event
@@ -188,6 +198,6 @@ class AsyncClient:
         client = await self._client()
         watching = client.watching(session, timeout_s=timeout_s)
         while not watching.over:
-            picture = await asyncio.to_thread(client.step, watching)
+            picture = await self._run(client.step, watching)
             if picture is not None:
                 yield picture

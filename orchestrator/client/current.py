@@ -145,7 +145,7 @@ class RemoteSession:
 
     def wait(self, sessions: Sequence[str] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a child has ended or asks something: `ended`, `questions` and `outstanding`."""
-        return self._poll("wait", lambda a: bool(a["ended"] or a["questions"]), timeout_s, sessions=sessions)
+        return self._poll("wait", timeout_s, sessions=sessions)
 
     def end_of(self, session: str, *, timeout_s: float | None = None) -> dict[str, Any] | None:
         """Wait for the end of a child: its `status` and `text`; None if it has not ended in time.
@@ -180,9 +180,7 @@ class RemoteSession:
             NoReply: no reply came in time, or none will come.
         """
         asked = self.call("ask", message=message, type=kind, context=context, priority=priority, timeout_s=0)
-        answer = self._poll(
-            "answer", lambda a: a["ask_again_s"] is None, timeout_s, question=asked["question"]
-        )
+        answer = self._answer_to(asked["question"], timeout_s)
         if answer["reply"] is None:
             raise NoReply(message, answer["refused"] or "none came in time")
         return str(answer["reply"])
@@ -201,9 +199,7 @@ class RemoteSession:
         raised = self.call("raise", message=message, type=callback_type, context=context, priority=priority)
         if raised["question"] is None or not wait:
             return None
-        answer = self._poll(
-            "answer", lambda a: a["ask_again_s"] is None, timeout_s, question=raised["question"]
-        )
+        answer = self._answer_to(raised["question"], timeout_s)
         return None if answer["reply"] is None else str(answer["reply"])
 
     def reply(self, question: str, text: str) -> bool:
@@ -235,17 +231,17 @@ class RemoteSession:
         """As `ctx.status`."""
         self.call("status", progress=progress, activity=activity)
 
-    def _poll(self, operation: str, done: Any, timeout_s: float | None, **parameters: Any) -> dict[str, Any]:
+    def _answer_to(self, question: str, timeout_s: float | None) -> dict[str, Any]:
+        return self._poll("answer", timeout_s, question=question)
+
+    def _poll(self, operation: str, timeout_s: float | None, **parameters: Any) -> dict[str, Any]:
         """Call an operation that waits until it is done, or the time has passed; the last answer."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _STEP_S if until is None else max(0.0, min(_STEP_S, until - time.monotonic()))
             answer = self.call(operation, **parameters, timeout_s=left_s)
-            if (
-                done(answer)
-                or answer["ask_again_s"] is None
-                or (until is not None and time.monotonic() >= until)
-            ):
+            done = answer["ask_again_s"] is None or answer.get("ended") or answer.get("questions")
+            if done or (until is not None and time.monotonic() >= until):
                 return answer
 
 

@@ -12,8 +12,9 @@ from lxml import etree
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.codec import decode_body
-from orchestrator.envelope.model_values import NAMESPACE, UNKNOWN_TASK
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
+from orchestrator.envelope.written import fill_in_ids
 from orchestrator.errors import InputError, InvalidEnvelope
 
 _PREFIX: Final = f"{{{NAMESPACE}}}"
@@ -73,11 +74,7 @@ def _from_xml(octets: bytes) -> dict[str, Any]:
         body.append(root)
     if body is None or body.get("type") != "task-delegation":
         raise InputError('give an <agent-message> or a <body> of type="task-delegation", or a <task>')
-    task = body.find(f"{_PREFIX}task")
-    if task is not None and task.find(f"{_PREFIX}task-id") is None:
-        made = etree.Element(f"{_PREFIX}task-id")
-        made.text = UNKNOWN_TASK
-        task.insert(0, made)
+    fill_in_ids(body, "task-delegation")
     read = decode_body(etree.tostring(body))
     if not isinstance(read, TaskDelegation):
         raise InputError(

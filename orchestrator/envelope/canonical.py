@@ -28,7 +28,7 @@ from orchestrator.envelope.model_base import (
     bindings,
     demands,
 )
-from orchestrator.envelope.model_values import NAMESPACE, Kind, Timestamp, is_base64
+from orchestrator.envelope.model_values import MOMENT, NAMESPACE, UUID4, Kind, Timestamp, is_base64
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.reading import build, defaults_of
 
@@ -45,16 +45,11 @@ _FIT: Final = bytes([0x09, 0x0A, *range(0x20, 0x100)])
 _FORBIDDEN: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 #: A reference that the encoder does not write.
 _REFERENCE: Final = re.compile("&(?!(?:amp|lt|gt|#xD);)")
-_UUID: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
-_MOMENT: Final = (
-    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-    r"(?:\.[0-9]{1,9})?(?:Z|[+-](?:0[0-9]|1[0-3]):[0-5][0-9]|[+-]14:00)"
-)
 _INDEX: Final = "(?:0|[1-9][0-9]{0,5})"
 _FORMS: Final[dict[Kind, str]] = {
     Kind.TEXT: "[^<]*+",
     Kind.NAME: "[!-%'-;=?-~]+",
-    Kind.TIMESTAMP: _MOMENT,
+    Kind.TIMESTAMP: MOMENT,
     Kind.HOURS: r"(?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,6})?",
     Kind.FLAG: "(?:true|false)",
     Kind.BASE64: "[A-Za-z0-9+/=]+",
@@ -218,7 +213,7 @@ def _fields(model: type[Part]) -> tuple[str, _Fields]:
             case Attribute() | Content():
                 continue
             case Numbered(name):
-                element = f'<{field.tag}>((?:<{name} index="{_INDEX}">{_UUID}</{name}>)+)</{field.tag}>'
+                element = f'<{field.tag}>((?:<{name} index="{_INDEX}">{UUID4}</{name}>)+)</{field.tag}>'
                 convert = _numbered
             case Items(name) | Repeated(name):
                 element, convert = _list(model, field, name)

@@ -33,10 +33,11 @@ WHITE_SPACE: Final = " \t\n\r"
 UNFIT: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_UUID4: Final = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}\z"
-_MOMENT: Final = re.compile(
-    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
-    r"(\.[0-9]{1,9})?(Z|[+-](0[0-9]|1[0-3]):[0-5][0-9]|[+-]14:00)"
+#: The forms of a version 4 UUID and of a moment, as patterns without groups.
+UUID4: Final = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-4[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}"
+MOMENT: Final = (
+    "[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
+    r"(?:\.[0-9]{1,9})?(?:Z|[+-](?:0[0-9]|1[0-3]):[0-5][0-9]|[+-]14:00)"
 )
 #: The decimals of a second that ``datetime`` drops, from the 27th character on.
 _FINER: Final = re.compile(r"[0-9]{1,3}")
@@ -74,7 +75,7 @@ class Timestamp(str):
     _ns: int
 
     def __new__(cls, text: str) -> Self:
-        if _MOMENT.fullmatch(text) is None:
+        if re.fullmatch(MOMENT, text) is None:
             raise ValueError(f"{text!r} is not an ISO 8601 date and time with a zone")
         return cls.of_valid_form(text)
 
@@ -183,7 +184,7 @@ Name = Annotated[str, BeforeValidator(_no_surrogates), AfterValidator(_name), Ki
 #: The text of an attribute; no control characters.
 AttributeText = Annotated[str, BeforeValidator(_no_surrogates), AfterValidator(_fit), Kind.RAW]
 #: A version 4 UUID in either case.
-Uuid4 = Annotated[str, Field(pattern=_UUID4), Kind.TOKEN]
+Uuid4 = Annotated[str, Field(pattern=rf"^{UUID4}\z"), Kind.TOKEN]
 #: A moment with a zone.
 Moment = Annotated[Timestamp, Kind.TIMESTAMP]
 #: A whole number that is not negative.

@@ -72,7 +72,7 @@ def read_message(written: str) -> WrittenMessage:
     if body is None:
         raise InvalidEnvelope('the agent-message has no <body type="…">', ())
     kind = body.get("type", "")
-    task_id = _fill_in_ids(body, kind)
+    task_id = fill_in_ids(body, kind)
     read = decode_body(etree.tostring(body))
     priority = _text(root, "header/priority")
     if priority and priority not in _PRIORITIES:
@@ -105,7 +105,7 @@ def _text(root: etree._Element, path: str) -> str:
     return (root.findtext(steps) or "").strip()
 
 
-def _fill_in_ids(body: etree._Element, kind: str) -> str:
+def fill_in_ids(body: etree._Element, kind: str) -> str:
     """The task-id that a body gives itself; where a required one is missing, a stand-in is put in."""
     if kind == "error" and body.find(f"{_PREFIX}error-id") is None:
         made = etree.Element(f"{_PREFIX}error-id")

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,25 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
         took, ticks, found = asyncio.run(use())
     assert (ticks, found) == (5, ["solo"])
     assert took < 0.5
+
+
+def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(stage: StackHarness) -> None:
+    """The loop resolves names there: a program that awaits a hundred sessions must still reach its own servers."""
+    stage.agent("solo")(echo)
+
+    async def use() -> None:
+        free = threading.Event()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocked = asyncio.create_task(asyncio.to_thread(free.wait, 20))
+        async with AsyncClient(stage.settings) as client:
+            handle = await asyncio.wait_for(client.submit("solo", "hello"), 15)
+            with pytest.raises(TimeoutError, match=handle.id):
+                await handle.result(timeout_s=0)
+        assert not blocked.done()
+        free.set()
+        await blocked
+
+    asyncio.run(use())
 
 
 def test_asyncio_waits_without_blocking(stage: StackHarness) -> None:
