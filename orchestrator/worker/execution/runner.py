@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import os
@@ -202,7 +203,8 @@ class _RunOfAgent:
             return Outcome(status="parked", text=str(error), parked_ms=math.ceil(float(error.args[1]) * 1000))
         except (WorkerShutdown, WorkerTerminate):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever an agent raises is its failure)
+        # Whatever an agent raises is its failure, also a cancelled task of its own.
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
             if self._effects.outage is not None:
                 _log.error("ledger-away", error=str(self._effects.outage))
                 return None
@@ -272,7 +274,10 @@ class _RunOfAgent:
 
     def _failed(self, error: BaseException) -> Outcome:
         self._error = error
-        text = self._executor.explain(error, self._definition)
+        try:
+            text = self._executor.explain(error, self._definition)
+        except Exception:  # noqa: BLE001  (an error of an agent's own class may be unable to say what it is)
+            text = f"{type(error).__name__}, which has no text"
         return ending.failed(error, text, self._effects, self._steps)
 
     def _retry_ms(self) -> int:

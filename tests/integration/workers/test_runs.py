@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import sys
@@ -224,6 +225,30 @@ def test_a_provider_holds_nobody_back_for_longer_than_a_day(stage: StackHarness)
     root = stage.submit("solo")
     assert stage.play(root) == "finished", stage.ledger.session(root).reason
     assert 86_000 < float(stage.ledger.result(root)[1]) <= 86_400
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(Speechless(), "Speechless, which has no text"), (asyncio.CancelledError(), "CancelledError (")],
+    ids=["speechless", "cancelled"],
+)
+def test_an_error_that_is_no_common_one_is_a_failure_too(
+    stage: StackHarness, error: BaseException, reason: str
+) -> None:
+    """Not the end of the slot, whose run would wait for its lease and be tried 20 times."""
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> None:
+        raise error
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "failed"
+    assert stage.ledger.session(session).reason.startswith(reason)
 
 
 def test_a_run_is_executed_once(stage: StackHarness) -> None:
