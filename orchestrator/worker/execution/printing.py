@@ -55,9 +55,9 @@ class Tail:
 
 
 class Prints:
-    """What one try of a run prints. Safe to share between threads."""
+    """What one try of a run prints; without ``write`` nothing of it is kept. Safe to share between threads."""
 
-    def __init__(self, limit: int, write: Callable[[int, str], None]) -> None:
+    def __init__(self, limit: int, write: Callable[[int, str], None] | None) -> None:
         self._tail = Tail(limit)
         self._write = write
         self._lock = threading.Lock()
@@ -66,6 +66,8 @@ class Prints:
 
     def add(self, text: str | bytes) -> None:
         """Take what was printed."""
+        if self._write is None:
+            return
         octets = text.encode(errors="backslashreplace") if isinstance(text, str) else text
         with self._lock:
             self._tail.add(octets)
@@ -78,7 +80,7 @@ class Prints:
         """Write down what has come since the last time. A server that is away costs the prints and nothing else."""
         with self._lock:
             size, text = self._tail.seen, self._tail.end
-            if size == self._written:
+            if self._write is None or size == self._written:
                 return
             self._written = size
         try:
@@ -125,9 +127,9 @@ def note(text: str | bytes) -> None:
 def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> Iterator[None]:
     """Keep what is printed in this block, as the output of a try of a run: the last ``limit`` bytes, none with 0.
 
-    Of an encrypted session nothing is kept: Redis would have it in clear.
+    Of an encrypted session nothing is kept, also not as the output of another run: Redis would have it in clear.
     """
-    if not limit or held.session.sealed or held.session.encrypted:
+    if not limit:
         yield
         return
     run = held.run
@@ -136,7 +138,7 @@ def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> 
         printed = Printed(run=run.id, attempt=run.attempt, at_ms=SystemClock().now_ms(), size=size, text=text)
         store.write(held.session.id, run.number, printed, ttl_s=ttl_s)
 
-    prints = Prints(limit, write)
+    prints = Prints(limit, None if held.session.sealed or held.session.encrypted else write)
     token = _present.set(prints)
     with _changing:
         _active.append(prints)

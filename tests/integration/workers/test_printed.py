@@ -47,6 +47,21 @@ def pair(ctx: Context) -> str:
     return "done"
 
 
+@agent("secretive", encrypt=True)
+def secretive(ctx: Context) -> str:
+    TOGETHER.wait(60)
+    print(f"the secret {ctx.prompt}")
+    TOGETHER.wait(60)
+    return "done"
+
+
+@agent("bystander")
+def bystander(ctx: Context) -> str:
+    TOGETHER.wait(60)
+    TOGETHER.wait(60)
+    return "done"
+
+
 @agent("wordy")
 def wordy(ctx: Context) -> str:
     for number in range(1000):
@@ -73,7 +88,7 @@ COMPLAINER = define_agent(
 @pytest.fixture(scope="module")
 def stack() -> Iterator[InProcessStack]:
     with InProcessStack(
-        [printer, threaded, pair, wordy, COMPLAINER], slots=2, printed_max_bytes=1000
+        [printer, threaded, pair, secretive, bystander, wordy, COMPLAINER], slots=2, printed_max_bytes=1000
     ) as stack:
         yield stack
 
@@ -110,6 +125,15 @@ def test_runs_at_the_same_time_are_not_mixed(stack: InProcessStack) -> None:
     for name, session in sessions.items():
         stack.client.result(session, timeout_s=60)
         assert [text for _, text in printed(stack, session)] == [f"mine: {name}\n"]
+
+
+def test_what_an_encrypted_session_prints_is_not_kept_as_what_another_run_prints(
+    stack: InProcessStack,
+) -> None:
+    sessions = [stack.client.submit(name, "word").id for name in ("secretive", "bystander")]
+    for session in sessions:
+        stack.client.result(session, timeout_s=60)
+        assert printed(stack, session) == []
 
 
 def test_the_end_of_much_is_kept(stack: InProcessStack) -> None:
