@@ -81,11 +81,10 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
             raise click.ClickException(
                 f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
             )
-        if janitor.is_at_work(worktree):
+        if not folder.remove(worktree, with_branch=with_branch, unless=janitor.is_at_work):
             raise click.ClickException(
                 f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
             )
-        folder.remove(worktree, with_branch=with_branch)
     print_answer(
         RemovedWorktree(session=session, branch="" if with_branch else worktree.branch),
         f"removed; {'its branch, too' if with_branch else f'everything is on the branch {worktree.branch}'}",

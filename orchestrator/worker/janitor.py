@@ -32,9 +32,8 @@ class Janitor:
         removed = []
         for worktree in self._worktrees.all():
             try:
-                if self.why_kept(worktree):
+                if not self._worktrees.remove(worktree, unless=self.why_kept):
                     continue
-                self._worktrees.remove(worktree)
             except (OrchestraError, redis.RedisError, OSError) as error:
                 _log.warning("worktree-not-removed", session=worktree.session, error=str(error))
                 continue

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
@@ -184,13 +184,24 @@ class Worktrees:
         self._git((at, "update-ref", f"refs/heads/{worktree.branch}", commit))
         return commit
 
-    def remove(self, worktree: Worktree, *, with_branch: bool = False) -> None:
+    def remove(
+        self,
+        worktree: Worktree,
+        *,
+        with_branch: bool = False,
+        unless: Callable[[Worktree], object] = lambda _: False,
+    ) -> bool:
         """Remove the files of a worktree; its branch stays, with everything, unless ``with_branch``.
+
+        ``unless`` is asked while nobody can take the worktree: a session that begins to work then takes it anew.
+        False: it said something, and the worktree stays.
 
         Raises:
             WorktreeError: git fails; nothing is lost then.
         """
         with self._locked():
+            if unless(worktree):
+                return False
             at = f"--git-dir={worktree.repository}"
             if worktree.repository.is_dir():
                 if self._is_whole(worktree) and not with_branch:
@@ -201,6 +212,7 @@ class Worktrees:
                     self._git((at, "branch", "--quiet", "-D", worktree.branch))
             shutil.rmtree(worktree.path, ignore_errors=True)
             self._file(worktree.session).unlink(missing_ok=True)
+            return True
 
     def _inside(
         self,

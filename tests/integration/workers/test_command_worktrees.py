@@ -7,9 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator import Client
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.janitor import Janitor
@@ -112,6 +114,29 @@ def test_it_is_kept_until_the_parent_has_taken_the_result(crew: Crew, repository
     # Nothing is lost: the branch has what was never committed.
     assert git(repository, "show", f"orchestra/{child.id}:a.txt") == "two"
     assert "worktrees" not in git(repository, "worktree", "list")
+
+
+def test_it_stays_with_a_session_that_begins_to_work_while_it_is_to_be_removed(
+    crew: Crew, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal waits for what another process does in the data folder, and looks at the session after that."""
+    crew.agent(worktree={"repository": repository})
+    stage, worktrees = crew.stage, Worktrees(crew.stage.settings.data)
+    janitor = Janitor(stage.ledger, worktrees)
+    crew.delegate("!write a.txt two\n!result one")
+    (worktree,) = worktrees.all()
+    assert janitor.why_kept(worktree) == ""
+    remove = worktrees.remove
+
+    def late(*arguments: Any, **given: Any) -> bool:
+        with Client(stage.settings) as client:
+            client.resume(worktree.session, "go on")
+        stage.ledger.flush(worktree.session)
+        return remove(*arguments, **given)
+
+    monkeypatch.setattr(worktrees, "remove", late)
+    assert janitor.clean() == []
+    assert worktree.path.is_dir()
 
 
 def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: Path) -> None:
