@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shlex
 import shutil
@@ -20,6 +22,8 @@ from click.testing import CliRunner
 
 from orchestrator.cli import main
 from orchestrator.client.client import Client
+from orchestrator.deployment.forks import ForkServer
+from tests.forks import ForkedProcess, start_forks
 from tests.waiting import wait_until
 from tests.wheel import installed
 
@@ -31,7 +35,7 @@ RETRY_FOR_S = 180.0
 class Background:
     """A command that goes on running, with what it has printed so far."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
     log: Path
 
     @property
@@ -59,7 +63,8 @@ class Terminal:
 
     folder: Path
     env: dict[str, str]
-    #: Whether commands that only look and ask run in this process, where the process is not what a test is about.
+    #: Where the process is not what a test is about: whether commands that only look and ask run in this one, and
+    #: those that go on running are forked from one that has everything imported.
     in_process: bool = True
     background: list[Background] = field(default_factory=list)
 
@@ -88,32 +93,48 @@ class Terminal:
     def start(self, command: str, **env: str) -> Background:
         """Type a command and leave it running."""
         log = self.folder / f"terminal-{len(self.background)}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", f"exec {command}"],
-                cwd=self.folder,
-                env={**self.env, **env},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+        words = simple_words(command)
+        if self.in_process and (words[:1] == ["orchestra"] or words[:4] == WORKER):
+            process: subprocess.Popen[bytes] | ForkedProcess = self._fork(command, words, log, env)
+        else:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    ["/bin/sh", "-c", f"exec {command}"],
+                    cwd=self.folder,
+                    env={**self.env, **env},
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
         self.background.append(Background(process, log))
         return self.background[-1]
+
+    def _fork(self, command: str, words: list[str], log: Path, env: dict[str, str]) -> ForkedProcess:
+        module = ["tests.acceptance.typed", str(self.folder), *words]
+        with log.open("wb") as output:
+            forked = forks().fork(module, env={**self.env, **env}, log=output.fileno())
+        assert forked is not None
+        return ForkedProcess(forked, command)
 
     def client(self) -> Client:
         """A client of the stack that runs here."""
         return Client(data=self.folder / ".orchestra")
 
     def processes(self) -> dict[int, str]:
-        """Every process that was started from here, directly or not: its id and its command line."""
-        mark = f"TMPDIR={self.env['TMPDIR']}\0".encode()
+        """Every process that was started from here, directly or not: its id and its command line.
+
+        One that was forked works in the folder; the environment that others see of it is that of the fork server.
+        """
+        mark, home = f"TMPDIR={self.env['TMPDIR']}\0".encode(), Path(self.env["TMPDIR"]).parent
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
             try:
-                if mark in (entry / "environ").read_bytes():
+                if mark in (entry / "environ").read_bytes() or (entry / "cwd").readlink().is_relative_to(
+                    home
+                ):
                     found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
@@ -188,13 +209,34 @@ TALK = frozenset(
 )
 
 
+#: How the command line of a worker begins, which is forked as those of `orchestra` are.
+WORKER = ["celery", "-A", "workers", "worker"]
+#: What these commands import beside services and workers.
+TYPED = (
+    "orchestrator.cli.demo",
+    "orchestrator.cli.up",
+    "orchestrator.cli.watch",
+    "orchestrator.deployment.local_stack",
+)
+
+
+@functools.cache
+def forks() -> ForkServer:
+    """The fork server of this process; it lives as long."""
+    server = start_forks(*TYPED)
+    atexit.register(server.close)
+    return server
+
+
+def simple_words(command: str) -> list[str]:
+    """The words of a command; none if it needs a shell."""
+    return [] if set("|&;<>$`()") & set(command) else shlex.split(command)
+
+
 def orchestra_arguments(command: str) -> list[str] | None:
     """The arguments of a command of `orchestra` that can run in this process; None for any other command line."""
-    words = list(shlex.shlex(command, posix=True, punctuation_chars=True))
-    if set("|&;<>$`()") & set(command) or words[:1] != ["orchestra"]:
-        return None
-    arguments = shlex.split(command)[1:]
-    return arguments if arguments[:1] and arguments[0] in TALK else None
+    program, *arguments = simple_words(command) or [""]
+    return arguments if program == "orchestra" and arguments[:1] and arguments[0] in TALK else None
 
 
 def run_here(arguments: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -60,6 +60,7 @@ def test_a_worker_with_a_wrong_password_ends_and_says_so(
 
 
 def test_a_worker_waits_for_a_server_that_is_away_and_says_for_which(terminal: Terminal) -> None:
+    terminal.in_process = False
     worker = terminal.start("celery -A workers worker", ORCHESTRA_REDIS_URL="redis://:hunter2@127.0.0.1:1/0")
     worker.wait_for("waiting: cannot reach Redis at redis://:***@127.0.0.1:1/0")
     assert worker.process.poll() is None

@@ -1,4 +1,4 @@
-"""The tutorial of a first project, each command as it is printed there, with the wheel in an empty environment."""
+"""The tutorial of a first project, each command as it is printed there."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 
-def test_from_an_empty_folder_to_a_tested_tree(wheel_terminal: Terminal, root: Path) -> None:
-    terminal = wheel_terminal
+def test_from_an_empty_folder_to_a_tested_tree(terminal: Terminal, root: Path) -> None:
     terminal.env.pop("ANTHROPIC_API_KEY", None)
     page = (root / "docs/tutorial/first-project.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)

@@ -67,22 +67,13 @@ def test_the_first_commands_of_the_readme_are_those_of_a_project(root: Path) -> 
     ]
 
 
-#: What mypy learns of the libraries: kept, as it takes half a minute of a core.
-TYPES = Path(__file__).parents[2] / ".mypy_cache" / "project"
-
-
 @pytest.mark.parametrize("kind", ANSWERS)
-def test_the_code_of_a_project_is_checked_and_formatted(kind: Kind, tmp_path: Path) -> None:
+def test_the_code_of_a_project_is_formatted(kind: Kind, tmp_path: Path) -> None:
+    """What mypy and pyright think of it is seen where the types of the public surface are."""
     write_project(tmp_path, kind)
-    sources = [path.name for path in tmp_path.glob("*.py")]
-    for command in (
-        ["ruff", "format", "--isolated", "--line-length", "110", "--check", "."],
-        ["mypy", "--strict", "--cache-dir", str(TYPES), *sources],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "110", "--check", "."]
+    done = subprocess.run(ruff, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_secrets_are_for_their_owner_and_not_for_git(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_from_zero_to_a_tree_of_models(wheel_terminal: Terminal, root: Path) -> None:
-    terminal = wheel_terminal
+def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
     install, agents, provider, environment, up, run, kill, go_on = blocks(
         root / "docs/tutorial/model-tree.md"
     )

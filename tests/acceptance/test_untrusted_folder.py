@@ -44,6 +44,7 @@ def shouter(ctx):
 @pytest.fixture
 def trap(terminal: Terminal) -> Path:
     """The file that names every module of the working directory that was run."""
+    terminal.in_process = False
     sprung = terminal.folder / "tmp" / "sprung"
     names = {*sys.stdlib_module_names, *packages_distributions(), *OPTIONAL} - {"beside"}
     code = f"open({str(sprung)!r}, 'a').write(__name__ + chr(10))\nraise SystemExit('hijacked')\n"

@@ -21,6 +21,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
+from tests.acceptance.conftest import Terminal, run_here
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
@@ -56,15 +57,7 @@ class Place:
         return process
 
     def orchestra(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "orchestrator", *arguments],
-            cwd=self.home,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=50,
-        )
+        return run_here(list(arguments), self.home, self.env)
 
     def processes(self) -> list[str]:
         """What still runs of all that was started here."""
@@ -409,25 +402,24 @@ def test_the_stack_runs_over_tls_with_a_password_on_the_named_database_and_a_bro
     place.assert_nothing_left()
 
 
-def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(place: Place) -> None:
+def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(terminal: Terminal) -> None:
     """The work is kept, everybody says whom it waits for, and it is done when its agent is back."""
-    (place.home / "my_agents.py").write_text(
+    (terminal.folder / "my_agents.py").write_text(
         "from orchestrator import agent\n\n@agent('lead')\ndef lead(ctx):\n    return 'done'\n"
     )
-    first = place.up("--agents", "my_agents.py")
-    assert "; agents: lead\n" in read_until(first, "In another terminal")
-    first.send_signal(signal.SIGINT)
-    first.wait(60)
-    second = place.up()
-    assert "registered, but served by no living worker: lead\n" in read_until(second, "In another terminal")
-    assert "NO LIVING WORKER SERVES IT" in place.orchestra("agents").stdout
-    done = place.orchestra("submit", "lead", "go")
+    first = terminal.start("orchestra up --agents my_agents.py")
+    first.wait_for("In another terminal")
+    assert "; agents: lead\n" in first.output
+    assert first.interrupt() == 0
+    second = terminal.start("orchestra up")
+    second.wait_for("In another terminal")
+    assert "registered, but served by no living worker: lead\n" in second.output
+    assert "NO LIVING WORKER SERVES IT" in terminal.must("orchestra agents")
+    done = terminal.run("orchestra submit lead go")
     assert "no living worker serves 'lead'" in done.stderr
     session = done.stdout.strip()
-    wait_until(lambda: "nobody: no living worker serves 'lead'" in place.orchestra("why", session).stdout)
-    assert (
-        f"of {session} waits for a worker, and no living worker serves 'lead'"
-        in place.orchestra("doctor").stdout
-    )
-    place.up("--agents", "my_agents.py")
-    assert place.orchestra("result", session, "--wait", "--timeout", "45").stdout == "done\n"
+    wait_until(lambda: "nobody: no living worker serves 'lead'" in terminal.must(f"orchestra why {session}"))
+    doctor = terminal.run("orchestra doctor").stdout
+    assert f"of {session} waits for a worker, and no living worker serves 'lead'" in doctor
+    terminal.start("orchestra up --agents my_agents.py")
+    assert terminal.must(f"orchestra result {session} --wait --timeout 45") == "done\n"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.deployment.project import KINDS, Kind, contents
 from tests.waiting import wait_until
 from tests.wheel import Installed, installed
 
@@ -106,6 +107,13 @@ def test_the_demo_runs_from_the_wheel_outside_the_tree(project: Project) -> None
     shown = project.run(project.bin / "orchestra", "demo", reviewed)
     assert f"Review of {reviewed}" in shown
     assert re.search(r"\b([1-9]\d*) launched = \1 delivered \+ 0 pending \+ 0 dead", shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wheel_writes_a_new_project(project: Project, kind: Kind) -> None:
+    project.run(project.bin / "orchestra", "init", f"a {kind}", "--kind", kind)
+    assert {path.name for path in (project.folder / f"a {kind}").iterdir()} >= set(contents(kind))
 
 
 @pytest.mark.slow

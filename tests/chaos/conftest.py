@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.deployment.forks import ForkServer
+from tests.forks import start_forks
 
-from .stack import Stack, start_forks
+from .stack import Stack
 
 #: Settings with which what died is noticed soon.
 QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15", "redispatch_after_s": "0.5"}

@@ -38,19 +38,6 @@ COMMANDS = {
 }
 SERVICES = tuple(LOCAL_SERVICES)
 
-
-def start_forks(*modules: str) -> ForkServer:
-    """A fork server that also has these modules imported."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
-    forks = ForkServer(
-        env={**env, "PYTHONPATH": str(HERE.parent.parent)}, modules=("tests.chaos.stands", *modules)
-    )
-    forks.start()
-    forks.wait_ready()
-    assert forks.ready
-    return forks
-
-
 #: Indexes of the ledger that are empty when nothing is left to do.
 UNSETTLED = ("queued", "running", "waiting", "closing", "results")
 

@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 LONG = os.environ.get("CHAOS") == "long"
 KILLS = 30 if LONG else 3
+#: How many while the machine has too much to do, which costs all of its cores.
+CROWDED_KILLS = 30 if LONG else 1
 #: Seconds that may pass, by the slowest machine, until the run is at work again.
 WORST_S = 10
 
@@ -40,9 +42,8 @@ def crowd() -> Iterator[None]:
         process.wait()
 
 
-@pytest.mark.usefixtures("crowd")
 def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
-    make_stack: Callable[..., Stack],
+    make_stack: Callable[..., Stack], request: pytest.FixtureRequest
 ) -> None:
     """And a run whose worker lives is left to it, on a machine with too much to do."""
     usual = Settings.model_fields
@@ -58,7 +59,9 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
     took: list[float] = []
     with stack.client() as client:
         sessions = [client.submit("sleeper", "go") for _ in range(3)]
-        for turn in range(KILLS):
+        wait_until(lambda: len(stack.ledger.sweep.leases(0)) == 3, "work for all", explain=stack.logs)
+        request.getfixturevalue("crowd")
+        for turn in range(CROWDED_KILLS):
             session = sessions[turn % 3].id
             wait_until(lambda: len(stack.ledger.sweep.leases(0)) == 3, "work for all", explain=stack.logs)
             lease = lease_of(stack, session)
@@ -86,7 +89,7 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
         for handle in sessions:
             client.stop(handle.id, "enough")
             wait_until(lambda handle=handle: not handle.session().busy, "its end", explain=stack.logs)
-    tail = statistics.quantiles(took, n=100, method="inclusive")[98]
+    tail = statistics.quantiles(2 * took, n=100, method="inclusive")[98]  # it wants two at least
     print(
         f"{len(took)} kills: {statistics.median(took):.1f} s in the median, p99 {tail:.1f} s, worst {max(took):.1f} s"
     )

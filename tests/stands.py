@@ -1,4 +1,4 @@
-"""Loaded by the fork server of the chaos tests: its children write on SIGUSR2 where each of their threads stands."""
+"""Loaded by the fork server of the tests: its children write on SIGUSR2 where each of their threads stands."""
 
 from __future__ import annotations
 
