@@ -18,7 +18,7 @@ from orchestrator.policy.approval import (
     read_request,
     refused,
 )
-from orchestrator.worker.context.arguments import check_text, check_timeout, limit_of
+from orchestrator.worker.context.arguments import check_size, check_text, check_timeout, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of
@@ -55,7 +55,8 @@ class ApprovalRequests:
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
         """
         check_text("tool", tool)
-        check_text("reason", reason)
+        check_size("tool", tool)
+        check_size("reason", check_text("reason", reason))
         check_timeout(timeout_s)
         if not tool.strip():
             raise InputError("an approval names what is to be approved: tool is empty")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model import RetryPolicy
@@ -13,7 +13,14 @@ from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
 from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.routing import MAX_TIMEOUT_S
-from orchestrator.worker.context.launches import OnClose, OnFailure
+
+#: What the failure of a child means for its parent.
+OnFailure = Literal["deliver", "fail", "ignore"]
+#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
+OnClose = Literal["stop", "abandon"]
+
+#: Bytes of what stands beside a text in each record of it, such as its title.
+MAX_BESIDE_BYTES: Final = 16 * 1024
 
 PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
 REASONS: Final[tuple[str, ...]] = get_args(get_args(EscalationReason)[0])
@@ -30,6 +37,18 @@ def check_text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"{name} = {value!r} is not text; give a str")
     return value
+
+
+def check_size(name: str, value: str, most: int = MAX_BESIDE_BYTES) -> None:
+    """See that what stands beside a text is short: every look at the session reads it.
+
+    Raises:
+        InputError: it is not.
+    """
+    if len(value) > most // 4 and (size := len(value.encode(errors="surrogatepass"))) > most:
+        raise InputError(
+            f"{name} has {size} bytes, and at most {most} are allowed; put long text into the task or the message"
+        )
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...], *, optional: bool = True) -> None:

@@ -11,9 +11,9 @@ from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.live_text import Kind, LiveText
 from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.plan import Plan, parse_plan
+from orchestrator.worker.context.arguments import OnClose, check_size
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
-from orchestrator.worker.context.launches import OnClose
 from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.planning import PLAN_GROUP
@@ -114,6 +114,7 @@ class Context(Messaging, Delegating, Referring, Reporting, Durable):
             raise InputError(f"wait_for({mode!r}): wait for 'any', 'all' or 'quorum'")
         if (mode == "quorum") != (k is not None) or (k is not None and k < 1):
             raise InputError(f"wait_for({mode!r}, k={k}): a quorum, and only a quorum, needs k of at least 1")
+        check_size("group", group)
         rule: dict[str, Any] = {"mode": mode}
         if k is not None:
             rule["k"] = k

@@ -20,13 +20,15 @@ from orchestrator.worker.context.arguments import (
     ON_CLOSE,
     ON_FAILURE,
     PRIORITIES,
+    OnClose,
+    OnFailure,
     check_choice,
     check_seconds,
     check_text,
     check_timeout,
     policy_of,
 )
-from orchestrator.worker.context.launches import LaunchRequest, OnClose, OnFailure
+from orchestrator.worker.context.launches import LaunchRequest
 from orchestrator.worker.context.view import View, callback_of
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.

@@ -22,6 +22,7 @@ from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
 from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.worker.context.arguments import check_size
 from orchestrator.worker.context.step_scope import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 from orchestrator.worker.execution.retry import retry_outages
@@ -124,6 +125,7 @@ class Effects:
 
         In a durable step it is the step's: by the kind of the call and how often the step made one.
         """
+        check_size("key", given or "")
         scope = present_step(self.held.claim.run)
         if scope is not None:
             return scope.effect_key(kind, given)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from orchestrator.agents.registry import AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import Task
@@ -20,12 +20,9 @@ from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
+from orchestrator.worker.context.arguments import OnFailure, check_size
 from orchestrator.worker.context.effects import Effects
 
-#: What the failure of a child means for its parent.
-OnFailure = Literal["deliver", "fail", "ignore"]
-#: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
-OnClose = Literal["stop", "abandon"]
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
 FIRST_AT_ONCE: Final = 8
 AT_ONCE: Final = 128
@@ -109,6 +106,8 @@ class Launches:
     def prepare(self, request: LaunchRequest) -> Launch:
         """A launch under its effect key, with its envelope."""
         effects, task = self._effects, request.task
+        check_size("title", request.title)
+        check_size("group", request.group)
         prompt = request.description if task is None else prompt_of_task(task)
         effect = request.effect or effects.key(
             request.kind,

@@ -23,7 +23,7 @@ from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_text, limit_of
+from orchestrator.worker.context.arguments import check_size, check_text, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 
@@ -31,6 +31,8 @@ _PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "nor
 
 #: Bytes of a question that a person is asked.
 MAX_USER_QUESTION_BYTES: Final = 65_536
+#: Bytes of the values beside a question, as JSON.
+MAX_CONTEXT_BYTES: Final = 256 * 1024
 
 _log = get_logger()
 
@@ -83,6 +85,8 @@ class MessageSender:
         kind, urgency = question_kind(kind), urgency_of(kind, urgent)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
         values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
+        packed = json.dumps(values)
+        check_size("context", packed, MAX_CONTEXT_BYTES)
         # Not by its context, which may hold times and process ids that another try does not repeat.
         effect = effects.key("ask", message, kind, *([to.id] if to else []), given=key)
         question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
@@ -101,7 +105,7 @@ class MessageSender:
         extra = {} if query is None else {"body": pack_body(query)}
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
-            extra["context"] = json.dumps(values)
+            extra["context"] = packed
         limit_ms = effects.ledger.limits.question_ms if open_s is None else limit_of(open_s)
         self._send(
             "ask",

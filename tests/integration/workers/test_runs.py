@@ -130,6 +130,10 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     assert stage.ledger.session(session).reason == f"ValueError: no ({package / 'agents.py'}:2)"
 
 
+#: More than may stand beside a text.
+LONG = "x" * 300_000
+
+
 @pytest.mark.parametrize(
     ("agent", "reason"),
     [
@@ -174,6 +178,15 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
         ),
         (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is not text"),
         (lambda ctx: ctx.ask(7), "InputError: message = 7 is not text"),
+        (
+            lambda ctx: ctx.delegate("solo", "x", title=LONG),
+            "InputError: title has 300000 bytes, and at most",
+        ),
+        (lambda ctx: ctx.delegate_all("solo", ["x"], group=LONG), "InputError: group has 300000 bytes"),
+        (lambda ctx: ctx.wait_for("all", group=LONG), "InputError: group has 300000 bytes"),
+        (lambda ctx: ctx.ask_later("x", key=LONG), "InputError: key has 300000 bytes"),
+        (lambda ctx: ctx.ask_later("x", context={"log": LONG}), "InputError: context has 300011 bytes"),
+        (lambda ctx: ctx.request_approval("x", reason=LONG), "InputError: reason has 300000 bytes"),
         (lambda ctx: ctx.status(33.3), "InputError: status(33.3): progress is a whole percentage"),
         (lambda ctx: ctx.status(33.3, blockers=["x"]), "InputError: status(33.3): progress is a whole"),
         (lambda ctx: ctx.attach("report", 7), "InputError: text = 7 is not text"),
