@@ -149,13 +149,7 @@ class ApprovalRequests:
 
     def withdraw(self, approval: str, reason: str) -> bool:
         """Nobody needs to answer any more; False when somebody has."""
-        effects, session = self._effects, self._effects.held.session.id
-        return effects.attempt(
-            "withdraw",
-            lambda: effects.ledger.withdraw(
-                approval, asker=session, asked=session, reason=reason, claim=effects.held.claim
-            ),
-        )
+        return self._effects.withdraw(approval, reason, asked=self._effects.held.session.id)
 
     def _read(
         self, approval: str, request: ApprovalRequest | None, taken: Taken, *, digest: str = ""

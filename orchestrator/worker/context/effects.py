@@ -138,6 +138,16 @@ class Effects:
             self._made[fingerprint] += 1
             return f"{fingerprint}:{self._made[fingerprint]}"
 
+    def withdraw(self, question: str, reason: str, *, asked: str) -> bool:
+        """Stop waiting for the session ``asked`` to answer; False when the question is not open any more."""
+        held = self.held
+        return self.attempt(
+            "withdraw",
+            lambda: self.ledger.withdraw(
+                question, asker=held.session.id, asked=asked, reason=reason, claim=held.claim
+            ),
+        )
+
     def attempt(self, what: str, call: Callable[[], T]) -> T:
         """Carry out an effect."""
         done = self.retrying(what, call)

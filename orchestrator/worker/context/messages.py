@@ -167,17 +167,22 @@ class MessageSender:
         assert isinstance(status, StatusUpdate)
         return status
 
-    def blocked(self, status: StatusUpdate, activity: str) -> None:
-        """Tell the parent that the session is blocked, and show it; no reply is waited for.
+    def status(self, body: StatusUpdate) -> None:
+        """Show how far the session is. The parent is told where it is blocked, and need not reply.
 
         Raises:
             InputError: the status is too large.
             LimitExceeded, UnknownSession, WrongState: as :meth:`message`.
         """
-        text = "\n".join(blocker.text for blocker in status.blockers) or activity or "blocked"
-        shown = f"blocked: {summary(text)}"
-        self._effects.show(status.progress_percentage, activity or shown)
-        self._tell(status, text, kind="blocker", priority="critical")
+        effects, session = self._effects, self._effects.held.session
+        activity = body.current_activity or (body.status if body.status != "in-progress" else "")
+        if body.status != "blocked" or not session.parent or session.caller == "none":
+            pack_body(body)  # not larger than what others may say
+            effects.status(body.progress_percentage, activity, body=body)
+            return
+        text = "\n".join(blocker.text for blocker in body.blockers) or activity
+        effects.show(body.progress_percentage, body.current_activity or f"blocked: {summary(text)}")
+        self._tell(body, text, kind="blocker", priority="critical")
 
     def report(self, error: ErrorReport) -> None:
         """Tell the parent of an error that does not end the task; no reply is waited for.
@@ -271,20 +276,6 @@ class MessageSender:
             found = effects.retrying("sent", lambda: effects.ledger.item(to, item))
             message = str(found.extra.get("message", message)) if found is not None else message
         effects.note_sent(message)
-
-    def withdraw(self, question: str, reason: str) -> bool:
-        """Stop waiting for an answer; False when the question is not open any more."""
-        session = self._effects.held.session
-        return self._effects.attempt(
-            "withdraw",
-            lambda: self._effects.ledger.withdraw(
-                question,
-                asker=session.id,
-                asked=session.parent,
-                reason=reason,
-                claim=self._effects.held.claim,
-            ),
-        )
 
     def reply(self, question: Item, text: str, *, refused: bool = False) -> bool:
         """Answer a question of another session; False when the answer comes too late.

@@ -254,7 +254,7 @@ class Messaging(View):
         taken = self._blocking.answer(reply_id(question), question, awaited=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
-            if not self._message_sender.withdraw(question, f"no reply in time: {why}"):
+            if not self._effects.withdraw(question, f"no reply in time: {why}", asked=self.parent):
                 taken = self._blocking.take(reply_id(question))
                 why = "it was withdrawn"
             if taken is None:

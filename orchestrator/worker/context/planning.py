@@ -34,7 +34,7 @@ class Planning:
 
         Raises:
             PlanError: an agent or a caller is unknown, or the plan is too large; nothing was launched.
-            LimitExceeded, StreamFull, ClaimLost, SessionStopped, ServerUnavailable: as `Launches.launch`.
+            LimitExceeded, StreamFull: as `Launches.launch`.
         """
         if not plan.assignments:
             return []
@@ -127,7 +127,7 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
         except PlanError as error:
             if given or context.correction:
                 raise
-            context.correct("; ".join(error.problems))
+            context.correct(str(error))  # the first problems, and how many more there are
             answer = answer_of()
         else:
             break

@@ -14,7 +14,7 @@ from orchestrator.envelope.bodies import (
     StatusUpdate,
     TaskCompletion,
 )
-from orchestrator.envelope.structured import pack_body, part_of
+from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.large_text import beginning
@@ -102,12 +102,7 @@ class Reporting(View):
             InputError: it is too large.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        activity = body.current_activity or (body.status if body.status != "in-progress" else "")
-        if body.status == "blocked" and self.has_caller:
-            self._message_sender.blocked(body, activity)
-        else:
-            pack_body(body)  # not larger than what others may say
-            self._effects.status(body.progress_percentage, activity, body=body)
+        self._message_sender.status(body)
 
     def report_error(self, error: ErrorReport | Mapping[str, Any]) -> None:
         """Tell the parent of an error, and go on; the parent is resumed with it and need not reply.

@@ -91,13 +91,14 @@ class WrittenMessages:
         """Send messages that were checked; returns the message that ends the session, which the commit of its run sends.
 
         Raises:
-            LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for every effect.
+            LimitExceeded: the session, its tree or a conversation is as large as it may be.
         """
         end: TaskCompletion | ErrorReport | None = None
         for message in messages:
             match message.body:
                 case StatusUpdate() as body:
-                    self._status(body)
+                    own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
+                    self._sender.status(own)
                 case Query() as body:
                     self._sender.ask(body.subject, query=body, priority=message.priority or body.urgency)
                 case TaskCompletion() as body:
@@ -108,13 +109,6 @@ class WrittenMessages:
         for message in _in_order(messages):
             children[message.task_id] = self._delegate(message, children)
         return end
-
-    def _status(self, body: StatusUpdate) -> None:
-        own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
-        if body.status == "blocked" and self._effects.held.session.parent:
-            self._sender.blocked(own, body.current_activity or "blocked")
-        else:
-            self._effects.status(body.progress_percentage, body.current_activity or body.status, body=own)
 
     def _delegate(self, message: WrittenMessage, children: dict[str, str]) -> str:
         body = message.body

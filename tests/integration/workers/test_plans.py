@@ -105,13 +105,14 @@ def test_a_plan_that_is_not_valid_is_handed_back_once(stage: StackHarness) -> No
     @stage.agent("boss", role="coordinator", answer="plan")
     def boss(ctx: Context) -> str:
         prompts.append(ctx.prompt)
-        return plan_of(("dev", "a", 1, None)) if ctx.correction else '[{"role": "ghost", "task": "a"}]'
+        return plan_of(*([("dev", "a", 1, None)] if ctx.correction else [("ghost", "a", 1, None)] * 5000))
 
     root = stage.submit("boss")
     assert stage.play(root) == "finished"
     assert [s.agent for s in stage.children(root)] == ["dev"]
     assert prompts[0] == "go"
     assert "there is no agent 'ghost' for task 'a' (agents: boss, dev)" in prompts[1]
+    assert "and 4990 more. Answer again" in prompts[1]
 
 
 @pytest.mark.parametrize(
