@@ -99,10 +99,14 @@ class PlanError(InputError):
         """What is wrong, a sentence each."""
         return tuple(map(str, self.args))
 
-    def __str__(self) -> str:
+    @property
+    def shown(self) -> str:
+        """The first problems, and how many more there are."""
         more = len(self.problems) - self.SHOWN
-        named = "; ".join(self.problems[: self.SHOWN])
-        return f"the plan is not valid: {named}{f'; and {more} more' if more > 0 else ''}"
+        return "; ".join(self.problems[: self.SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+    def __str__(self) -> str:
+        return f"the plan is not valid: {self.shown}"
 
 
 class UnknownAgent(InputError):

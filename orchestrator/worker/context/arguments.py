@@ -39,6 +39,16 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def check_list(name: str, value: object) -> None:
+    """See that a value is no single text: it would be taken for a list of its characters.
+
+    Raises:
+        InputError: it is.
+    """
+    if isinstance(value, str):
+        raise InputError(f"{name} = {value!r} is one text; give a list: {name}=[{value!r}]")
+
+
 def check_size(name: str, value: str, most: int = MAX_BESIDE_BYTES) -> None:
     """See that what stands beside a text is short: every look at the session reads it.
 

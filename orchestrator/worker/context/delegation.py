@@ -23,6 +23,7 @@ from orchestrator.worker.context.arguments import (
     OnClose,
     OnFailure,
     check_choice,
+    check_list,
     check_seconds,
     check_text,
     check_timeout,
@@ -127,6 +128,7 @@ class Delegating(View):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
+        check_list("after", after)
         given = None if task is None else task_of(task, description=description, title=title)
         words = _task(agent, given.description if given is not None else description)
         check_choice("priority", priority, PRIORITIES)
@@ -269,6 +271,7 @@ class Delegating(View):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
+        check_list("sessions", sessions)
         check_timeout(timeout_s)
         if timeout_s > 0:
             self._blocking.check_depth("a wait for children")

@@ -127,7 +127,7 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
         except PlanError as error:
             if given or context.correction:
                 raise
-            context.correct(str(error))  # the first problems, and how many more there are
+            context.correct(error.shown)
             answer = answer_of()
         else:
             break

@@ -10,6 +10,7 @@ from orchestrator.envelope.bodies import FileReference, Query
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
+from orchestrator.worker.context.arguments import check_list
 
 #: What a question is, or what it asks for.
 Kind = Literal[
@@ -48,6 +49,7 @@ def query_of(
     Raises:
         InputError: a value is invalid.
     """
+    check_list("attempted", attempted)
     if isinstance(required_by, datetime) and required_by.tzinfo is None:
         raise InputError(f"required_by = {required_by!r} has no time zone; give one, such as datetime.UTC")
     files = [file] if isinstance(file, str | FileReference | Mapping) else list(file)

@@ -13,7 +13,7 @@ from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import Outgoing
-from orchestrator.worker.context.arguments import PRIORITIES, REASONS, check_choice, check_text
+from orchestrator.worker.context.arguments import PRIORITIES, REASONS, check_choice, check_list, check_text
 from orchestrator.worker.context.delegation import heading_of
 from orchestrator.worker.context.launches import LaunchRequest
 from orchestrator.worker.context.view import View
@@ -53,6 +53,7 @@ class Referring(View):
         """
         given = part_of(Review, {} if review is None else review, name="review")
         description, title = _named(description, title, given)
+        check_list("files", files)
         check_choice("priority", priority, PRIORITIES)
         if not description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")

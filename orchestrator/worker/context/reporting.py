@@ -18,7 +18,7 @@ from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.large_text import beginning
-from orchestrator.worker.context.arguments import check_progress, check_text
+from orchestrator.worker.context.arguments import check_list, check_progress, check_text
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View
 
@@ -67,6 +67,8 @@ class Reporting(View):
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         check_progress(progress)
+        check_list("blockers", blockers)
+        check_list("next_steps", next_steps)
         if status not in (None, "in-progress", "blocked"):
             raise InputError(f"status = {status!r}: choose from 'in-progress', 'blocked'")
         if not (status or blockers or artifacts or metrics or next_steps):
