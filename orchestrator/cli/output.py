@@ -75,16 +75,13 @@ def write_raw(content: bytes | str, *, newline: bool = True) -> None:
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """A JSON document that is readable and safe on a terminal: what could act on one is escaped, and no value changes."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
-    if text.isprintable():
-        return text
-    return "".join(_in_json(character) for character in text)
+    # A newline within a value is escaped already.
+    lines = json.dumps(value, ensure_ascii=False, indent=indent).split("\n")
+    return "\n".join(line if line.isprintable() else "".join(map(_in_json, line)) for line in lines)
 
 
 def _in_json(character: str) -> str:
-    if character == "\n" or not acts(character):  # a newline within a value is escaped already
-        return character
-    return json.dumps(character)[1:-1]
+    return json.dumps(character)[1:-1] if acts(character) else character
 
 
 def print_json(document: Document) -> None:

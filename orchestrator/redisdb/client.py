@@ -25,6 +25,10 @@ MAX_BLOCK_MS = 1_000
 
 _RETRIES = 3
 
+#: What redis-py says of itself on each connection, made once: else it reads its version from a file for each of them.
+#: Before redis-py 7.1 it did that once by itself.
+_DRIVER: Final = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
+
 
 def connect(
     url: str,
@@ -71,6 +75,7 @@ def _client(
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries),
             client_name=name,
             max_connections=max_connections,
+            **_DRIVER,
         )
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error

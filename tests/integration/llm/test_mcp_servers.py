@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("fastmcp", reason="the extra `llm-mcp` is not installed")
 
 from orchestrator.testing import Call, Fail, Say, Script
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
 from .conftest import Model, Serve
+
+pytestmark = pytest.mark.skipif(find_spec("fastmcp") is None, reason="the extra `llm-mcp` is not installed")
 
 SERVER = '''
 import os

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -108,6 +109,12 @@ class Ahead(ServerClock):
         self._ahead_ms += ms
 
 
+@cache
+def user_rules(role: str) -> list[str]:
+    """What `ACL SETUSER` takes for a role."""
+    return acl_line(role, role_rules(role)).replace(PASSWORD, "for-tests").split()[1:]
+
+
 @dataclass
 class Stack:
     """What a test of the router works with."""
@@ -133,8 +140,7 @@ class Stack:
 
     def as_role(self, role: str) -> redis_py.Redis:
         """A connection of the user that `orchestra acl` prints for a role."""
-        rules = acl_line(role, role_rules(role)).replace(PASSWORD, "for-tests").split()[1:]
-        self.redis.execute_command("ACL", "SETUSER", *rules)
+        self.redis.execute_command("ACL", "SETUSER", *user_rules(role))
         return connect(f"{self.settings.redis_url}&username={role}&password=for-tests", check=False)
 
     def submit(self, seed: str = "root", agent: str = "lead") -> str:

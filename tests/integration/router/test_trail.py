@@ -36,6 +36,7 @@ from tests.integration.router.conftest import Stack
 from tests.postgres import Tampering, TrailDatabase
 
 MESSAGES = StreamId(0, "message", "normal")
+PRINTABLE = [chr(code) for code in range(33, 127)]
 
 
 @pytest.fixture(autouse=True)
@@ -111,11 +112,7 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
     noise = Random(3)
     for number, size in enumerate((70_000, 1_500_000)):
         session = root_session_id(f"large {number}")
-        text = (
-            "".join(chr(noise.randrange(33, 127)) for _ in range(size // 2))
-            + " needle & thread "
-            + "x" * (size // 2)
-        )
+        text = "".join(noise.choices(PRINTABLE, k=size // 2)) + " needle & thread " + "x" * (size // 2)
         given = stack.envelope(
             TaskDelegation(task=Task(task_id=session, title="t", description="d")), recipient="reviewer"
         )

@@ -26,8 +26,8 @@ def database(trail_database: TrailDatabase) -> TrailDatabase:
 
 def large(word: str, size: int = 1_500_000) -> str:
     """A text that is stored apart from its envelope, with a word in the middle and words of every kind."""
-    noise = Random(7)
-    words = [f"{noise.randrange(1 << 40):x}" for _ in range(size // 11)]
+    noise = Random(7).randbytes(5 * (size // 11)).hex()
+    words = [noise[at : at + 10] for at in range(0, len(noise), 10)]
     words[len(words) // 2] = word
     return " ".join(words)
 

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from orchestrator.worker.context.context import Context
 from tests.integration.workers.crew import FAKE, Crew
 from tests.waiting import wait_until
 
-schema = pytest.importorskip("acp.schema", reason="the library agent-client-protocol is not installed")
+pytestmark = pytest.mark.skipif(
+    find_spec("acp") is None, reason="the library agent-client-protocol is not installed"
+)
 
 ACP = (FAKE[0], str(Path(FAKE[1]).with_name("fake_acp_agent.py")))
 
@@ -75,13 +78,6 @@ def test_a_rule_asks_nobody(acp_crew: Callable[..., Crew], rule: str, chosen: st
     assert acp_crew(permissions=rule).ask("!permission rm -rf build") == f"<response>{chosen}</response>"
 
 
-OPTIONS = [
-    schema.PermissionOption(option_id="1", name="Once", kind="allow_once"),
-    schema.PermissionOption(option_id="2", name="For ever", kind="allow_always"),
-    schema.PermissionOption(option_id="3", name="No", kind="reject_once"),
-]
-
-
 @pytest.mark.parametrize(
     ("reply", "chosen"),
     [
@@ -94,9 +90,17 @@ OPTIONS = [
     ],
 )
 def test_a_reply_allows_for_ever_only_where_it_says_so(reply: str, chosen: str) -> None:
+    # Takes half a second to import, which every process that collects tests would spend.
+    from acp import schema
+
     from orchestrator.worker.executors.command.permissions import choose
 
-    option = choose(reply, OPTIONS)
+    options = [
+        schema.PermissionOption(option_id="1", name="Once", kind="allow_once"),
+        schema.PermissionOption(option_id="2", name="For ever", kind="allow_always"),
+        schema.PermissionOption(option_id="3", name="No", kind="reject_once"),
+    ]
+    option = choose(reply, options)
     assert option is not None
     assert option.name == chosen
 
