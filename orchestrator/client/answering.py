@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.client.waiting import Waiting
 from orchestrator.errors import DecryptionError, NotGenuine, SessionFailed
 from orchestrator.ledger import Ledger, SessionState
-from orchestrator.ledger.answers import final_answer
 from orchestrator.ledger.sealing import Opened
 from orchestrator.messages.authenticity import Authenticity
 
@@ -48,7 +47,7 @@ def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str
         DecryptionError: it is encrypted, and no key in the data folder opens it.
         UnknownSession: there is no such session.
     """
-    answer = final_answer(ledger, session)
+    answer = ledger.final_answer(session)
     if isinstance(answer, SessionFailed):
         raise answer
     if isinstance(answer, Opened) and answer.failed:

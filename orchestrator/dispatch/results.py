@@ -11,7 +11,6 @@ from celery import Celery, states
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import SessionFailed, UnknownSession
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.answers import final_answer
 from orchestrator.ledger.sealing import as_kept
 from orchestrator.redisdb.scripts import Scripts
 
@@ -60,7 +59,7 @@ def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
     """Store what a root's caller waits for, then mark it as published; harmless to repeat."""
     try:
         task = ledger.session(root).task
-        answer = final_answer(ledger, root)
+        answer = ledger.final_answer(root)
     except UnknownSession:
         ledger.sweep.mark_result_published(root)
         return

@@ -123,8 +123,6 @@ def digest_of(text: str) -> str:
 
 def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:
     """A text that may be cut, cut to so many bytes."""
-    if len(text) <= limit_bytes // 4:
-        return text
     octets = text.encode(errors="replace")
     if len(octets) <= limit_bytes:
         return text

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from orchestrator.errors import UnknownSession
+from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
 from orchestrator.ids import is_beginning_of_session_id, is_session_id
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
@@ -17,6 +17,12 @@ from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.sealing import Seals, Vault
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
+
+_FAILURES: dict[SessionState, type[SessionFailed]] = {
+    SessionState.FAILED: SessionFailed,
+    SessionState.STOPPED: SessionStopped,
+    SessionState.DELETED: SessionDeleted,
+}
 
 
 class LedgerReader:
@@ -131,6 +137,19 @@ class LedgerReader:
         if "whole" in texts:
             return session.state, self.large_texts.read(json.loads(texts["whole"]))
         return session.state, texts.get("result")
+
+    def final_answer(self, session_id: str) -> str | SessionFailed | None:
+        """The answer of a session that has ended, or the exception for its caller; None: it has not ended.
+
+        Raises:
+            UnknownSession, PayloadError: as :meth:`result`.
+        """
+        state, text = self.result(session_id)
+        if state in _FAILURES:
+            return _FAILURES[state](session_id, text or "no reason was given")
+        if state is SessionState.FINISHED and text is None:
+            return SessionFailed(session_id, "it has finished, and its answer is gone from the ledger")
+        return text if state is SessionState.FINISHED else None
 
     def answer_as_kept(
         self, session_id: str

@@ -19,21 +19,33 @@ class Termination:
     def __init__(self, core: LedgerCore) -> None:
         self._core = core
 
-    def _reports(self, session_id: str, reason: str, by: str = "") -> Sequence[Outgoing]:
-        return (
-            self._core.report(self._core.session(session_id), reason, by)
-            if self._core.report is not None
-            else ()
-        )
+    def _end(
+        self, script: str, session_id: str, args: Sequence[Arg], *, run: str, parent: str, by: str
+    ) -> list[bytes]:
+        """Run a script that may end a session, until it has all that it asks for; its answer.
 
-    def _reporting(self, reports: Sequence[Outgoing] | None, proof: str) -> list[Arg]:
-        """The last arguments of what ends a session: whether envelopes are still to be made for it, and those made.
-
-        Before the envelopes the proof of the reason, which is made with them.
+        It asks for the keys of another run or parent, or for the envelopes that report the end. Its last arguments
+        say whether envelopes are still to be made, then the proof of the reason, then the envelopes.
         """
-        if reports is None:
-            return ["" if self._core.report is None and self._core.vouch is None else "1", ""]
-        return ["", proof, *(one.data for one in reports)]
+        report, core = self._core.report, self._core
+        ids = {"run": run, "parent": parent}
+        reports: Sequence[Outgoing] = ()
+        unmade: list[Arg] = ["" if report is None and core.vouch is None else "1", ""]
+        last = unmade
+        while True:
+            names = layout.ending(session_id, **ids, envelope=next(iter(reports), None))
+            reply: list[bytes] = core.scripts.run(script, names, [core.now, *args, *last])
+            match reply[0]:
+                case b"run" | b"parent" as which:
+                    ids[which.decode()] = decode.text(reply[1])
+                    reports, last = (), unmade  # the proof is for another reader
+                case b"report":
+                    why = decode.text(reply[1])
+                    reports = () if report is None else report(core.session(session_id), why, by)
+                    proof = self._vouch_for_failure(session_id, why, by)
+                    last = ["", proof, *(one.data for one in reports)]
+                case _:
+                    return reply
 
     def _vouch_for_failure(self, session_id: str, reason: str, by: str) -> str:
         """The proof that ``by`` has ended a session, for this reason; empty where nobody vouches."""
@@ -72,28 +84,12 @@ class Termination:
         """
         facts = self._core.redis.hmget(ledger_keys.session(session_id), "parent", "run")
         parent, run = decode.text(facts[0]), decode.text(facts[1])
-        reports: Sequence[Outgoing] | None = None
-        proof = ""
-        while True:
-            reply = self._core.scripts.run(
-                "stop",
-                layout.ending(session_id, parent=parent, run=run, envelope=next(iter(reports or ()), None)),
-                [self._core.now, reason, state, "1" if force else "0", *self._reporting(reports, proof)],
-            )
-            match reply[0]:
-                case b"run":
-                    run = decode.text(reply[1])
-                case b"parent":
-                    parent = decode.text(reply[1])
-                    reports = None  # and the proof is for another reader
-                case b"report":
-                    reports = self._reports(session_id, reason, by)
-                    proof = self._vouch_for_failure(session_id, reason, by)
-                case outcome:
-                    return StopVerdict(
-                        outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(outcome)),
-                        detail=decode.text(reply[1]) if len(reply) > 1 else "",
-                    )
+        args: list[Arg] = [reason, state, "1" if force else "0"]
+        reply = self._end("stop", session_id, args, run=run, parent=parent, by=by)
+        return StopVerdict(
+            outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(reply[0])),
+            detail=decode.text(reply[1]) if len(reply) > 1 else "",
+        )
 
     def release(
         self, lease: Lease, *, died: str = "", wait_ms: int = 0, by: str = ""
@@ -107,36 +103,17 @@ class Termination:
             KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
         """
         parent = decode.text(self._core.redis.hget(ledger_keys.session(lease.session), "parent"))
-        reports: Sequence[Outgoing] | None = None
-        proof = ""
-        while True:
-            reply = self._core.scripts.run(
-                "release",
-                layout.ending(
-                    lease.session, parent=parent, run=lease.run, envelope=next(iter(reports or ()), None)
-                ),
-                [
-                    self._core.now,
-                    lease.claim,
-                    lease.lease_version,
-                    self._core.limits.max_lost_workers,
-                    self._core.limits.max_process_deaths,
-                    died,
-                    wait_ms,
-                    layout.end_of_try("died" if died else "lost", died or "lease lost"),
-                    *self._reporting(reports, proof),
-                ],
-            )
-            match reply[0]:
-                case b"parent":
-                    parent = decode.text(reply[1])
-                    reports = None  # and the proof is for another reader
-                case b"report":
-                    why = decode.text(reply[1])
-                    reports = self._reports(lease.session, why, by)
-                    proof = self._vouch_for_failure(lease.session, why, by)
-                case outcome:
-                    return cast('Literal["queued", "ended", "moved"]', decode.text(outcome))
+        args: list[Arg] = [
+            lease.claim,
+            lease.lease_version,
+            self._core.limits.max_lost_workers,
+            self._core.limits.max_process_deaths,
+            died,
+            wait_ms,
+            layout.end_of_try("died" if died else "lost", died or "lease lost"),
+        ]
+        reply = self._end("release", lease.session, args, run=lease.run, parent=parent, by=by)
+        return cast('Literal["queued", "ended", "moved"]', decode.text(reply[0]))
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """Let a callback die that a closed parent is still owed; False if it is not owed."""

@@ -229,14 +229,10 @@ class Router:
 
     def _delay(self, entry: Entry, rejection: Rejection, handled: Handled) -> RetryEnd | None:
         """Let a message wait for what it needs or for its next attempt; why there is none, or None: it waits."""
-        attempt_policy = self._retries.attempt_policy(entry, rejection)
-        if attempt_policy is not None:
-            handled.parked += self._redelivery.extend(entry, rejection, attempt_policy)
-            return None
-        due = self._retries.decide(entry, rejection)
-        if isinstance(due, RetryEnd):
-            return due
-        handled.parked += self._redelivery.retry(entry, rejection, due_ms=due)
+        wait = self._retries.wait(entry, rejection)
+        if isinstance(wait, RetryEnd):
+            return wait
+        handled.parked += self._redelivery.wait(entry, rejection, wait)
         return None
 
     def _give_up(self, handled: Handled) -> None:

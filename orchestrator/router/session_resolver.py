@@ -117,10 +117,7 @@ class SessionResolver:
         )
 
     def _field(self, received: ReceivedMessage, name: str) -> str | None:
-        field = (received.entry.stream.shard, received.conversation, name)
-        if field not in self._fields:
-            self._read_fields([field])
-        return self._fields[field]
+        return self._fields[received.entry.stream.shard, received.conversation, name]
 
 
 def _fields(received: ReceivedMessage) -> list[_Field]:

@@ -155,8 +155,6 @@ def ledger_streams(name: str, shards: int = 1) -> list[StreamId]:
     return [StreamId(shard, LEDGER, name) for shard in range(shards)]
 
 
-def all_streams(
-    shards: int = 1, types: Sequence[str] = MESSAGE_TYPES, priorities: Sequence[str] = PRIORITIES
-) -> list[StreamId]:
-    """The streams of those types and priorities in every shard, highest priority first."""
-    return [StreamId(s, t, p) for p in priorities for s in range(shards) for t in types]
+def all_streams(shards: int = 1, types: Sequence[str] = MESSAGE_TYPES) -> list[StreamId]:
+    """The streams of those types in every shard, highest priority first."""
+    return [StreamId(s, t, p) for p in PRIORITIES for s in range(shards) for t in types]

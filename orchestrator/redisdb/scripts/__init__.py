@@ -1,7 +1,7 @@
 """Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
 
 One file is one transition. A file starts with a header (what it does, KEYS, ARGV, Returns) and may
-name shared parts from ``lib/`` in lines ``-- include: name``. :func:`keys_of` makes the KEYS that a header names. What
+name shared parts from ``lib/`` in lines ``-- include: name``, as may these parts. :func:`keys_of` makes the KEYS that a header names. What
 a script that includes ``base`` changes is published for the audit trail in the same step (``lib/transition.lua``).
 Every script is idempotent for the same arguments, because redis-py repeats a command whose answer was lost.
 """
@@ -41,9 +41,17 @@ def _read(name: str) -> str:
 @cache
 def source(name: str) -> str:
     """The text of script ``name``, its includes in place."""
-    text = _read(name)
-    step = _INCLUDE.sub(lambda found: _read(f"lib/{found[1]}") + "\n", text)
-    if "base" not in _INCLUDE.findall(text):
+    included: set[str] = set()
+
+    def include(found: re.Match[str]) -> str:
+        part = found[1]
+        if part in included:
+            return ""
+        included.add(part)
+        return _INCLUDE.sub(include, _read(f"lib/{part}")) + "\n"
+
+    step = _INCLUDE.sub(include, _read(name))
+    if "base" not in included:
         return step
     return _read("lib/transition").replace("NAME", name).replace("-- step\n", step)
 

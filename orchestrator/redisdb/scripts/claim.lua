@@ -7,8 +7,6 @@
 --          | {'refused', state of the run, or why it may not be taken now}
 -- Complexity: O(items that the run carries).
 -- include: base
--- include: limits
--- include: ready
 -- include: claim
 local now = clock(ARGV[1])
 local r = fields(KEYS[2], 'state', 'claim', 'not_before')

@@ -5,7 +5,6 @@
 -- Returns  1 taken | 0 it is not queued (any more)
 -- Complexity: O(log(dispatch)).
 -- include: base
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 if redis.call('HGET', KEYS[2], 'state') ~= 'queued' then return 0 end

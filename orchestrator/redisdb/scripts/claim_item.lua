@@ -5,7 +5,6 @@
 -- ARGV  1 claim id  2 item id  3 wait: the run stands still for it | give up: it does so no longer | '': neither  4 now or ''
 -- Returns  {'taken', record as JSON, text} | {'not yet', state of the item} | {'lost'} | {'unknown'}
 -- include: base
--- include: limits
 -- include: ready
 local r = held_run(KEYS[3], ARGV[1], 'id', 'items', 'session', 'standing')
 if not r then return { 'lost' } end

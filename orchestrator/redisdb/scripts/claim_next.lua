@@ -16,8 +16,6 @@
 --          | {'none', {damaged}};  damaged: run, what is wrong, …: these are ready no more until the sweep puts them back
 -- Complexity: O(agents + items that the run carries).
 -- include: base
--- include: limits
--- include: ready
 -- include: claim
 local now, claim, rung = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
 

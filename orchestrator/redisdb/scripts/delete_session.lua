@@ -5,7 +5,6 @@
 -- ARGV  1 session id  2 root id  3… ids of its runs
 -- Returns  {'pruned', sessions left in the tree}
 -- include: base
--- include: limits
 -- include: ready
 for i = 15, #KEYS do redis.call('DEL', KEYS[i]) end
 for i = 3, #ARGV do

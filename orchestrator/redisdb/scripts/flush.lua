@@ -9,7 +9,6 @@
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
 -- include: new
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',

@@ -4,7 +4,6 @@
 -- ARGV  1 now or ''  2 run id  3 base in ms  4 cap in ms
 -- Returns  {'ready', '1': tell workers of it | '0', version that it is pinned to or ''} | {'wait'} | {'gone', state}
 -- include: base
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local r = fields(KEYS[1], 'state', 'not_before', 'wait')

@@ -5,7 +5,6 @@
 -- Returns  {slots that were forgotten, counts that were wrong}
 -- Complexity: O(running runs + slots).
 -- include: base
--- include: limits
 local function of_run(id, ...)
   local fine, r = pcall(fields, beside(KEYS[1], 'run:' .. id), ...)
   return fine and r or nil

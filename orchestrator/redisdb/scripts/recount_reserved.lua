@@ -5,7 +5,6 @@
 -- Returns  how many of its numbers were wrong
 -- Complexity: O(reservations of the shard).
 -- include: base
--- include: limits
 -- include: budget
 if redis.call('TYPE', KEYS[2]).ok ~= 'hash' then return 0 end
 local right = {}

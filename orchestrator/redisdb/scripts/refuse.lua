@@ -3,11 +3,6 @@
 -- ARGV  1 now or ''  2 reason  3 envelope or ''  4 proof of the reason
 -- Returns  {'refused'} | {'over', state} | {'unknown'} | {'parent', its id}: pass that parent's keys
 -- include: base
--- include: limits
--- include: ready
--- include: steps
--- include: budget
--- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()

@@ -10,11 +10,6 @@
 -- Returns  {'queued', times lost} | {'ended', session state} | {'moved'} | {'report', reason}: it would end, make the
 --          envelopes | {'parent', its id}: pass the keys of that parent
 -- include: base
--- include: limits
--- include: ready
--- include: steps
--- include: budget
--- include: notices
 -- include: termination
 -- include: tries
 local now = clock(ARGV[1])

@@ -3,7 +3,6 @@
 -- ARGV  1 now or ''
 -- Returns  '1' | '0'
 -- include: base
--- include: limits
 -- include: ready
 if redis.call('EXISTS', KEYS[1]) == 0 then return '0' end
 return must_ring(KEYS[1], KEYS[2], clock(ARGV[1]))

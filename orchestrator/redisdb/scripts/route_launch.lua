@@ -18,7 +18,6 @@
 -- include: new
 -- include: conversation
 -- include: mark
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local answer = answered(KEYS[8], KEYS[9], ARGV[4], ARGV[5], ARGV[15])

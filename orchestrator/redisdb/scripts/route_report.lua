@@ -7,11 +7,6 @@
 -- Complexity: O(items in its queue).
 -- include: base
 -- include: mark
--- include: limits
--- include: ready
--- include: steps
--- include: budget
--- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local answer = answered(KEYS[19], KEYS[20], ARGV[4], ARGV[5], ARGV[7])

@@ -3,7 +3,6 @@
 -- ARGV  agents whose rings start again, as a JSON list; then fields and values in turn, '' removes a field
 -- Returns  how many fields changed
 -- include: base
--- include: limits
 local changed = 0
 for i = 2, #ARGV, 2 do
   if ARGV[i + 1] == '' then

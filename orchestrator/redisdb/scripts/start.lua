@@ -13,7 +13,6 @@
 -- include: base
 -- include: new
 -- include: mark
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 check('ZCARD', KEYS[1], KEYS[2])

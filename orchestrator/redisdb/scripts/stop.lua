@@ -6,11 +6,6 @@
 --          | {'run', its id} | {'parent', its id}: pass the keys of that run or parent
 --          | {'report', reason}: it would end, make the envelopes
 -- include: base
--- include: limits
--- include: ready
--- include: steps
--- include: budget
--- include: notices
 -- include: termination
 local now = clock(ARGV[1])
 local s = session_facts()

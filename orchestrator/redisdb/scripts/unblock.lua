@@ -5,7 +5,6 @@
 -- Returns  {agents whose workers are to be told}
 -- Complexity: O(runs that are ready again).
 -- include: base
--- include: limits
 -- include: ready
 local room = room_in_tree(KEYS[1], ARGV[2])
 local most = tonumber(ARGV[3])

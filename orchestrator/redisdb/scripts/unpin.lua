@@ -4,7 +4,6 @@
 -- Returns  {'unpinned', '1': tell workers of its run | '0'} | {'free'}: it is bound to no version | {'unknown'}
 --          | {'run', its id}: pass the key of that run
 -- include: base
--- include: limits
 -- include: ready
 local now = clock(ARGV[1])
 local s = fields(KEYS[1], 'id', 'run', 'agent', 'version', 'on_deploy', 'root', 'priority')

@@ -116,6 +116,7 @@ class DelayedMessages:
         ``until_ms`` is when it stops waiting; 0: for tasks, as long as it takes.
         """
         shard, name = entry.stream.shard, parked_id(entry)
+        own, waited_for = (tasks.task_id, json.dumps(tasks.waited_for)) if tasks is not None else ("", "")
         task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
         facts: dict[str, str | bytes | int] = {
@@ -129,8 +130,8 @@ class DelayedMessages:
             "rule": rule,
             "reason": reason,
             "session": session,
-            "task": tasks.task_id if tasks is not None else "",
-            "tasks": json.dumps(tasks.waited_for) if tasks is not None else "",
+            "task": own,
+            "tasks": waited_for,
             "standing": tasks.standing if tasks is not None else "",
             "agent": agent,
             "until": until_ms,
@@ -152,8 +153,8 @@ class DelayedMessages:
                 name,
                 due_ms,
                 reason,
-                tasks.task_id if tasks is not None else "",
-                json.dumps(tasks.waited_for) if tasks is not None else "",
+                own,
+                waited_for,
                 *[part for pair in facts.items() for part in pair],
             ],
         )

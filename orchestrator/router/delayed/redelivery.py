@@ -13,7 +13,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.log import get_logger
 from orchestrator.router.delayed.dependencies import FIRST_LOOK_MS, BlockedTask, Dependencies
 from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages
-from orchestrator.router.delayed.retries import AGENT_LOOK_MS, AttemptPolicy
+from orchestrator.router.delayed.retries import AGENT_LOOK_MS, Wait
 from orchestrator.router.received import ReceivedMessage, Rejection, attempt_of
 from orchestrator.streams import Entry
 
@@ -37,20 +37,6 @@ class Redelivery:
         #: Whether any message waited when it was last looked; a moment old.
         self.something_waits = True
 
-    def retry(self, entry: Entry, rejection: Rejection, *, due_ms: int) -> bool:
-        """Let an entry wait for its next attempt; False: another router has dealt with it."""
-        return self._park(entry, rejection, due_ms=due_ms, attempt=attempt_of(entry) + 1)
-
-    def extend(self, entry: Entry, rejection: Rejection, attempt_policy: AttemptPolicy) -> bool:
-        """Let an entry's attempt go on after a wait; False: another router has dealt with it."""
-        return self._park(
-            entry,
-            rejection,
-            due_ms=attempt_policy.due_ms,
-            attempt=attempt_of(entry),
-            attempt_policy=attempt_policy,
-        )
-
     def together(self) -> AbstractContextManager[None]:
         """Inside, all that is to wait goes to the server in one round trip."""
         return self._delayed.together()
@@ -73,34 +59,31 @@ class Redelivery:
         self._look_in(FIRST_LOOK_MS)
         return parked
 
-    def _park(
-        self,
-        entry: Entry,
-        rejection: Rejection,
-        *,
-        due_ms: int,
-        attempt: int,
-        attempt_policy: AttemptPolicy | None = None,
-    ) -> bool:
+    def wait(self, entry: Entry, rejection: Rejection, wait: Wait) -> bool:
+        """Let a rejected entry wait; False: another router has dealt with it."""
         assert rejection.message is not None
         now_ms = self._clock.now_ms()
         parked = self._delayed.park(
             entry,
             rejection.message,
-            due_ms=due_ms,
-            attempt=attempt,
+            due_ms=wait.due_ms,
+            attempt=attempt_of(entry) + (wait.since_ms is None),
             now_ms=now_ms,
-            since_ms=None if attempt_policy is None else attempt_policy.since_ms,
+            since_ms=wait.since_ms,
             rule=rejection.rule,
             reason=rejection.reason,
-            agent="" if attempt_policy is None else attempt_policy.agent,
-            until_ms=0 if attempt_policy is None else attempt_policy.until_ms,
+            agent=wait.agent,
+            until_ms=wait.until_ms,
         )
         failpoint("router.parked")
-        self._look_in(due_ms - now_ms)
+        self._look_in(wait.due_ms - now_ms)
         if rejection.trusted:  # a flood of untrusted messages must not flood the log
             get_logger().info(
-                "message-parked", stream=str(entry.stream), entry=entry.id, rule=rejection.rule, due_ms=due_ms
+                "message-parked",
+                stream=str(entry.stream),
+                entry=entry.id,
+                rule=rejection.rule,
+                due_ms=wait.due_ms,
             )
         return parked
 

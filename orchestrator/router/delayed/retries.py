@@ -32,12 +32,12 @@ AGENT_LOOK_MS: Final = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttemptPolicy:
-    """An attempt goes on after a wait."""
+class Wait:
+    """A message waits for its next attempt, or for what it names, and then its attempt goes on."""
 
     due_ms: int
-    #: When the attempt began.
-    since_ms: int
+    #: When the attempt began that goes on; None: the next attempt follows.
+    since_ms: int | None = None
     #: The agent that is to be registered, if that is what it waits for; or empty.
     agent: str = ""
     #: Until when it waits for that agent.
@@ -93,50 +93,22 @@ class Retries:
             received.message,
         )
 
-    def attempt_policy(self, entry: Entry, rejection: Rejection) -> AttemptPolicy | None:
-        """When to look again within the same attempt; None: the attempt has failed.
-
-        What a message names may be on its way: its launch in the hands of another router, its key being
-        registered, a worker starting. An attempt waits for that for a while, and no longer than its timeout.
-        """
-        message = rejection.message
-        if message is None or rejection.rule not in PATIENT | STARTING:
-            return None
-        now_ms = self._clock.now_ms()
-        since_ms = since_of(entry, now_ms)
-        timeout_ms = round(self.policy(message)[2] * 1000)
-        if rejection.rule in PATIENT:
-            waited_ms = now_ms - since_ms
-            most_ms = timeout_ms if rejection.rule == COMING else min(timeout_ms, RETRY_FOR_MS)
-            if waited_ms >= most_ms:
-                return None
-            pause_ms = min(RETRY_FOR_MS, max(FIRST_LOOK_MS, waited_ms))
-            return AttemptPolicy(due_ms=now_ms + pause_ms, since_ms=since_ms)
-        until_ms = since_ms + min(timeout_ms, self._registration_ms)
-        if now_ms >= until_ms:
-            return None
-        expiration, header = message.header.expiration, message.header
-        unknown = header.sender if rejection.rule == "sender-unknown" else header.recipient
-        return AttemptPolicy(
-            due_ms=min(until_ms, now_ms + AGENT_LOOK_MS),
-            since_ms=since_ms,
-            agent=unknown.agent_name,
-            until_ms=until_ms if expiration is None else min(until_ms, expiration.instant_ms),
-        )
-
-    def decide(self, entry: Entry, rejection: Rejection) -> int | RetryEnd:
-        """When the entry is tried again, in ms since the epoch; or why it is not."""
+    def wait(self, entry: Entry, rejection: Rejection) -> Wait | RetryEnd:
+        """How a refused entry waits, for what it names or for its next attempt; or why it is not tried again."""
         message = rejection.message
         if message is None:
             return RetryEnd.PERMANENT
         now_ms = self._clock.now_ms()
-        waited_ms = now_ms - since_of(entry, now_ms)
-        if rejection.rule in STARTING and 0 < self._registration_ms <= waited_ms:
+        since_ms = since_of(entry, now_ms)
+        wait = self._within_attempt(message, rejection.rule, now_ms=now_ms, since_ms=since_ms)
+        if wait is not None:
+            return wait
+        if rejection.rule in STARTING and 0 < self._registration_ms <= now_ms - since_ms:
             # A worker that was starting would have registered the agent by now.
             return RetryEnd.ATTEMPTS
         attempts, strategy, _ = self.policy(message)
         expiration = message.header.expiration
-        return decide(
+        due = decide(
             attempt=attempt_of(entry),
             max_attempts=attempts,
             strategy=strategy,
@@ -144,4 +116,30 @@ class Retries:
             now_ms=now_ms,
             expires_ms=None if expiration is None else expiration.instant_ms,
             jitter=self._jitter(),
+        )
+        return due if isinstance(due, RetryEnd) else Wait(due_ms=due)
+
+    def _within_attempt(self, message: AgentMessage, rule: str, *, now_ms: int, since_ms: int) -> Wait | None:
+        """When to look again within the same attempt; None: the attempt has failed.
+
+        What a message names may be on its way: its launch in the hands of another router, its key being
+        registered, a worker starting. An attempt waits for that for a while, and no longer than its timeout.
+        """
+        timeout_ms = round(self.policy(message)[2] * 1000)
+        if rule in PATIENT:
+            waited_ms = now_ms - since_ms
+            if waited_ms >= (timeout_ms if rule == COMING else min(timeout_ms, RETRY_FOR_MS)):
+                return None
+            pause_ms = min(RETRY_FOR_MS, max(FIRST_LOOK_MS, waited_ms))
+            return Wait(due_ms=now_ms + pause_ms, since_ms=since_ms)
+        until_ms = since_ms + min(timeout_ms, self._registration_ms)
+        if rule not in STARTING or now_ms >= until_ms:
+            return None
+        expiration, header = message.header.expiration, message.header
+        unknown = header.sender if rule == "sender-unknown" else header.recipient
+        return Wait(
+            due_ms=min(until_ms, now_ms + AGENT_LOOK_MS),
+            since_ms=since_ms,
+            agent=unknown.agent_name,
+            until_ms=until_ms if expiration is None else min(until_ms, expiration.instant_ms),
         )

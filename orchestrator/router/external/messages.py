@@ -198,9 +198,13 @@ class ExternalMessages:
             return Resolved(not_taking_part(received))
         return recipient
 
-    def _send(self, received: ReceivedMessage, text: str, *, kind: str, title: str) -> Step:
+    def _to_whom(self, received: ReceivedMessage) -> tuple[Session | None, Session | Resolved]:
+        """The sender's own session, if the chain names one, and :meth:`_addressed` of a message that answers nothing."""
         sender = self._resolver.by_chain(received.sender, received)
-        recipient = self._addressed(received, self._resolver.recipient(received, sender))
+        return sender, self._addressed(received, self._resolver.recipient(received, sender))
+
+    def _send(self, received: ReceivedMessage, text: str, *, kind: str, title: str) -> Step:
+        _, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
         return self._mailbox.put(received, recipient, None, text=text, kind=kind, title=title)
@@ -208,8 +212,7 @@ class ExternalMessages:
     def _question(
         self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "", body: str = ""
     ) -> Step:
-        sender = self._resolver.by_chain(received.sender, received)
-        recipient = self._addressed(received, self._resolver.recipient(received, sender))
+        sender, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
         return self._mailbox.put(
@@ -226,8 +229,7 @@ class ExternalMessages:
 
     def _how_far(self, received: ReceivedMessage) -> Step:
         """The system itself answers how far a session is; no session is resumed."""
-        sender = self._resolver.by_chain(received.sender, received)
-        asked = self._addressed(received, self._resolver.recipient(received, sender))
+        _, asked = self._to_whom(received)
         if isinstance(asked, Resolved):
             return asked
         shard = received.entry.stream.shard

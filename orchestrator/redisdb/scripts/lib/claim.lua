@@ -1,3 +1,4 @@
+-- include: ready
 -- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
 -- as JSON are looked into, before anything is written: what is damaged is not taken.
 local function object(key)

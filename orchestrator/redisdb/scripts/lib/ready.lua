@@ -1,3 +1,4 @@
+-- include: limits
 -- The ready runs of one agent, in the order in which slots take them. Two keys for each agent:
 --   ready   sorted set: run → priority, then turn
 --   turns   hash: `at:<rank>` the turn of the run that was taken last; `<rank>:<root>` the last turn that a tree was

@@ -1,3 +1,7 @@
+-- include: ready
+-- include: steps
+-- include: budget
+-- include: notices
 -- What a session's end means for its parent, and how a run ends. One key layout for all that end something:
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 run|session
 --       6 session@parent|session  7 items@parent|items  8 bodies@parent|bodies  9 queue@parent|queue
