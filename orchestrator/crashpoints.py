@@ -1,9 +1,9 @@
 """Named places at which a test may kill this process, to show that a crash there loses and doubles nothing.
 
-Nothing happens unless the variable ORCHESTRA_CRASH_AT names a place and a file: ``router.acted:/tmp/mark``, or
-``worker.effect#3:/tmp/mark`` for the third time. The process that dies makes the file first, and only the process
-that makes it dies: its replacement goes on. With ``router.read=stop:/tmp/mark`` it is stopped instead, until
-it gets a SIGCONT.
+The environment variable ORCHESTRA_CRASH_AT names a place and a file: ``router.acted:/tmp/mark``, or
+``worker.effect#3:/tmp/mark`` for the third time. A process that reaches the place creates the file and kills itself. When
+the file exists already, the process goes on: so the replacement of a killed process lives. With
+``router.read=stop:/tmp/mark`` the process stops until it gets a SIGCONT. Without the variable nothing happens.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 VARIABLE: Final = "ORCHESTRA_CRASH_AT"
 
-#: Every place, each between two steps that a crash may part.
+#: Every place; each is between two steps of one operation.
 POINTS: Final = (
     "submit.checked",
     "submit.written",
@@ -52,7 +52,7 @@ POINTS: Final = (
 
 
 class _Plan:
-    """Where this process is to die, if anywhere."""
+    """Where this process dies, if anywhere."""
 
     def __init__(self, text: str) -> None:
         place, _, self.mark = text.partition(":")
@@ -66,13 +66,13 @@ _plan = _Plan(os.environ.get(VARIABLE, ""))
 
 
 def read_plan() -> None:
-    """Read the plan anew: this process was forked, and its environment is another one now."""
+    """Read the variable again; for a forked process, whose environment has changed."""
     global _plan  # noqa: PLW0603
     _plan = _Plan(os.environ.get(VARIABLE, ""))
 
 
 def failpoint(point: str) -> None:
-    """Say that this process has come to a place; it goes on, unless a test has it die here."""
+    """Mark a place; kills this process if the variable names the place."""
     if point == _plan.point:
         _die(_plan)
 

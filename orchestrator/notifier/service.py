@@ -210,6 +210,8 @@ class Notifier:
             "attempts": attempt,
             "reason": reason,
         }
+        # A transaction goes on after a command that failed: a key of another type is found before the transaction.
+        self._redis.xlen(keys.dead_notices(shard))
         pipe = self._redis.pipeline(transaction=True)
         pipe.xadd(keys.dead_notices(shard), facts, maxlen=_MOST_DEAD, approximate=True)
         pipe.xack(stream_key(entry.stream), lane.group, entry.id)

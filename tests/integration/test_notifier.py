@@ -301,6 +301,20 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     assert orchestra("notifications", "drop").exit_code == 2
 
 
+def test_one_that_cannot_be_given_up_stays_pending(stage: StackHarness, receiver: Receiver) -> None:
+    """Somebody has overwritten the stream of dead notifications with another type."""
+    receiver.answers = [500]
+    notifier = make(stage, webhook(receiver), attempts=1)
+    stage.redis.set(keys.dead_notices(0), "of another type")
+    fails(stage)
+    with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+        until(notifier, lambda: False)
+    assert pending(stage) == 1
+    stage.redis.delete(keys.dead_notices(0))
+    until(notifier, lambda: dead_notifications(stage.redis, 1))
+    assert pending(stage) == 0
+
+
 def test_it_needs_no_more_than_its_role_allows(
     stage: StackHarness, receiver: Receiver, redis_url: str
 ) -> None:
