@@ -15,6 +15,9 @@ local most = tonumber(ARGV[9])
 if most > 0 and count(redis.call('HGET', KEYS[9], 'count')) > most then
   return { 'limit', 'conversation_max_messages', ARGV[9] }
 end
+check('ZCARD', KEYS[8])
+check('HLEN', KEYS[3], KEYS[6])
+check('XLEN', KEYS[7])
 local s = fields(KEYS[1], 'id')
 local record = cjson.decode(ARGV[3])
 record.state = 'asked'

@@ -9,6 +9,8 @@ local now = clock(ARGV[1])
 if not held_run(KEYS[2], ARGV[2]) then return { 'lost' } end
 local made = redis.call('HGET', KEYS[3], ARGV[3])
 if made then return { 'exists', cjson.decode(made).value } end
+check('HLEN', KEYS[4])
+check('XLEN', KEYS[5])
 local facts = { 'updated_ms', now }
 for i = 7, #ARGV do facts[#facts + 1] = ARGV[i] end
 redis.call('HSET', KEYS[1], unpack(facts))

@@ -4,6 +4,7 @@
 -- Returns  {'settled'} | {'unknown'} | {'child'}: nobody is owed its result but its parent
 -- include: base
 local now = clock(ARGV[1])
+check('ZCARD', KEYS[2], KEYS[3])
 redis.call('ZREM', KEYS[2], ARGV[2])
 local s = fields(KEYS[1], 'id', 'root')
 if s.id == '' then return { 'unknown' } end

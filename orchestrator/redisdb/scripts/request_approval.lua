@@ -11,6 +11,9 @@
 local now = clock(ARGV[1])
 local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
 if said then return said end
+check('ZCARD', KEYS[6], KEYS[7])
+check('HLEN', KEYS[3], KEYS[8])
+check('XLEN', KEYS[9])
 local record, session = cjson.decode(ARGV[3]), redis.call('HGET', KEYS[1], 'id')
 -- It is in a person's hands from now on, and waits in no queue.
 record.state = 'delivered'

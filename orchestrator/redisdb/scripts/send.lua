@@ -24,6 +24,7 @@ if most > 0 and ARGV[7] == '' and count(redis.call('HGET', KEYS[15], 'count')) >
 end
 local record = cjson.decode(ARGV[3])
 if record.whole and redis.call('EXISTS', KEYS[12]) == 0 then return { 'whole' } end
+check('ZCARD', KEYS[14])
 local refused = place(now, ARGV[2], record, ARGV[4], ARGV[6], ARGV[7])
 if refused then return refused end
 local open_ms = tonumber(ARGV[10])

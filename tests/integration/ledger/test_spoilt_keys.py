@@ -12,10 +12,11 @@ import redis as redis_py
 
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import Committed, ItemState, Ledger
+from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.redisdb import keys, ledger_keys
 from tests.waiting import wait_until
 
-from .conftest import Play
+from .conftest import Play, envelope
 from .test_services import Stack, stack
 
 __all__ = ["stack"]
@@ -124,6 +125,54 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
     another = waiting_parent(play, "two")
     wait_until(lambda: stack.drain() or len(stack.sent) == 2)
     assert stack.sent[1].session == another
+
+
+@pytest.mark.parametrize(
+    "key", [ledger_keys.timers(0), keys.totals(0), keys.messages(0, "query", "high"), ledger_keys.approvals(0)]
+)
+def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
+    play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
+) -> None:
+    """One that was counted twice would keep its session from ever ending."""
+    root = play.submit()
+    claim = play.run(root).claim
+    request = ApprovalRequest(
+        tool="t", arguments="{}", digest="d", agent="lead", session=root, run=claim.run, expires_ms=1 << 45
+    )
+
+    def ask() -> object:
+        if key == ledger_keys.approvals(0):
+            return ledger.approvals.request(
+                claim, request, approval="apr_1", effect="e", title="", envelope=envelope("query")
+            )
+        return ledger.ask_user(
+            claim,
+            "which?",
+            effect="e",
+            item_id="q",
+            kind="query",
+            priority="high",
+            envelope=envelope("query"),
+            conversation="c",
+            open_ms=1000,
+            extra={"agent": "lead"},
+        )
+
+    with refused_while_spoilt(redis, key):
+        ask()
+    ask()
+    assert redis.hget(ledger_keys.session(root), "questions") == b"1"
+    assert len(ledger.session(root).questions) == 1
+
+
+def test_a_result_that_cannot_be_marked_as_published_still_is_outstanding(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    root = play.submit()
+    play.finish(root)
+    with refused_while_spoilt(redis, ledger_keys.timers(0)):
+        ledger.sweep.mark_result_published(root)
+    assert ledger.sweep.unpublished_results(0) == [root]
 
 
 SHARED = (

@@ -61,6 +61,7 @@ local function hold(load, session, run, running, dispatch, id, claim, worker, no
   end
   local at = string.format('%.0f', now)
   local version, begun_with, on_deploy = note_version(load, known)
+  check('ZCARD', running, dispatch)
   count_in(running, load.session.agent, load.session.root)
   redis.call('ZADD', running, now, id)
   redis.call('ZREM', dispatch, id)
