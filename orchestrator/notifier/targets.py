@@ -24,6 +24,7 @@ from urllib.parse import unquote, urlsplit
 
 from orchestrator.config.settings import ENV_PREFIX, Settings
 from orchestrator.errors import ConfigurationError
+from orchestrator.keyring.files import write_whole
 
 #: Characters of what went wrong that are kept.
 _REASON_CHARS: Final = 300
@@ -176,14 +177,13 @@ def _make_secret(path: Path) -> None:
     """Write a new secret, unless there is one; never a part of it."""
     if path.exists():
         return
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # for its owner only
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    write_whole(scratch, f"{_KEY_PREFIX}{base64.b64encode(secrets.token_bytes(32)).decode()}\n".encode())
     try:
-        with os.fdopen(descriptor, "w") as new:
-            new.write(_KEY_PREFIX + base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
         with suppress(FileExistsError):  # another notifier was first
-            Path(path).hardlink_to(name)
+            path.hardlink_to(scratch)
     finally:
-        Path(name).unlink()
+        scratch.unlink()
 
 
 def read_secret(path: Path) -> bytes:

@@ -49,6 +49,10 @@ class SweepReport:
     pruned: int = 0  #: sessions of expired trees removed
     trimmed: int = 0  #: stream entries that every group had acknowledged
 
+    def __add__(self, other: SweepReport) -> SweepReport:
+        added = asdict(other)
+        return SweepReport(**{name: number + added[name] for name, number in asdict(self).items()})
+
 
 class Reaper:
     """One copy of the reaper. Its parts that need other servers or keys are handed in."""

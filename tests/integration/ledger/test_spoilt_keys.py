@@ -128,7 +128,8 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
 
 
 @pytest.mark.parametrize(
-    "key", [ledger_keys.timers(0), keys.totals(0), keys.messages(0, "query", "high"), ledger_keys.approvals(0)]
+    "key",
+    [ledger_keys.timers(0), keys.totals(0), keys.messages(0, "query", "high"), ledger_keys.approvals(0)],
 )
 def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
     play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
