@@ -6,20 +6,16 @@ whose row and facts stay.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from pydantic import TypeAdapter
 from sqlalchemy import Connection, Delete, Table, func, select
 
 from orchestrator.audit import bodies, words
 from orchestrator.audit.database import Database
-from orchestrator.audit.heads import STRICT, End
-from orchestrator.audit.proof import Keys
+from orchestrator.audit.heads import End
 from orchestrator.audit.schema import (
     AMENDMENTS,
     DEAD_LETTERS,
@@ -27,11 +23,9 @@ from orchestrator.audit.schema import (
     TRANSITION_SESSIONS,
     TRANSITIONS,
 )
-from orchestrator.audit.vouching import fault_of, vouch
+from orchestrator.audit.vouching import Vouched
 from orchestrator.envelope.signature import Signer
 
-#: Stands before the amendment in what is signed.
-_DOMAIN: Final = b"agent-orchestra audit amendment 1\n"
 TOMBSTONE: Final = "tombstone"
 REDACTION: Final = "redaction"
 #: The tables that are pruned, and the time of a row.
@@ -43,10 +37,10 @@ _TIMES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amendment:
+class Amendment(Vouched):
     """One amendment, as it is stored and signed."""
 
-    __pydantic_config__: ClassVar = STRICT
+    domain: ClassVar = b"agent-orchestra audit amendment 1\n"
 
     kind: str
     #: The table that it is about.
@@ -57,47 +51,11 @@ class Amendment:
     #: Of a tombstone: how many entries of each stream were removed, by this one and those before it.
     counts: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
-    #: The name of the database among all.
-    database: str = ""
-    #: When, in ms since the epoch.
-    at_ms: int = 0
-    key_id: str = ""
-    #: Base64 of the signature over everything above.
-    signature: str = ""
 
     @property
     def subject(self) -> str:
         """Its name among those of its kind: the table of a tombstone, the row of a redaction."""
         return self.table if self.kind == TOMBSTONE else str(self.seq)
-
-    def to_json(self) -> str:
-        """The amendment as it is stored."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Amendment | None:
-        """The inverse of :meth:`to_json`; None: it is not an amendment."""
-        try:
-            return _adapter().validate_json(text)
-        except ValueError:
-            return None
-
-    def signed_by(self, signer: Signer) -> Amendment:
-        """This amendment with a signature."""
-        bare = replace(self, key_id=signer.key_id, signature="")
-        return replace(bare, signature=vouch(_DOMAIN + bare.to_json().encode(), signer))
-
-    def fault(self, keys: Keys, database: str) -> str:
-        """Why the operator does not stand for this amendment of a database; empty: it does."""
-        if self.database != database:
-            return "it is of another database"
-        octets = _DOMAIN + replace(self, signature="").to_json().encode()
-        return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
-
-
-@cache
-def _adapter() -> TypeAdapter[Amendment]:
-    return TypeAdapter(Amendment)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,26 +5,18 @@ The chain shows a change if one knows where it must end. A head states that, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final
-
-from pydantic import ConfigDict, TypeAdapter
 
 from orchestrator.audit.proof import Keys
 from orchestrator.audit.schema import CHAINED
-from orchestrator.audit.vouching import fault_of, vouch
+from orchestrator.audit.vouching import STRICT, Vouched
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
 
-#: Stands before the head in what is signed. An envelope begins with ``<``: neither passes for the other.
-_DOMAIN: Final = b"agent-orchestra audit head 1\n"
 #: The tables that have a chain.
 TABLES: Final = tuple(CHAINED)
-#: How documents are read that anybody may have written: every field as it is declared, and no other.
-STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +37,14 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The ends of the tables at a moment, in ms since the epoch."""
+class Head(Vouched):
+    """The ends of the tables at a moment."""
 
-    __pydantic_config__: ClassVar = STRICT
+    domain: ClassVar = b"agent-orchestra audit head 1\n"
 
-    #: The name of the database among all.
-    database: str
     messages: End
     dead_letters: End
     transitions: End = End()
-    at_ms: int = 0
-    key_id: str = ""
-    #: Base64 of the signature over everything above.
-    signature: str = ""
 
     def end(self, table: str) -> End:
         """The end of one table."""
@@ -70,35 +56,13 @@ class Head:
         ours = [(self.end(table).seq, other.end(table).seq) for table in TABLES]
         return all(mine >= theirs for mine, theirs in ours) and any(mine > theirs for mine, theirs in ours)
 
-    def to_json(self) -> str:
-        """The head as it is stored."""
-        facts = asdict(self) | {table: self.end(table).facts() for table in TABLES}
-        if not self.transitions.seq:  # a head of a time before there were any says nothing of them
-            del facts["transitions"]
-        return json.dumps(facts, sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Head | None:
-        """The inverse of :meth:`to_json`; None: it is not a head."""
-        try:
-            return _adapter().validate_json(text)
-        except ValueError:
-            return None
-
-    def signed_by(self, signer: Signer) -> Head:
-        """This head with a signature."""
-        head = replace(self, key_id=signer.key_id, signature="")
-        return replace(head, signature=vouch(_DOMAIN + head.to_json().encode(), signer))
-
-    def fault(self, keys: Keys) -> str:
-        """Why the operator does not stand for this head; empty: it does."""
-        octets = _DOMAIN + replace(self, signature="").to_json().encode()
-        return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
-
-
-@cache
-def _adapter() -> TypeAdapter[Head]:
-    return TypeAdapter(Head)
+    def facts(self) -> dict[str, Any]:
+        """As it is stored: of a time before there were transitions it says nothing of them."""
+        return {
+            name: value.facts() if isinstance(value := getattr(self, name), End) else value
+            for name in (field.name for field in fields(self))
+            if name != "transitions" or self.transitions.seq
+        }
 
 
 class HeadChanged(Exception):
@@ -125,7 +89,7 @@ class HeadSigner:
 
         Of several heads the one that covers the most rows counts.
         """
-        if head is None or head.database != database or head.fault(self._keys):
+        if head is None or head.fault(self._keys, database):
             return
         if self.known is None or head.follows(self.known):
             self.known = head
@@ -139,7 +103,7 @@ class HeadSigner:
         if stored is None:
             if self.known is not None:
                 raise HeadChanged("the signed head was removed from the database")
-        elif stored != self.known and (fault := stored.fault(self._keys)):
+        elif stored != self.known and (fault := stored.fault(self._keys, before.database)):
             raise HeadChanged(f"the stored head does not count: {fault}")
         last = stored or before
         for table in TABLES:

@@ -122,7 +122,7 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
     if head is None:
         return
     file = kept.file(store.id)
-    if fault := head.fault(proof.keys):
+    if fault := head.fault(proof.keys, store.id):
         yield Break("heads", 0, f"the head in {file} does not count: {fault}")
         return
     for broken in _against(store, proof, head):
@@ -143,7 +143,7 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
             yield Break("heads", 0, what)
         return
     yield from _by_head(store, proof, stored, "the signed head")
-    if _fault(stored, store, proof):
+    if stored.fault(proof.keys, store.id):
         return
     for table in TABLES:
         if ends.end(table).seq > stored.end(table).seq:
@@ -152,13 +152,8 @@ def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: 
             yield Break(table, first, what)
 
 
-def _fault(head: Head, store: AuditStore, proof: Proof) -> str:
-    """Why a head says nothing about this database; empty: it does."""
-    return head.fault(proof.keys) or ("" if head.database == store.id else "it is of another database")
-
-
 def _by_head(store: AuditStore, proof: Proof, head: Head, name: str) -> Iterator[Break]:
-    if fault := _fault(head, store, proof):
+    if fault := head.fault(proof.keys, store.id):
         yield Break("heads", 0, f"{name} does not count: {fault}")
     else:
         yield from _against(store, proof, head)

@@ -170,7 +170,7 @@ def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
     """How many entries the other databases of this stack hold, by heads that the operator signed."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
-    believed = [head for head in others if head is not None and not head.fault(proof.keys)]
+    believed = [head for head in others if head is not None and not head.fault(proof.keys, head.database)]
     return sum(head.messages.seq + head.transitions.entries for head in believed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from orchestrator.clock import isoformat
-from orchestrator.doctor.findings import Problem, Severity, broken
+from orchestrator.doctor.findings import Broken, Problem, stuck, warning
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import CLOSED, Item, Ledger
@@ -32,14 +32,13 @@ def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None
     return found
 
 
-def breaks(snapshot: Snapshot) -> Iterator[Problem]:
+def breaks(snapshot: Snapshot) -> Iterator[Broken]:
     """What keeps an open approval of a session from being seen, answered or ended."""
     if snapshot.session.state in CLOSED:
         return
     for approval, (item, request) in requests(snapshot).items():
         if request is None:
-            yield broken(
-                snapshot,
+            yield (
                 "approval-unanswerable",
                 approval,
                 f"{approval} cannot be approved: what it asks cannot be read; `orchestra deny {approval}`",
@@ -51,8 +50,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
         if request.expires_ms and approval not in snapshot.question_due_ms:
             missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
         for where in missing:
-            yield broken(
-                snapshot,
+            yield (
                 "approval-unindexed",
                 approval,
                 f"{approval} ({request.tool}, asked at {isoformat(item.at_ms)}) is not in {where}",
@@ -69,18 +67,17 @@ def waiting(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Pro
         if request is not None and request.expires_ms and now_ms - request.expires_ms > _LATE_MS:
             at = isoformat(request.expires_ms)
             expired = f"{approval} expired at {at} and is still open: is a reaper running?"
-            yield Problem(Severity.STUCK, "approval-late", approval, expired, session=session.id)
+            yield stuck("approval-late", approval, expired, session=session.id)
         if nobody:
             waits = f"{approval} waits for an answer that moves nothing now, as {nobody}; start a worker that does"
-            yield Problem(Severity.WARNING, "approval-unserved", approval, waits, session=session.id)
+            yield warning("approval-unserved", approval, waits, session=session.id)
 
 
 def strays(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
     """Entries of the index that no session asks for any more."""
     for shard in shards:
         for approval in ledger.approvals.strays(shard):
-            yield Problem(
-                Severity.STUCK,
+            yield stuck(
                 "approval-stray",
                 approval,
                 f"the index of open approvals names {approval}, which no session asks for: the sweep takes it off",

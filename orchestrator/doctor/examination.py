@@ -18,7 +18,7 @@ from orchestrator.doctor import approvals, blockers, health, invariants, repair,
 from orchestrator.doctor.authenticity import not_genuine
 from orchestrator.doctor.entries import taken_launch
 from orchestrator.doctor.evidence import Evidence, evidence, other_trails
-from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally
+from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally, warning
 from orchestrator.doctor.late import late
 from orchestrator.doctor.messages import TakenMessages
 from orchestrator.doctor.terms import TermsReader
@@ -291,8 +291,7 @@ class Doctor:
         """What the audit trail says of the stack, and what it cannot say."""
         settings, audit = self._parts.settings, self._audit
         if audit is None:
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "no-audit-trail",
                 "",
                 f"no audit trail at {settings.audit_name}: launches were taken from the ledger itself, and nobody "
@@ -301,8 +300,7 @@ class Doctor:
             )
             return
         if others := other_trails(self._parts.redis, audit):
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "audit-split",
                 "",
                 f"{others} other audit databases hold a part of the trail: a launch that this one lacks "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.ledger.snapshot import Snapshot
+#: A break of the promise in one session: the rule, the subject, and what is said of the session.
+Broken = tuple[str, str, str]
 
 
 class Severity(StrEnum):
@@ -79,6 +80,11 @@ class Diagnosis:
         return not any(f.severity == Severity.BREAK for f in self.findings)
 
 
-def broken(snapshot: Snapshot, rule: str, subject: str, message: str) -> Problem:
-    """A break of the promise in the session of a snapshot."""
-    return Problem(Severity.BREAK, rule, subject, message, session=snapshot.session.id)
+def stuck(rule: str, subject: str, message: str, *, session: str = "") -> Problem:
+    """What will not move by itself, or is late."""
+    return Problem(Severity.STUCK, rule, subject, message, session)
+
+
+def warning(rule: str, subject: str, message: str, *, session: str = "") -> Problem:
+    """A set-up that weakens a guarantee."""
+    return Problem(Severity.WARNING, rule, subject, message, session)

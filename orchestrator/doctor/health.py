@@ -9,9 +9,9 @@ import redis
 
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import counted
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.findings import Problem, stuck, warning
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import Lease, Ledger, RunState
+from orchestrator.ledger import Lease, Ledger, RunState, decode
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
 from orchestrator.runtime.service import live_services
@@ -47,9 +47,7 @@ def services(client: redis.Redis) -> Iterator[Problem]:
     alive = {record.service for record in live_services(client)}
     for name, consequence in NEEDED.items():
         if name not in alive:
-            yield Problem(
-                Severity.STUCK, "service-silent", name, f"no {name} service is alive: {consequence}"
-            )
+            yield stuck("service-silent", name, f"no {name} service is alive: {consequence}")
 
 
 def dropped_dead_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
@@ -59,8 +57,7 @@ def dropped_dead_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
         usage: Any = client.hmget(keys.dead_usage(shard), "dropped", "dropped-ms")
         dropped, last_ms = (int(value or 0) for value in usage)
         if dropped and int(seconds) * 1000 - last_ms < _DAY_MS:
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "dead-letters-dropped",
                 keys.dead(shard),
                 f"{counted(dropped, 'dead letter')} dropped from {keys.dead(shard)} so far, as there were too many or "
@@ -81,16 +78,14 @@ def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterat
             stream, since_ms = backlog.stream, backlog.unread_since_ms
             waited_s = int(seconds) - since_ms // 1000 if since_ms is not None else 0
             if waited_s * 1000 > LATE_MS:
-                yield Problem(
-                    Severity.STUCK,
+                yield stuck(
                     "entries-unread",
                     f"{group}/{stream}",
                     f"no {_service(group)} has read what is in {stream} for {waited_s} s: they are behind, or none "
                     f"consumes messages of type {stream.type}; start another one",
                 )
             if backlog.oldest_pending_ms > LATE_MS:
-                yield Problem(
-                    Severity.STUCK,
+                yield stuck(
                     "entries-held",
                     f"{group}/{stream}",
                     f"{backlog.pending} entries of {stream} are held in group {group}, the oldest for "
@@ -104,8 +99,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
         key, program = stream_key(stream), stream.priority
         length: Any = client.xlen(key)
         if length >= most * SOFT:
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "inbox-full",
                 key,
                 f"{counted(length, 'message')} are in the inbox of {program!r}, which holds {most} "
@@ -114,8 +108,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
             )
         dropped: Any = client.hget(keys.totals(stream.shard), f"inbox-dropped:{program}")
         if dropped:
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "inbox-dropped",
                 key,
                 f"{counted(int(dropped), 'message')} left the inbox of {program!r} unread so far, as it was full; the "
@@ -126,10 +119,12 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
 def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
     """Streams that look like ours and are read by nobody: programs outside of the stack write their names by hand."""
     known = {stream_key(stream) for stream in all_streams(shards)}
-    found = {name.decode() for name in client.scan_iter(match=keys.any_messages(), count=10_000)} - known
+    found = {
+        name.decode("utf-8", "backslashreplace")
+        for name in client.scan_iter(match=keys.any_messages(), count=10_000)
+    } - known
     for name in sorted(found):
-        yield Problem(
-            Severity.STUCK,
+        yield stuck(
             "stream-unknown",
             name,
             f"nobody reads {name}: its shard, type or priority does not exist; append what is in it (`redis-cli "
@@ -147,8 +142,7 @@ def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
             if session.root == session.id
         }
         for stray in sorted(set(owed) - roots):
-            yield Problem(
-                Severity.STUCK,
+            yield stuck(
                 "result-owed-to-nobody",
                 stray,
                 f"a result of {stray} is in the index of owed results, and it is not a root: the sweep takes it off",
@@ -164,8 +158,7 @@ def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[
     seen = {(lease.run, lease.claim): lease.lease_version for lease in before}
     for lease in after:
         if seen.get((lease.run, lease.claim)) == lease.lease_version:
-            yield Problem(
-                Severity.STUCK,
+            yield stuck(
                 "lease-still",
                 lease.run,
                 f"{lease.run} on {lease.worker} gave no sign of life while it was watched: "
@@ -180,8 +173,7 @@ def deaths(snapshot: Snapshot) -> Iterator[Problem]:
     for run in snapshot.runs:
         if run.died and run.state is not RunState.COMPLETED:
             times = "once" if run.died == 1 else f"{run.died} times"
-            yield Problem(
-                Severity.WARNING,
+            yield warning(
                 "process-died",
                 run.id,
                 f"{run.id} of agent {session.agent!r} is {run.state}, and its worker process died {times}: "
@@ -192,56 +184,34 @@ def deaths(snapshot: Snapshot) -> Iterator[Problem]:
 
 def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
     """What weakens a guarantee without breaking it now."""
+    for rule, message in _weaknesses(client, settings):
+        yield warning(rule, "", message)
+
+
+def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.signatures_required:
-        yield Problem(
-            Severity.WARNING,
-            "signatures-optional",
-            "",
-            "signatures are optional (signatures_required = false): anybody who can write to Redis can speak as any agent",
-        )
+        who = "anybody who can write to Redis can speak as any agent"
+        yield "signatures-optional", f"signatures are optional (signatures_required = false): {who}"
     config = _config(client, "appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
     if config.get("appendonly") == "no":
-        yield Problem(
-            Severity.WARNING,
-            "no-append-only-file",
-            "",
-            "the server keeps no append-only file: a restart loses everything",
-        )
-    elif config and config.get("appendfsync") != "always":
-        yield Problem(
-            Severity.WARNING,
-            "fsync-not-always",
-            "",
-            f"appendfsync is {config.get('appendfsync')}: a server that is killed can take back about a second of "
-            "acknowledged transitions",
-        )
+        yield "no-append-only-file", "the server keeps no append-only file: a restart loses everything"
+    elif config and (fsync := config.get("appendfsync")) != "always":
+        loss = "a server that is killed can take back about a second of acknowledged transitions"
+        yield "fsync-not-always", f"appendfsync is {fsync}: {loss}"
     replication: Any = client.info("replication")
     replicas = int(replication.get("connected_slaves", 0))
     if replicas and not settings.replicas:
-        yield Problem(
-            Severity.WARNING,
-            "replicas-not-waited-for",
-            "",
-            f"{replicas} replicas are connected and claims do not wait for them (replicas = 0): "
-            "a failover can lose what they had not got",
-        )
-    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        yield Problem(
-            Severity.WARNING,
-            "eviction",
-            "",
-            f"maxmemory-policy is {config.get('maxmemory-policy')}: a full server drops keys of the ledger; "
-            "set it to noeviction",
-        )
+        loss = "a failover can lose what they had not got"
+        waits = f"{replicas} replicas are connected and claims do not wait for them (replicas = 0)"
+        yield "replicas-not-waited-for", f"{waits}: {loss}"
+    policy = config.get("maxmemory-policy")
+    if config.get("maxmemory", "0") != "0" and policy != "noeviction":
+        loss = "a full server drops keys of the ledger; set it to noeviction"
+        yield "eviction", f"maxmemory-policy is {policy}: {loss}"
 
 
 def _config(client: redis.Redis, *names: str) -> dict[str, str]:
     try:
-        answer: Any = client.config_get(*names)
+        return decode.mapping(client.config_get(*names))
     except redis.ResponseError:  # a managed server does not say
         return {}
-    return {_text(k): _text(v) for k, v in answer.items()}
-
-
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.doctor import approvals
-from orchestrator.doctor.findings import Problem, broken
+from orchestrator.doctor.findings import Broken
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
 
 
-def breaks(snapshot: Snapshot) -> Iterator[Problem]:
+def breaks(snapshot: Snapshot) -> Iterator[Broken]:
     """Everything that is derived from the records of a session, or belongs to them, and is wrong or missing."""
     yield from _run(snapshot)
     yield from of_tree(snapshot)
@@ -21,34 +21,32 @@ def breaks(snapshot: Snapshot) -> Iterator[Problem]:
     yield from _texts(snapshot)
 
 
-def of_tree(snapshot: Snapshot) -> Iterator[Problem]:
+def of_tree(snapshot: Snapshot) -> Iterator[Broken]:
     """Of those what holds of a deleted session, too."""
     yield from _session(snapshot)
     yield from _root(snapshot)
     yield from _schedule(snapshot)
 
 
-def _run(snapshot: Snapshot) -> Iterator[Problem]:
+def _run(snapshot: Snapshot) -> Iterator[Broken]:
     run = snapshot.run
     if run is None:
         return
     if run.state is RunState.QUEUED and "dispatch" not in snapshot.indexed:
-        yield broken(
-            snapshot,
+        yield (
             "run-unindexed",
             run.id,
             f"{run.id} is queued and not in the dispatch index: it is not sent to a worker again",
         )
     if run.state is RunState.RUNNING and not run.external and "running" not in snapshot.indexed:
-        yield broken(
-            snapshot,
+        yield (
             "run-unindexed",
             run.id,
             f"{run.id} is running and not in the index of running runs: the loss of its worker would not be noticed",
         )
 
 
-def _session(snapshot: Snapshot) -> Iterator[Problem]:
+def _session(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     for wanted, name, consequence in (
         (True, "tree", f"the index of the tree of {s.root}: `orchestra tree` does not show it"),
@@ -60,35 +58,30 @@ def _session(snapshot: Snapshot) -> Iterator[Problem]:
         ),
     ):
         if wanted and name not in snapshot.indexed:
-            yield broken(snapshot, "session-unindexed", name, f"is not in {consequence}")
+            yield ("session-unindexed", name, f"is not in {consequence}")
 
 
-def _schedule(snapshot: Snapshot) -> Iterator[Problem]:
+def _schedule(snapshot: Snapshot) -> Iterator[Broken]:
     if snapshot.session.state is SessionState.SCHEDULED and "schedule" not in snapshot.indexed:
-        yield broken(
-            snapshot, "schedule-lost", "", "is scheduled, and no timer begins it when its time has come"
-        )
+        yield ("schedule-lost", "", "is scheduled, and no timer begins it when its time has come")
 
 
-def _root(snapshot: Snapshot) -> Iterator[Problem]:
+def _root(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     ended = s.state in CLOSED or (s.state is SessionState.FINISHED and not s.busy)
     if s.root != s.id or not ended or "results" in snapshot.indexed:
         return
     if not snapshot.settled:
-        yield broken(
-            snapshot,
+        yield (
             "result-unindexed",
             "",
             f"is {s.state}, and its result is neither stored for its caller nor in the index of owed results",
         )
     elif "expire" not in snapshot.indexed:
-        yield broken(
-            snapshot, "expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime"
-        )
+        yield ("expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime")
 
 
-def _groups(snapshot: Snapshot) -> Iterator[Problem]:
+def _groups(snapshot: Snapshot) -> Iterator[Broken]:
     """The counters by which waiting policies are judged; a closed session is resumed by nothing."""
     if snapshot.session.state in CLOSED:
         return
@@ -103,20 +96,18 @@ def _groups(snapshot: Snapshot) -> Iterator[Problem]:
     for group, what in sorted(booked.keys() | counters.keys()):
         if counters.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
-            yield broken(
-                snapshot,
+            said, known = counters.get((group, what), 0), booked[group, what]
+            yield (
                 "counters",
                 f"{group}:{what}",
-                f"says {counters.get((group, what), 0)} callbacks {of} are {what}; "
-                f"its records hold {booked[group, what]}",
+                f"says {said} callbacks {of} are {what}; its records hold {known}",
             )
 
 
-def _questions(snapshot: Snapshot) -> Iterator[Problem]:
+def _questions(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     if snapshot.questions != len(s.questions):
-        yield broken(
-            snapshot,
+        yield (
             "counters",
             "questions",
             f"says {snapshot.questions} questions are open; its record names {len(s.questions)}",
@@ -124,23 +115,20 @@ def _questions(snapshot: Snapshot) -> Iterator[Problem]:
     if s.state in CLOSED:
         return
     for question in sorted(snapshot.unasked):
-        yield broken(
-            snapshot,
+        yield (
             "question-lost",
             question,
             f"waits for a reply to {question}, which is not in the records of the session that was asked",
         )
 
 
-def _texts(snapshot: Snapshot) -> Iterator[Problem]:
+def _texts(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     if s.state is SessionState.DELETED:
         return
     if s.state is SessionState.FINISHED and "result" not in snapshot.texts:
-        yield broken(snapshot, "result-gone", "", "has finished, and the text of its answer is gone")
+        yield ("result-gone", "", "has finished, and the text of its answer is gone")
     elif snapshot.unkept:
-        yield broken(
-            snapshot, "result-gone", "", "has finished, and all but the beginning of its answer is gone"
-        )
+        yield ("result-gone", "", "has finished, and all but the beginning of its answer is gone")
     if s.state not in CLOSED and "prompt" not in snapshot.texts:
-        yield broken(snapshot, "prompt-gone", "", "the text of its task is gone")
+        yield ("prompt-gone", "", "the text of its task is gone")

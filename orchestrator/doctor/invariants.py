@@ -15,16 +15,21 @@ from collections.abc import Iterator
 
 from orchestrator.doctor import indexes
 from orchestrator.doctor.evidence import Evidence
-from orchestrator.doctor.findings import Problem, broken
+from orchestrator.doctor.findings import Broken, Problem, Severity
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
 
 
 def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     """Everything about one session that the promise does not allow."""
+    for rule, subject, message in _broken(snapshot, evidence):
+        yield Problem(Severity.BREAK, rule, subject, message, session=snapshot.session.id)
+
+
+def _broken(snapshot: Snapshot, evidence: Evidence) -> Iterator[Broken]:
     damage = snapshot.session.damage + snapshot.damage
     for number, what in enumerate(damage):
-        yield broken(snapshot, "damaged", str(number), f"is damaged: {what}")
+        yield ("damaged", str(number), f"is damaged: {what}")
     if snapshot.damage or snapshot.session.state is SessionState.DAMAGED:
         return  # what else could be said would follow from that
     owing = [i for i in snapshot.items if i.kind == "completion" and i.callback]
@@ -42,51 +47,36 @@ def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
     yield from indexes.breaks(snapshot)
 
 
-def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
+def _tombstone(snapshot: Snapshot, owing: list[Item]) -> Iterator[Broken]:
     s = snapshot.session
     if s.pending != 0:
-        yield broken(
-            snapshot, "counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead"
-        )
+        yield ("counters", "", f"deleted with {s.pending} callbacks neither delivered nor dead")
     if sum(i.state == ItemState.DEAD for i in owing) != s.dead:
-        yield broken(
-            snapshot, "counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others"
-        )
+        yield ("counters", "", f"says {s.dead} callbacks are dead, and its tombstone names others")
 
 
-def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
+def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Broken]:
     launches, own = evidence.launches, snapshot.session
     booked = {i.child for i in snapshot.items if i.kind == "completion"}
     inherited = {i.child for i in snapshot.items if i.extra.get("inherited")}
     for child in sorted(evidence.children.get(own.id, set()) - booked):
-        yield broken(
-            snapshot,
-            "unbooked-child",
-            child,
-            f"child {child} names it as its parent and is not in its records",
-        )
+        yield ("unbooked-child", child, f"child {child} names it as its parent and is not in its records")
     if launches is None:
         return
     said = launches.children.get(own.message, set())
     # What an external program launched is known by its message: the program has task-ids of its own.
     by_message = {c.id for c in snapshot.children.values() if c.message in launches.messages}
     for child in sorted(said - booked):
-        yield broken(
-            snapshot,
+        yield (
             "lost-launch",
             child,
             f"the audit trail says it launched {child}; its records do not know of it",
         )
     for child in sorted(booked - said - by_message - inherited) if evidence.whole_trail else ():
-        yield broken(
-            snapshot,
-            "unaudited-launch",
-            child,
-            f"its records name a launch of {child} that the audit trail lacks",
-        )
+        yield ("unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks")
 
 
-def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
+def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Broken]:
     s = snapshot.session
     states = Counter(i.state for i in owing)
     for name, said, booked in (
@@ -96,87 +86,74 @@ def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
         ("owed", s.owed, states[ItemState.OWED]),
     ):
         if said != booked:
-            yield broken(
-                snapshot, "counters", name, f"says {said} callbacks are {name}; its records hold {booked}"
-            )
+            yield ("counters", name, f"says {said} callbacks are {name}; its records hold {booked}")
 
 
-def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Problem]:
+def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Broken]:
     carried = Counter(i for r in snapshot.runs if r.state == RunState.COMPLETED for i in r.items)
     for item in owing:
         times = carried[item.id]
         if item.state == ItemState.DELIVERED and times == 0:
-            yield broken(
-                snapshot, "delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run"
-            )
+            yield ("delivered-by-none", item.id, f"{item.id} counts as delivered, by no committed run")
         elif times and item.state != ItemState.DELIVERED and not item.extra.get("rejected"):
-            yield broken(
-                snapshot,
+            yield (
                 "delivered-uncounted",
                 item.id,
                 f"a committed run carried {item.id}, which counts as {item.state}",
             )
         elif times > 1:
-            yield broken(snapshot, "delivered-twice", item.id, f"{times} committed runs carried {item.id}")
+            yield ("delivered-twice", item.id, f"{times} committed runs carried {item.id}")
     known = {i.id for i in snapshot.items}
     for stray in sorted(carried.keys() - known):
-        yield broken(
-            snapshot, "delivered-unknown", stray, f"a committed run carried {stray}, which its records lack"
-        )
+        yield ("delivered-unknown", stray, f"a committed run carried {stray}, which its records lack")
 
 
-def _item(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
+def _item(snapshot: Snapshot, item: Item) -> Iterator[Broken]:
     run = snapshot.run
     if item.state == ItemState.OWED:
         yield from _owed(snapshot, item)
     if item.state == ItemState.QUEUED and item.id not in snapshot.queue:
-        yield broken(snapshot, "queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
+        yield ("queue-lost", item.id, f"{item.id} counts as queued and is not in the queue")
     if item.state == ItemState.CLAIMED and (run is None or item.id not in run.items):
-        yield broken(
-            snapshot, "claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open"
-        )
+        yield ("claimed-by-none", item.id, f"{item.id} counts as claimed, by no run that is open")
     if item.state in {ItemState.QUEUED, ItemState.CLAIMED} and item.id not in snapshot.texts:
-        yield broken(snapshot, "text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
+        yield ("text-lost", item.id, f"{item.id} is {item.state} and its text is gone")
     if item.state == ItemState.DEAD and item.callback and not item.reason:
-        yield broken(snapshot, "dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
+        yield ("dead-without-reason", item.id, f"{item.id} is dead and nothing says why")
 
 
-def _owed(snapshot: Snapshot, item: Item) -> Iterator[Problem]:
+def _owed(snapshot: Snapshot, item: Item) -> Iterator[Broken]:
     child = snapshot.children.get(item.child)
     if child is None:
-        yield broken(snapshot, "child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
+        yield ("child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
     elif child.state == SessionState.DAMAGED:
         return  # which is said of the child
     elif child.parent_notified or child.state in CLOSED:
-        yield broken(
-            snapshot,
+        yield (
             "callback-lost",
             item.id,
             f"{item.child} has ended ({child.state}), and {item.id} still counts as owed",
         )
     elif child.parent != snapshot.session.id:
-        yield broken(
-            snapshot,
+        yield (
             "child-strayed",
             item.id,
             f"{item.id} is owed for {item.child}, whose parent is {child.parent}",
         )
     if snapshot.session.state in CLOSED and "closing" not in snapshot.indexed:
-        yield broken(snapshot, "closed-owed", item.id, f"closed, and {item.id} is still owed")
+        yield ("closed-owed", item.id, f"closed, and {item.id} is still owed")
 
 
-def _queue(snapshot: Snapshot) -> Iterator[Problem]:
+def _queue(snapshot: Snapshot) -> Iterator[Broken]:
     queued = {i.id for i in snapshot.items if i.state == ItemState.QUEUED}
     for stray in sorted(snapshot.queue - queued):
-        yield broken(
-            snapshot, "queue-stray", stray, f"{stray} is in the queue, and its records do not say so"
-        )
+        yield ("queue-stray", stray, f"{stray} is in the queue, and its records do not say so")
 
 
-def _run(snapshot: Snapshot) -> Iterator[Problem]:
+def _run(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     if not s.run:
         return
     run = snapshot.run
     if run is None or run.state not in {RunState.QUEUED, RunState.RUNNING}:
-        yield broken(snapshot, "busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")
+        yield ("busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")

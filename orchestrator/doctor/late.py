@@ -7,7 +7,7 @@ from typing import Final
 
 from orchestrator.display.text import counted
 from orchestrator.doctor import blockers
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.findings import Problem, stuck
 from orchestrator.doctor.policies import is_ready
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ledger import CLOSED, SessionState
@@ -42,4 +42,4 @@ def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Proble
         )
     else:
         return
-    yield Problem(Severity.STUCK, "late", s.id, f"{s.id} {message}", session=s.id)
+    yield stuck("late", s.id, f"{s.id} {message}", session=s.id)

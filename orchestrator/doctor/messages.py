@@ -19,7 +19,7 @@ from orchestrator.audit.reader import AuditReader, Mention
 from orchestrator.bootstrap import Container
 from orchestrator.display.text import counted
 from orchestrator.doctor.entries import Place, coming
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.findings import Problem, Severity, warning
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import Header
 from orchestrator.envelope.parse import ParseLimits
@@ -215,8 +215,7 @@ def _judge(mention: Mention, mark: str | None) -> _Suspect | None:
 
 def _not_compared(doubts: Mapping[_Suspect, str]) -> Iterator[Problem]:
     for (stream, reason), number in Counter((one.mention.stream, why) for one, why in doubts.items()).items():
-        yield Problem(
-            Severity.WARNING,
+        yield warning(
             "messages-not-compared",
             stream,
             f"{stream}: nobody can tell whether {counted(number, 'message')} of the audit trail "

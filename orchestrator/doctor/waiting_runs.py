@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from orchestrator.bootstrap import Container
 from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
-from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.findings import Problem, stuck, warning
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ledger import CLOSED, Run, Session, SessionState
 from orchestrator.policy.versions import split_lane
@@ -18,8 +18,7 @@ def pinned(session: Session, terms: TermsReader) -> Iterator[Problem]:
     """A session that nobody can take: it is pinned to a version of its agent that no living worker has."""
     ended = session.state in CLOSED or (session.state == SessionState.FINISHED and not session.busy)
     if session.pinned and not ended and (nobody := terms.of(session.lane).nobody):
-        yield Problem(
-            Severity.STUCK,
+        yield stuck(
             "version-unserved",
             session.lane,
             f"{session.id} is pinned to the version that it began with, and {nobody}: start a worker that has "
@@ -36,8 +35,7 @@ def unserved(waiting: Mapping[str, Sequence[Run]], terms: TermsReader) -> Iterat
         if nobody := terms.of(agent).nobody:
             first, more = runs[0], len(runs) - 1
             wait = f"{first.id} of {first.session} {f'and {more} more wait' if more else 'waits'}"
-            yield Problem(
-                Severity.STUCK,
+            yield stuck(
                 "agent-unserved",
                 agent,
                 f"{wait} for a worker, and {nobody}: start one that does, "
@@ -56,8 +54,7 @@ def paused(waiting: Mapping[str, Sequence[Run]], parts: Container) -> Iterator[P
         queued["queue", record.queue if record is not None else ""] += len(runs)
     for (kind, name), since_ms in sorted(parts.concurrency.paused().items()):
         count = queued[kind, name]
-        yield Problem(
-            Severity.WARNING,
+        yield warning(
             "paused",
             name,
             f"{kind} {name!r} is paused since {isoformat(since_ms)}, and {counted(count, 'queued run')} "

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import redis
 
-from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, Outgoing, RetryLater
-from orchestrator.ledger.approvals import Approvals
-from orchestrator.ledger.inbox import Inbox
-from orchestrator.ledger.journal import Journal, StepHeader, StepRecord
-from orchestrator.ledger.launches import Launches
-from orchestrator.ledger.runs import Runs
+from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, RetryLater
+from orchestrator.ledger.journal import StepHeader, StepRecord
 from orchestrator.policy.approval import ApprovalRequest
-from orchestrator.redisdb.scripts import Arg
 from orchestrator.testing.effects import Effect, EffectKind
 
 #: The effects that a launch is, by the type of its envelope.
@@ -23,6 +18,10 @@ _LAUNCH: dict[str, EffectKind] = {"review-request": "review", "escalation": "esc
 
 #: Takes new effects, in their order; may raise `ScriptedCrash`.
 Note = Callable[[Sequence[Effect]], None]
+#: A transition of the ledger, whose first argument is the claim of a run.
+_Transition = TypeVar("_Transition", bound=Callable[..., Any])
+#: The key of what a transition did in its run, and the effects: of the claim, what the transition gave, and its arguments.
+_Did = Callable[..., tuple[str, Sequence[Effect]]]
 
 
 class ScriptedCrash(BaseException):
@@ -36,21 +35,25 @@ class RecordingLedger(Ledger):
         super().__init__(client, **given)
         self._report_effects = note
         #: Effect keys that were reported, with their runs.
-        self.made: set[tuple[str, str]] = set()
+        self._made: set[tuple[str, str]] = set()
         #: The session whose effects are reported; empty: none.
         self.of = ""
         #: How the latest run of that session ended; None before the first.
         self.outcome: Outcome | None = None
         #: Set by a crash: the process that holds the claim makes no commit any more.
         self.crashed = False
-        self.journal = _RecordingJournal(self)
-        self.approvals = _RecordingApprovals(self)
-        launches, held, inbox = _RecordingLaunches(self), _RecordingRuns(self), _RecordingInbox(self)
-        self.delegate, self.delegate_all = launches.delegate, launches.delegate_all
-        self.effect, self.status, self.commit = held.effect, held.status, held.commit
-        self.send, self.ask_user, self.withdraw = inbox.send, inbox.ask_user, inbox.withdraw
+        self._commit, self._withdraw = self.commit, self.withdraw
+        self.commit, self.withdraw = self._note_end, self._note_withdrawal
+        self.delegate_all = self._recorded(self.delegate_all, self._launched)
+        self.delegate = lambda claim, launch: self.delegate_all(claim, [launch])[0]
+        self.effect = self._recorded(self.effect, _own)
+        self.status = self._recorded(self.status, _status)
+        self.send = self._recorded(self.send, self._sent)
+        self.ask_user = self._recorded(self.ask_user, _asked)
+        self.journal.record = self._recorded(self.journal.record, _step)  # type: ignore[method-assign]
+        self.approvals.request = self._recorded(self.approvals.request, _approval)  # type: ignore[method-assign]
 
-    def see_alive(self, claim: Claim) -> None:
+    def _see_alive(self, claim: Claim) -> None:
         """Return unless the process that holds this claim has crashed.
 
         Raises:
@@ -59,185 +62,64 @@ class RecordingLedger(Ledger):
         if self.crashed and claim.session == self.of:
             raise ScriptedCrash
 
-    def note(self, claim: Claim, key: str, effects: Sequence[Effect]) -> None:
+    def _note(self, claim: Claim, key: str, effects: Sequence[Effect]) -> None:
         """Report effects under a key that is new in its run."""
-        if claim.session != self.of or (claim.run, key) in self.made:
-            return
-        self.made.add((claim.run, key))
-        if effects:
+        if effects and claim.session == self.of and (claim.run, key) not in self._made:
+            self._made.add((claim.run, key))
             self._report_effects(effects)
 
+    def _recorded(self, transition: _Transition, did: _Did) -> _Transition:
+        """A transition that reports what it did."""
 
-class _RecordingLaunches(Launches):
-    """The launches of a ledger that reports effects."""
+        def recorded(claim: Claim, *args: Any, **given: Any) -> Any:
+            self._see_alive(claim)
+            done = transition(claim, *args, **given)
+            self._note(claim, *did(claim, done, *args, **given))
+            return done
 
-    def __init__(self, ledger: RecordingLedger) -> None:
-        super().__init__(ledger)
-        self._ledger = ledger
+        return cast("_Transition", recorded)
 
-    def delegate_all(self, claim: Claim, launches: Sequence[Launch]) -> list[Delegated]:
-        self._ledger.see_alive(claim)
-        done = super().delegate_all(claim, launches)
-        new = [
-            (launch, made)
-            for launch, made in zip(launches, done, strict=True)
-            if made.created and (claim.run, launch.effect) not in self._ledger.made
-        ]
-        keys = "|".join(launch.effect for launch, _ in new)
-        effects = [_launched(launch, made, claim) for launch, made in new]
-        self._ledger.made.update((claim.run, launch.effect) for launch, _ in new)
-        self._ledger.note(claim, f"batch:{keys}", effects)
-        return done
+    def _note_end(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater:
+        self._see_alive(claim)
+        if claim.session == self.of:
+            self.outcome = outcome
+        return self._commit(claim, outcome, **given)
 
-
-class _RecordingRuns(Runs):
-    """What holders of runs do to a ledger that reports effects."""
-
-    def __init__(self, ledger: RecordingLedger) -> None:
-        super().__init__(ledger)
-        self._ledger = ledger
-
-    def effect(
-        self,
-        claim: Claim,
-        *,
-        effect: str,
-        envelope: Outgoing | None = None,
-        value: str = "",
-        facts: Mapping[str, Arg] | None = None,
-        only_audit: bool = False,
-    ) -> str:
-        self._ledger.see_alive(claim)
-        done = super().effect(
-            claim, effect=effect, envelope=envelope, value=value, facts=facts, only_audit=only_audit
-        )
-        if not only_audit:
-            self._ledger.note(claim, effect, [_own(effect, dict(facts or {}), claim)])
-        return done
-
-    def commit(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater:
-        self._ledger.see_alive(claim)
-        if claim.session == self._ledger.of:
-            self._ledger.outcome = outcome
-        return super().commit(claim, outcome, **given)
-
-
-class _RecordingInbox(Inbox):
-    """The inboxes of a ledger that reports effects."""
-
-    def __init__(self, ledger: RecordingLedger) -> None:
-        super().__init__(ledger)
-        self._ledger = ledger
-
-    def send(self, claim: Claim, session_id: str, text: str, **given: Any) -> str:
-        self._ledger.see_alive(claim)
-        done = super().send(claim, session_id, text, **given)
-        kind: EffectKind = "report"
-        if given.get("opens"):
-            kind = "ask"
-        elif given["kind"] in ("message", "reply"):
-            kind = given["kind"]
-        facts = {"kind": given["kind"], "priority": given["priority"], "to": session_id}
-        if given.get("answers"):
-            facts["answers"] = given["answers"]
-        to = self._ledger.find([session_id])
-        self._ledger.note(
-            claim,
-            given["effect"],
-            [
-                Effect(
-                    kind=kind, text=text, id=done, agent=to[0].agent if to else "", run=claim.run, facts=facts
-                )
-            ],
-        )
-        return done
-
-    def ask_user(self, claim: Claim, text: str, **given: Any) -> str:
-        self._ledger.see_alive(claim)
-        done = super().ask_user(claim, text, **given)
-        facts = {"kind": given["kind"], "priority": given["priority"], "to": claim.session}
-        self._ledger.note(
-            claim,
-            given["effect"],
-            [Effect(kind="ask", text=text, id=done, agent="operator", run=claim.run, facts=facts)],
-        )
-        return done
-
-    def withdraw(
+    def _note_withdrawal(
         self, question: str, *, asker: str, asked: str, reason: str, claim: Claim | None = None
     ) -> bool:
         if claim is not None:
-            self._ledger.see_alive(claim)
-        done = super().withdraw(question, asker=asker, asked=asked, reason=reason, claim=claim)
+            self._see_alive(claim)
+        done = self._withdraw(question, asker=asker, asked=asked, reason=reason, claim=claim)
         if claim is not None and done:
-            self._ledger.note(
-                claim,
-                f"withdraw:{question}",
-                [Effect(kind="withdraw", text=reason, id=question, run=claim.run)],
-            )
+            effect = Effect(kind="withdraw", text=reason, id=question, run=claim.run)
+            self._note(claim, f"withdraw:{question}", [effect])
         return done
 
+    def _launched(
+        self, claim: Claim, done: Sequence[Delegated], launches: Sequence[Launch]
+    ) -> tuple[str, Sequence[Effect]]:
+        new = [
+            (launch, made)
+            for launch, made in zip(launches, done, strict=True)
+            if made.created and (claim.run, launch.effect) not in self._made
+        ]
+        self._made.update((claim.run, launch.effect) for launch, _ in new)
+        keys = "|".join(launch.effect for launch, _ in new)
+        return f"batch:{keys}", [_launch(launch, made, claim) for launch, made in new]
 
-class _RecordingJournal(Journal):
-    """The journal of a ledger that reports effects."""
-
-    def __init__(self, ledger: RecordingLedger) -> None:
-        super().__init__(ledger)
-        self._ledger = ledger
-
-    def record(self, claim: Claim, header: StepHeader, value: bytes) -> StepRecord:
-        self._ledger.see_alive(claim)
-        done = super().record(claim, header, value)
-        if done.header.claim == claim.claim:
-            facts = {"how": header.how, "tries": header.tries}
-            self._ledger.note(
-                claim,
-                f"step:{header.key}:{header.how}:{header.tries}:{claim.claim}",
-                [Effect(kind="step", text=header.key, run=claim.run, facts=facts)],
-            )
-        return done
-
-
-class _RecordingApprovals(Approvals):
-    """The approvals of a ledger that reports effects."""
-
-    def __init__(self, ledger: RecordingLedger) -> None:
-        super().__init__(ledger)
-        self._recording = ledger
-
-    def request(
-        self,
-        claim: Claim,
-        request: ApprovalRequest,
-        *,
-        approval: str,
-        effect: str,
-        title: str,
-        envelope: Outgoing,
-    ) -> tuple[str, ApprovalRequest]:
-        self._recording.see_alive(claim)
-        done = super().request(
-            claim, request, approval=approval, effect=effect, title=title, envelope=envelope
-        )
-        facts = {"arguments": json.loads(request.arguments), "reason": request.reason}
-        self._recording.note(
-            claim,
-            effect,
-            [
-                Effect(
-                    kind="approval",
-                    text=request.tool,
-                    id=done[0],
-                    agent="operator",
-                    run=claim.run,
-                    facts=facts,
-                )
-            ],
-        )
-        return done
+    def _sent(
+        self, claim: Claim, done: str, session_id: str, text: str, *, effect: str, kind: str, **given: Any
+    ) -> tuple[str, Sequence[Effect]]:
+        what: Any = "ask" if given.get("opens") else kind if kind in ("message", "reply") else "report"
+        facts = {"kind": kind, "priority": given["priority"], "to": session_id}
+        if given.get("answers"):
+            facts["answers"] = given["answers"]
+        agent = next((to.agent for to in self.find([session_id])), "")
+        return effect, [Effect(kind=what, text=text, id=done, agent=agent, run=claim.run, facts=facts)]
 
 
-def _launched(launch: Launch, made: Delegated, claim: Claim) -> Effect:
+def _launch(launch: Launch, made: Delegated, claim: Claim) -> Effect:
     facts = {
         "group": launch.group,
         "priority": launch.envelope.priority,
@@ -256,12 +138,55 @@ def _launched(launch: Launch, made: Delegated, claim: Claim) -> Effect:
     )
 
 
-def _own(effect: str, facts: dict[str, Any], claim: Claim) -> Effect:
+def _asked(
+    claim: Claim, done: str, text: str, *, effect: str, kind: str, priority: str, **_: Any
+) -> tuple[str, Sequence[Effect]]:
+    facts = {"kind": kind, "priority": priority, "to": claim.session}
+    return effect, [Effect(kind="ask", text=text, id=done, agent="operator", run=claim.run, facts=facts)]
+
+
+def _step(claim: Claim, done: StepRecord, header: StepHeader, _value: bytes) -> tuple[str, Sequence[Effect]]:
+    """None where an earlier record of the step stays."""
+    facts = {"how": header.how, "tries": header.tries}
+    effect = Effect(kind="step", text=header.key, run=claim.run, facts=facts)
+    key = f"step:{header.key}:{header.how}:{header.tries}:{claim.claim}"
+    return key, [effect] if done.header.claim == claim.claim else []
+
+
+def _approval(
+    claim: Claim, done: tuple[str, ApprovalRequest], request: ApprovalRequest, *, effect: str, **_: Any
+) -> tuple[str, Sequence[Effect]]:
+    facts = {"arguments": json.loads(request.arguments), "reason": request.reason}
+    made = Effect(
+        kind="approval", text=request.tool, id=done[0], agent="operator", run=claim.run, facts=facts
+    )
+    return effect, [made]
+
+
+def _own(
+    claim: Claim,
+    _done: str,
+    *,
+    effect: str,
+    facts: Mapping[str, Any] | None = None,
+    only_audit: bool = False,
+    **_: Any,
+) -> tuple[str, Sequence[Effect]]:
     """An effect that changes nothing but its own session."""
-    kind = effect.partition(":")[0]
-    if kind == "close-policy":
-        return Effect(kind="policy", text=str(facts["close_policy"]), run=claim.run)
-    if kind == "escalate":
-        return Effect(kind="escalate", agent="operator", run=claim.run)
-    shown = {"progress": facts["progress"]} if "progress" in facts else {}
-    return Effect(kind="status", text=str(facts.get("activity", "")), run=claim.run, facts=shown)
+    if only_audit:
+        return effect, []
+    match effect.partition(":")[0]:
+        case "close-policy":
+            made = Effect(kind="policy", text=str((facts or {})["close_policy"]), run=claim.run)
+        case "escalate":
+            made = Effect(kind="escalate", agent="operator", run=claim.run)
+        case _:
+            made = Effect(kind="status", run=claim.run)
+    return effect, [made]
+
+
+def _status(
+    claim: Claim, _done: str, *, effect: str, progress: int | None, activity: str, **_: Any
+) -> tuple[str, Sequence[Effect]]:
+    facts = {} if progress is None else {"progress": progress}
+    return effect, [Effect(kind="status", text=activity, run=claim.run, facts=facts)]
