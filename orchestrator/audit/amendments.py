@@ -51,6 +51,7 @@ class Amendment(Vouched):
     #: Of a tombstone: how many entries of each stream were removed, by this one and those before it.
     counts: Mapping[str, int] = field(default_factory=dict)
     reason: str = ""
+    database: str = ""
 
     @property
     def subject(self) -> str:

@@ -12,6 +12,8 @@ from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Transition, order_of, transitions_of, unpack
 
 _T = TRANSITIONS.c
+#: Digits of a number that no database holds.
+_DIGITS = 19
 
 
 class Changes:
@@ -81,6 +83,6 @@ class Changes:
 
 def _place(text: str) -> tuple[int, int]:
     row, _, number = text.partition(".")
-    if not (row.isascii() and row.isdigit() and number.isascii() and number.isdigit()):
+    if not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in (row, number)):
         raise ValueError(f"{text!r} is not what a page says, like 12.34")
     return int(row), int(number)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, NoSuchModuleError, SQLAlc
 from sqlalchemy.pool import QueuePool
 
 from orchestrator.audit.schema import FACTS, REVISION
-from orchestrator.errors import AuditError, AuditUnavailable
+from orchestrator.errors import AuditError, AuditUnavailable, InputError
 
 #: Seconds to wait for another writer's commit.
 _BUSY_S: Final = 30.0
@@ -75,11 +75,16 @@ class Database:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """What the database refuses is an AuditError; that a row is there already, an IntegrityError."""
+        """What the database refuses is an AuditError; that a row is there already, an IntegrityError.
+
+        A number that is larger than any in the database is an InputError.
+        """
         try:
             yield
         except IntegrityError:
             raise
+        except OverflowError as error:  # of SQLite's driver; PostgreSQL compares any numbers
+            raise InputError("a number that was given is larger than the audit database can hold") from error
         except (DBAPIError, OSError) as error:
             raise self._failure(error) from error
 

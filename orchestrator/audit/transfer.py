@@ -29,7 +29,7 @@ from orchestrator.audit.schema import (
     TRANSITIONS,
 )
 from orchestrator.audit.store import AuditStore
-from orchestrator.errors import AuditError
+from orchestrator.errors import AuditError, InputError
 
 _FORMAT: Final = "agent-orchestra audit trail"
 _TABLES: Final = (FACTS, AMENDMENTS, BODIES, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
@@ -91,7 +91,7 @@ def load(source: Path, store: AuditStore) -> int:
                 messages += len(rows) if table == MESSAGES.name else 0
             if db.execute(select(FACTS.c.value).where(FACTS.c.name == "id")).scalar() is None:
                 raise AuditError(source, "it does not name its database", "export it again")
-    except (IntegrityError, OverflowError) as error:
+    except (IntegrityError, InputError) as error:
         raise AuditError(source, f"a row of it does not fit: {error}", "export it again") from error
     return messages
 

@@ -56,26 +56,36 @@ class Vouched:
     def signed_by(self, signer: Signer) -> Self:
         """This document with a signature."""
         bare = replace(self, key_id=signer.key_id, signature="")
-        return replace(bare, signature=b64encode(signer.sign(_octets(bare))).decode())
+        return replace(bare, signature=vouch(_octets(bare), signer))
 
     def fault(self, keys: Keys, database: str) -> str:
         """Why the operator does not stand for this document about a database; empty: it does."""
         if self.database != database:
             return "it is of another database"
-        try:
-            key = KeysAt(keys, self.at_ms).lookup(self.key_id) if self.key_id else None
-        except SignatureError as error:
-            return str(error)
-        if key is None:
-            return f"its key {self.key_id!r} is not known" if self.key_id else "it is not signed"
-        if key.agent != OPERATOR or key.revoked_ms is not None:
-            return f"its key {self.key_id} is not a valid key of the operator"
-        try:
-            signature = b64decode(self.signature, validate=True)
-        except (Base64Error, ValueError):
-            return "its signature is not base64"
         octets = _octets(replace(self, signature=""))
-        return "" if key.verifies(signature, octets) else "its signature does not hold"
+        return fault_of(octets, self.signature, self.key_id, self.at_ms, keys)
+
+
+def vouch(octets: bytes, signer: Signer) -> str:
+    """The signature over the octets, in base64."""
+    return b64encode(signer.sign(octets)).decode()
+
+
+def fault_of(octets: bytes, signature: str, key_id: str, at_ms: int, keys: Keys) -> str:
+    """Why the operator does not stand for the octets; empty: it does."""
+    try:
+        key = KeysAt(keys, at_ms).lookup(key_id) if key_id else None
+    except SignatureError as error:
+        return str(error)
+    if key is None:
+        return f"its key {key_id!r} is not known" if key_id else "it is not signed"
+    if key.agent != OPERATOR or key.revoked_ms is not None:
+        return f"its key {key_id} is not a valid key of the operator"
+    try:
+        decoded = b64decode(signature, validate=True)
+    except (Base64Error, ValueError):
+        return "its signature is not base64"
+    return "" if key.verifies(decoded, octets) else "its signature does not hold"
 
 
 def _octets(document: Vouched) -> bytes:

@@ -91,11 +91,13 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
     if tag == _CLAIM_CHECK:
         return _read_claim_check(first, body_type, reading)
     if tag.startswith(_XENC):
-        flaw = xenc.flaw(first)
-        if flaw is not None:
-            reading.fail("encrypted-data", flaw, first, value=tag)
+        try:
+            if flaw := xenc.flaw(first):
+                raise ValueError(flaw)
+            values = {"form": "encrypted", "type": body_type, "xml": xenc.canonical(first)}
+        except ValueError as refused:
+            reading.fail("encrypted-data", str(refused), first, value=tag)
             return None
-        values = {"form": "encrypted", "type": body_type, "xml": xenc.canonical(first)}
         return build(EncryptedBody, values, set(values))
     if not rules.body_fits(body, body_type, reading):
         return None

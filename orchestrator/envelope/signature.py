@@ -162,8 +162,16 @@ def sender_of(xml: bytes, limits: ParseLimits | None = None) -> str:
 
 
 def canonical(root: etree._Element) -> bytes:
-    """The exclusive canonical form of an element, without comments."""
-    return bytes(etree.tostring(root, method="c14n", exclusive=True, with_comments=False))
+    """The exclusive canonical form of an element, without comments.
+
+    Raises:
+        SignatureError: it has none.
+    """
+    try:
+        return bytes(etree.tostring(root, method="c14n", exclusive=True, with_comments=False))
+    except etree.C14NError as error:
+        why = "the message has no canonical form that could be signed: it declares a namespace that is no absolute URI"
+        raise SignatureError("signature-invalid", f"{why}; leave it out") from error
 
 
 def verify(

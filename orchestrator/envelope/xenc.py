@@ -31,11 +31,19 @@ def flaw(element: etree._Element) -> str | None:
 
 
 def canonical(element: etree._Element) -> str:
-    """``element`` in exclusive canonical form, without comments, as it reads inside a body."""
+    """``element`` in exclusive canonical form, without comments, as it reads inside a body.
+
+    Raises:
+        ValueError: it has none.
+    """
     outer = etree.fromstring(f'<body xmlns="{NAMESPACE}"></body>')
     outer.append(deepcopy(element))
     outer[0].tail = None
-    text = etree.tostring(outer, method="c14n", exclusive=True, with_comments=False).decode()
+    try:
+        text = etree.tostring(outer, method="c14n", exclusive=True, with_comments=False).decode()
+    except etree.C14NError as error:
+        why = "has no canonical form, as it declares a namespace that is no absolute URI; leave it out"
+        raise ValueError(why) from error
     return text[text.index(">") + 1 : text.rindex("</")]
 
 

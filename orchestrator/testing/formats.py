@@ -29,19 +29,15 @@ def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request
                 pace_s=reply.pace_s,
             )
         case Cut():
-            return _answer(reply.text, _calls(reply.calls, request), "end", cut=True)
+            return Answer(text=reply.text, calls=_calls(reply.calls, request), cut=True)
         case Malformed():
-            return _answer("", ((_call_id(request, 0), reply.tool, reply.arguments),), "tool")
+            return Answer(calls=((_call_id(request, 0), reply.tool, reply.arguments),), stop="tool")
         case Truncated():
-            return _answer(reply.text, _calls(reply.calls, request), "length")
+            return Answer(text=reply.text, calls=_calls(reply.calls, request), stop="length")
         case Empty():
-            return _answer("", (), "end")
+            return Answer()
         case _:
             raise TypeError(f"a script answers with Say, Fail or another reply, not {reply!r}")
-
-
-def _answer(text: str, calls: tuple[tuple[str, str, str], ...], stop: str, *, cut: bool = False) -> Answer:
-    return Answer(text=text, calls=calls, stop=stop, input_tokens=100, output_tokens=20, cut=cut)
 
 
 def _calls(calls: Sequence[Call], request: Request) -> tuple[tuple[str, str, str], ...]:

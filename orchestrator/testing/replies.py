@@ -84,11 +84,11 @@ Reply = Say | Fail | Hang | Cut | Malformed | Empty | Truncated
 class Answer:
     """A reply in the terms that both formats share."""
 
-    text: str
+    text: str = ""
     #: Of each tool call: its id, the tool, the arguments as JSON text.
-    calls: tuple[tuple[str, str, str], ...]
-    stop: str  #: end, tool or length
-    input_tokens: int
-    output_tokens: int
+    calls: tuple[tuple[str, str, str], ...] = ()
+    stop: str = "end"  #: end, tool or length
+    input_tokens: int = 100
+    output_tokens: int = 20
     pace_s: float = 0
     cut: bool = False

@@ -27,7 +27,8 @@ _M: Final = MESSAGES.c
 #: Things of one kind that have begun and not ended: what is more is forgotten, the oldest first.
 _OPEN: Final = 200_000
 _AGENT: Final = re.compile(r"^agent=(.*?)(?: parent=\S*)?$")
-_NUMBER: Final = re.compile(r"(\w+)=(\d+)")
+#: A longer number is none: anybody who can write to Redis may append what looks like a step.
+_NUMBER: Final = re.compile(r"\b(\w+)=([0-9]{1,18})\b")
 _ENDED: Final = frozenset({"finished", "failed", "stopped", "deleted"})
 _RUN_ENDED: Final = frozenset({"completed", "failed", "stopped"})
 #: Hop → from what to what. A run is ready when the router has accepted the message that begins it.
@@ -143,7 +144,7 @@ class LedgerFigures:
             if change.detail.startswith("again_in_ms="):
                 self.runs_retried += 1
                 # It is ready when it has waited for so long.
-                self._ready.begin(key, change.at_ms + _numbers(change.detail)["again_in_ms"])
+                self._ready.begin(key, change.at_ms + _numbers(change.detail).get("again_in_ms", 0))
             else:
                 self._ready.begin(key, change.at_ms)
             self._claimed.pop(key, None)

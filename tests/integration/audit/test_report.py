@@ -113,6 +113,16 @@ def test_messages_are_counted_once_and_their_retries_apart(store: AuditStore) ->
     assert found.longest_conversation == "c1"
 
 
+def test_what_looks_like_a_step_ends_no_report(store: AuditStore) -> None:
+    """Anybody who can write to Redis may append one, with any text."""
+    session = "ses_00" + "a" * 24
+    said = [f"run {session} run_1 queued again_in_ms={number}" for number in ("", "x", "9" * 5000, "²", "-1")]
+    said += [f"budget {session} - spent requests={'9' * 5000} nano_usd=7", "", "run", " " * 9]
+    store.add([], transitions=[steps(*enumerate(said))])
+    found = report_on(store)
+    assert (found.spent.requests, found.spent.nano_usd) == (0, 7)
+
+
 def test_percentiles_are_those_of_the_durations(store: AuditStore) -> None:
     """By nearest rank, of tasks for each agent, of questions and of the trail itself; the database computes them."""
     rows, number = [], 0

@@ -261,5 +261,9 @@ def test_they_are_listed_a_page_at_a_time(
     assert page("--until", "2020-01-01T00:00:00Z")["transitions"] == []
     text = CliRunner().invoke(main, ["audit", "transitions", root, *options[:-1]]).output
     assert "session: finished  by commit\n" in text
-    bad = CliRunner().invoke(main, ["audit", "transitions", "--before", "x", *options])
-    assert (bad.exit_code, "12.34" in bad.output) == (2, True)
+    for before in ("x", "9" * 20 + ".1", "9" * 5000 + ".1"):
+        bad = CliRunner().invoke(main, ["audit", "transitions", "--before", before, *options])
+        assert (bad.exit_code, "12.34" in bad.output) == (2, True)
+    if isinstance(trail_database.where, Path):
+        large = CliRunner().invoke(main, ["audit", "search", "--before", "9" * 20, *options])
+        assert (large.exit_code, "larger than the audit database can hold" in large.output) == (1, True)

@@ -432,3 +432,22 @@ def lay_out_as_before(file: Path, version: int) -> None:
 def link(chain: str, facts: list[object]) -> str:
     """The chain as the documentation has it."""
     return sha256(json.dumps([chain, *facts], ensure_ascii=False, separators=(",", ":")).encode()).hexdigest()
+
+
+def test_a_message_without_a_canonical_form_is_refused_and_ends_nobody(stack: Stack) -> None:
+    """A namespace that is no absolute name has none; the key-id of another one's message makes somebody look."""
+    said(stack, 1)
+    copy = stack.envelope(Message(content="copied")).replace(
+        b"<agent-message ", b'<agent-message xmlns:x="rel" ', 1
+    )
+    stack.publish(copy, "message")
+    write(stack)
+    assert verify(stack).exit_code == 0
+    stack.router().run_once()
+    example = Path(__file__).resolve().parents[3] / "schemas" / "examples" / "valid" / "body-encrypted.xml"
+    encrypted = example.read_bytes().replace(b"EncryptedData ", b'EncryptedData xmlns:x="rel" ', 1)
+    stack.publish(encrypted, "query")
+    stack.router().run_once()
+    assert {dead.rule for dead in stack.dead()} == {"signature-invalid", "encrypted-data"}
+    write(stack)
+    assert verify(stack).exit_code == 0
