@@ -82,7 +82,7 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
     """Remove the text of every attempt of a message, and sign that; how many rows lost theirs.
 
     Raises:
-        AuditError: nothing was removed.
+        AuditError: nothing was removed, or the files still have it.
     """
     with database.write() as db:
         query = select(MESSAGES.c.seq, MESSAGES.c.chain, MESSAGES.c.commitment).where(

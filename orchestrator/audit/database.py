@@ -63,12 +63,20 @@ class Database:
         self.engine.dispose()
 
     def forget_removed(self) -> None:
-        """Let a SQLite file keep nothing of what was removed; PostgreSQL forgets it when it vacuums the table."""
+        """Let a SQLite file keep nothing of what was removed; PostgreSQL forgets it when it vacuums the table.
+
+        Raises:
+            AuditError: somebody reads what was there before, so that the files keep it for as long.
+        """
         if self.path is None:
             return
-        with self.engine.connect() as db:
-            db.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql(
-                "PRAGMA wal_checkpoint(TRUNCATE)"
+        with self._failures(), self.engine.connect() as db:
+            db = db.execution_options(isolation_level="AUTOCOMMIT")
+            busy = db.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
+        if busy:
+            cause = "the text is removed, and its files keep it for as long as somebody reads what was there before"
+            raise AuditError(
+                self.name, cause, "run it again when no export, report or verification is at work"
             )
 
     # --- transactions ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from orchestrator.bootstrap import Container
@@ -42,14 +43,16 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
         redis.RedisError, OSError: Redis is away.
     """
     findings = list(findings)
-    leftovers.fix(parts.ledger, [(finding.rule, finding.subject) for finding in findings])
     by_session: dict[str, list[Problem]] = defaultdict(list)
     for finding in findings:
         if finding.severity is Severity.BREAK and finding.session:
             by_session[finding.session].append(finding)
-    for session, found in by_session.items():
+    left = [(finding.rule, finding.subject) for finding in findings]
+    repairs = {"": partial(leftovers.fix, parts.ledger, left)}
+    repairs |= {session: partial(_repair, parts, session, found) for session, found in by_session.items()}
+    for session, fix in repairs.items():
         try:
-            _repair(parts, session, found)
+            fix()
         except Exception as error:
             if is_outage(error):
                 raise

@@ -186,7 +186,7 @@ class InProcessStack:
         session = self.client.submit(agent, prompt, **given).id
         try:
             text = self.client.result(session, timeout_s=timeout_s)
-        except OrchestraError:
+        except (OrchestraError, TimeoutError):
             if self.failure is not None:
                 raise self.failure from None
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.doctor import examination
+from orchestrator.doctor import Doctor, Problem, Severity, examination
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
 from orchestrator.ledger import Claimed, Lease, SessionState
 from orchestrator.redisdb import ledger_keys
@@ -154,6 +155,17 @@ def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: F
     assert family.ledger.result(family.root) == (SessionState.FINISHED, "the answer")
     assert family.play.balance(family.root) == (3, 3, 0, 0)
     assert family.orchestra("doctor", "--quick").exit_code == 0
+
+
+def test_a_leftover_that_cannot_be_taken_away_keeps_nobody_from_the_rest(family: Family) -> None:
+    """Somebody overwrote the lane of a call between the look and the repair."""
+    family.redis.zrem(ledger_keys.queued(0), family.queued_run)
+    family.redis.set("ao:lane", "of another type")
+    doctor = Doctor(family.parts, audit=None)
+    found = doctor.examine(watch_leases=False)
+    call = Problem(Severity.WARNING, "call-left", "ao:lane call_1", "is left")
+    doctor.repair(replace(found, findings=(call, *found.findings)))
+    assert family.redis.zscore(ledger_keys.queued(0), family.queued_run) is not None
 
 
 def test_without_damage_nothing_is_changed(family: Family) -> None:

@@ -10,6 +10,7 @@ import zstandard
 from sqlalchemy import select
 
 from orchestrator.audit import AuditReader, AuditStore
+from orchestrator.audit import database as audit_database
 from orchestrator.audit.schema import DEAD_LETTERS
 from orchestrator.envelope.model import Message
 from orchestrator.redisdb import keys
@@ -54,6 +55,29 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
         db.execute("DELETE FROM amendments")
     bad = verify(stack)
     assert (bad.exit_code, f"row {row['seq']}: its XML" in bad.stdout) == (1, True), bad.output
+
+
+def test_a_reader_of_what_was_there_is_named(
+    stack: Stack, database: TrailDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it reads, the files of SQLite have the text; the next attempt removes it from there."""
+    if not isinstance(database.where, Path):
+        pytest.skip("PostgreSQL keeps it until it vacuums the table")
+    monkeypatch.setattr(audit_database, "_BUSY_S", 0.2)
+    said(stack, 2)
+    write(stack)
+    (row,) = found(stack, "number 1")
+    words = ["audit", "redact", str(row["message_id"]), "--reason", "a person asked"]
+    files = sorted(database.where.parent.glob("audit.sqlite*"))
+    store = store_of(stack)
+    with store.database.snapshot():
+        assert store.total() == 2
+        busy = run(stack, *words)
+        assert (busy.exit_code, "its files keep it" in busy.stderr) == (1, True), busy.output
+        assert any(b"number 1" in file.read_bytes() for file in files)
+    run(stack, *words)
+    assert not any(b"number 1" in file.read_bytes() for file in files)
+    assert verify(stack).exit_code == 0
 
 
 def test_text_that_is_removed_without_the_operator_is_found(stack: Stack, database: TrailDatabase) -> None:

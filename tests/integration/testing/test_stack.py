@@ -83,6 +83,15 @@ def raises(_: object) -> Say:
     raise KeyError("place")
 
 
+def test_a_session_that_never_ends_says_what_ended_the_stack() -> None:
+    """The time limit of the test would say nothing of it."""
+    with InProcessStack([boss], slots=0) as stack:
+        stack.failure = ZeroDivisionError("the router")
+        with pytest.raises(ZeroDivisionError, match="the router"):
+            stack.run("boss", "go", timeout_s=0.1)
+        stack.failure = None
+
+
 def test_a_server_that_was_never_started_is_stopped_at_once() -> None:
     """A test that fails before it starts its server ends all the same."""
     server = WireServer(Script())
