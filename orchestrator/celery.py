@@ -14,7 +14,6 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-import redis
 from celery import Celery
 from celery.signals import (
     celeryd_after_setup,
@@ -187,5 +186,5 @@ def _keep_up() -> None:
         try:
             janitor.clean()
             announce(parts, _runtime.load_catalogue())
-        except (OrchestraError, redis.RedisError, OSError) as error:
-            get_logger().warning("upkeep-failed", error=str(error))
+        except Exception as error:  # noqa: BLE001  (an agent that is not announced for a day is forgotten)
+            get_logger().warning("upkeep-failed", error=repr(error))

@@ -21,6 +21,7 @@ INSTRUCTIONS: Final = (
 )
 
 TimeoutS = Annotated[float, Field(ge=0, le=50, description="Seconds to wait at most.")]
+Kind = Annotated[str, Field(description="query, blocker, clarification, error or a word of your own.")]
 Urgency = Literal["critical", "high", "normal", "low"]
 
 
@@ -135,9 +136,7 @@ class SessionTools:
         self,
         message: str,
         *,
-        type: Annotated[
-            str, Field(description="query, blocker, clarification, error or a word of your own.")
-        ] = "query",
+        type: Kind = "query",
         context: dict[str, Any] | None = None,
         priority: Urgency | None = None,
         timeout_s: TimeoutS = 20.0,
@@ -163,9 +162,7 @@ class SessionTools:
     async def raise_callback(
         self,
         message: str,
-        callback_type: Annotated[
-            str, Field(description="query, blocker, clarification, error or a word of your own.")
-        ] = "query",
+        callback_type: Kind = "query",
         context: dict[str, Any] | None = None,
         priority: Urgency | None = None,
     ) -> dict[str, Any]:

@@ -209,7 +209,10 @@ class _StandardError(asyncio.Protocol):
 
 
 class _Client:
-    """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own."""
+    """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own.
+
+    The library refuses and ignores what has no method here.
+    """
 
     def __init__(self, context: Context, place: Place, live: LiveStatus, watch: Watch) -> None:
         self._permissions = Permissions(context, place.options.permissions, live)
@@ -265,13 +268,3 @@ class _Client:
             return schema.RequestPermissionResponse(outcome=schema.DeniedOutcome(outcome="cancelled"))
         outcome = schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
         return schema.RequestPermissionResponse(outcome=outcome)
-
-    def on_connect(self, conn: Any) -> None:
-        """The connection stands."""
-
-    async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """What only some agents ask."""
-        raise acp.RequestError.method_not_found(method)
-
-    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
-        """What only some agents tell."""
