@@ -437,8 +437,11 @@ class _RunOfAgent:
         if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
             text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
-            end = self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
-            self._runtime.events.ended(self._held, end)
+            try:
+                end = self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
+                self._runtime.events.ended(self._held, end)
+            except Exception as error:  # noqa: BLE001  (the process is blocked all the same; the run is tried again)
+                _log.error("end-not-written", run=self._held.claim.run, error=repr(error))
         if current_process().name == "MainProcess":
             return
         sending = threading.Thread(target=self._runtime.events.flush, name="last-events", daemon=True)

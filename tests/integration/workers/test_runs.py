@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +40,7 @@ from orchestrator.redisdb.scripts import Batch
 from orchestrator.router import build_router
 from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution import runner
 from tests.integration.workers.conftest import StackHarness
 from tests.ready import ready_runs
 
@@ -558,6 +561,30 @@ def test_an_agent_that_heeds_nothing_is_ended_from_outside(
         SessionState.FAILED,
         "it ran longer than its time limit of 0.1 s, and its agent, which did not stop within 0.1 s, was ended by force",
     )
+
+
+def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_be_written(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slot would be lost for good."""
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    killed, commit = threading.Event(), stage.ledger.commit
+
+    def refuse(*args: Any, **given: Any) -> Any:
+        if not killed.is_set():
+            raise redis_py.ResponseError("damaged")
+        return commit(*args, **given)
+
+    @stage.agent("solo", time_limit_s=0.1)
+    def solo(ctx: Context) -> str:
+        killed.wait(10)
+        return "too late"
+
+    monkeypatch.setattr(runner, "current_process", lambda: SimpleNamespace(name="ForkPoolWorker-1"))
+    monkeypatch.setattr(os, "kill", lambda *_: killed.set())
+    monkeypatch.setattr(stage.ledger, "commit", refuse)
+    assert stage.play(stage.submit("solo")) == "lost"
+    assert killed.is_set()
 
 
 def test_progress_is_shown_in_the_ledger(stage: StackHarness) -> None:
