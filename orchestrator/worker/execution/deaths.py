@@ -6,7 +6,6 @@ machine's, so it is reported at once and counted apart. The claim says which pro
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
-from orchestrator.redisdb.holders import mark_of
+from orchestrator.redisdb.holders import mark_of, own_mark
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.retry import retry_outages
 
@@ -28,7 +27,7 @@ _log = get_logger()
 
 def claim_of_this_process() -> str:
     """A new claim id that tells which process made it."""
-    return f"{new_claim_id()}@{mark_of(os.getpid())}"
+    return f"{new_claim_id()}@{own_mark()}"
 
 
 def release_runs_of(pid: int, runtime: Runtime, died: str = "") -> None:

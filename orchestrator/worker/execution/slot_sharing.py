@@ -49,6 +49,10 @@ class Queued:
         self._ledger = ledger
         self._serves = serves
 
+    def find(self, awaited: str, *, others: bool) -> RunRef | None:
+        """What an awaited session needs, else, if ``others`` may have the slot, a run of any tree."""
+        return self.needed_by(awaited) or (self.any(shard_of(awaited)) if others else None)
+
     def needed_by(self, session: str) -> RunRef | None:
         """A queued run of a session, or of what it waits for, as far down as that goes."""
         seen: set[str] = set()
@@ -190,13 +194,8 @@ class SharedSlot:
             return
         self._look_at = now + self._look_s
         self._look_s = min(self._look_s * 1.5, _LOOK_S[1])
-        needed = self._queued.needed_by(self._awaited)
-        if (
-            needed is None
-            and not self._slot_sharing.busy
-            and now - self._began_at > SHARE_WITH_OTHERS_AFTER_S
-        ):
-            needed = self._queued.any(shard_of(self._awaited))
+        others = not self._slot_sharing.busy and now - self._began_at > SHARE_WITH_OTHERS_AFTER_S
+        needed = self._queued.find(self._awaited, others=others)
         if needed is None:
             self._seen_at = None
             return
@@ -220,7 +219,8 @@ class SharedSlot:
         idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
         try:
             while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
-                run = retry_outages(partial(self._find, idle_since), what="lent")
+                others = time.monotonic() - idle_since > OTHERS_AFTER_S
+                run = retry_outages(partial(self._queued.find, self._awaited, others=others), what="lent")
                 if run is None:
                     look_s = min(look_s * 2, _THREAD_LOOK_S[1])
                     continue
@@ -230,9 +230,3 @@ class SharedSlot:
             _log.error("ledger-away", error=str(error))
         finally:
             slot_sharing.join()
-
-    def _find(self, idle_since: float) -> RunRef | None:
-        needed = self._queued.needed_by(self._awaited)
-        if needed is None and time.monotonic() - idle_since > OTHERS_AFTER_S:
-            needed = self._queued.any(shard_of(self._awaited))
-        return needed
