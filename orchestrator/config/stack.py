@@ -32,6 +32,8 @@ class Stack:
     agents: tuple[str, ...]
     pid: int
     started_ms: int
+    #: Which one of the data folder it is: no two that run have logs of the same name.
+    number: int = 1
 
 
 class Announcement:
@@ -72,8 +74,8 @@ def running_stacks(data: Path) -> list[Stack]:
 
 
 def _parse(fields: dict[str, Any]) -> Stack:
-    # Another version may announce more.
-    known = {field.name: fields[field.name] for field in fields_of(Stack)}
+    # Another version may announce more, or less.
+    known = {field.name: fields[field.name] for field in fields_of(Stack) if field.name in fields}
     return Stack(**{**known, "agents": tuple(fields["agents"])})
 
 

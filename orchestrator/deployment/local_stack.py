@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -164,7 +165,8 @@ class LocalStack:
                 agents, env=env, forks=self._forks, accept=self._replace_worker, refuse=self._keep_worker
             )
             self._leaving.callback(self._watch.close)
-        others = len(running_stacks(given.data))
+        taken = {stack.number for stack in running_stacks(given.data)}
+        number = next(number for number in count(1) if number not in taken)
         announcement = Announcement(
             given.data,
             Stack(
@@ -173,6 +175,7 @@ class LocalStack:
                 agents=agents,
                 pid=os.getpid(),
                 started_ms=time.time_ns() // 1_000_000,
+                number=number,
             ),
         )
         self._leaving.callback(announcement.close)
@@ -182,7 +185,7 @@ class LocalStack:
             else [*service_specs(self.settings), worker_spec(self.settings)],
             env=env,
             logs=given.logs_dir,
-            log_suffix=f".{others + 1}" if others else "",
+            log_suffix=f".{number}" if number > 1 else "",
             notify=self._notify,
             forks=self._forks,
         )

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,17 @@ def test_children_get_the_server_and_others_find_the_stack(settings: Settings) -
 
 
 def test_a_second_stack_in_the_folder_writes_logs_of_its_own(settings: Settings) -> None:
-    with LocalStack(settings, specs=[TOY]) as first, LocalStack(settings, specs=[TOY]) as second:
-        first.wait_ready()
-        second.wait_ready()
-        assert first.url == second.url
-        assert first.logs["toy"] != second.logs["toy"]
+    first, second, third = (LocalStack(settings, specs=[TOY]) for _ in range(3))
+    with ExitStack() as leaving:
+        leaving.enter_context(first)
+        with second:
+            first.wait_ready()
+            second.wait_ready()
+            assert first.url == second.url
+            assert first.logs["toy"] != second.logs["toy"]
+            leaving.close()
+            with third:  # when the first one is gone
+                assert third.logs["toy"] != second.logs["toy"]
 
 
 def test_a_dead_server_is_reported_and_comes_back(settings: Settings) -> None:
