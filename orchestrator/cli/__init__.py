@@ -48,11 +48,11 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "worktrees": ("worktrees", "List and remove the git worktrees of sessions."),
     },
     "What agents ask you": {
-        "questions": ("reply", "List what agents ask you."),
-        "reply": ("reply", "Answer a question of an agent."),
-        "approvals": ("approvals", "List what waits for your yes or no."),
-        "approve": ("approvals", "Say yes to what an agent asks."),
-        "deny": ("approvals", "Say no to what an agent asks."),
+        "questions": ("questions", "List what agents ask you."),
+        "reply": ("questions", "Answer a question of an agent."),
+        "approvals": ("questions", "List what waits for your yes or no."),
+        "approve": ("questions", "Say yes to what an agent asks."),
+        "deny": ("questions", "Say no to what an agent asks."),
     },
     "For programs that an agent started": {
         "raise": ("session_tools", "Tell the caller of the session that started this program."),
@@ -80,7 +80,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "validate": ("validate", "Validate envelopes; needs no server."),
         "sign": ("sign", "Sign an envelope."),
         "verify": ("sign", "Verify the signature of an envelope."),
-        "prompt": ("prompt", "Print what the model of an agent reads about the protocol."),
+        "prompt": ("agents", "Print what the model of an agent reads about the protocol."),
     },
     "Services": {
         "worker": ("services", "Run one worker, for all agents or some."),

@@ -1,4 +1,4 @@
-"""``orchestra agents``: who is registered; register an external program."""
+"""`orchestra agents` and `prompt`: who is registered; register an external program; what a model reads."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.names import agent_argument
-from orchestrator.cli.options import SubCommands, json_option, stack_options, time_option
-from orchestrator.cli.output import print_answer, print_json, say
+from orchestrator.cli.options import SubCommands, json_option, settings_of, stack_options, time_option
+from orchestrator.cli.output import print_answer, print_json, say, write_raw
 from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from orchestrator.agents.definition import AgentDefinition
     from orchestrator.agents.registry import AgentRecord
     from orchestrator.config.settings import Settings
 
@@ -211,3 +212,38 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
             f"no agent {name!r} is registered; `orchestra agents` lists those that are{did_you_mean(name, known)}"
         )
     print_answer(Withdrawn(agent=name, registered=False), f"{name} is no longer registered", as_json=as_json)
+
+
+@click.command()
+@agent_argument()
+@click.option(
+    "--agents",
+    multiple=True,
+    metavar="MODULE_OR_FILE",
+    help="Where agents are defined. Default: the setting `agents`.",
+)
+@click.option("--root", is_flag=True, help="As if a user gave the agent its task, and not another agent.")
+@json_option
+def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) -> None:
+    """Print what the model of AGENT will see before its task: its own instructions and the protocol. Needs no stack."""
+    from orchestrator.agents.loader import load_agents
+    from orchestrator.agents.options import LlmOptions
+    from orchestrator.cli.documents.stack import PromptDocument
+    from orchestrator.errors import UnknownAgent
+    from orchestrator.worker.executors.protocol import protocol_text, takes_tagged_answers
+
+    settings = settings_of(agents=agents or None)
+    catalogue = load_agents(settings.agents)
+    definition: AgentDefinition | None = catalogue.get(agent)
+    if definition is None:
+        raise UnknownAgent(agent, sorted(catalogue))
+    sub_session = not root and takes_tagged_answers(definition)
+    parts = [protocol_text(definition, sub_session=sub_session, folder=settings.prompts)]
+    options = definition.options
+    if isinstance(options, LlmOptions):
+        parts = [options.all_instructions, *(parts if options.protocol else [])]
+    text = "\n\n".join(filter(None, parts))
+    if as_json:
+        print_json(PromptDocument(agent=agent, prompt=text))
+    else:
+        write_raw(text)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from orchestrator.cli.backlog import backlog
 from orchestrator.cli.conversation import (
     describe,
     messages_about,
@@ -20,6 +19,7 @@ from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
+from orchestrator.cli.stack import open_stack
 from orchestrator.cli.trail import export_trail, import_trail, prune, redact, transitions
 from orchestrator.display.figures import span
 from orchestrator.display.text import counted
@@ -31,12 +31,23 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
 
+_METRICS: Final = """\
+# HELP orchestra_audit_backlog_entries Published entries that are not in the audit trail yet.
+# TYPE orchestra_audit_backlog_entries gauge
+orchestra_audit_backlog_entries{{kind="messages"}} {messages}
+orchestra_audit_backlog_entries{{kind="steps"}} {steps}
+orchestra_audit_backlog_entries{{kind="dead_letters"}} {dead_letters}
+# HELP orchestra_audit_backlog_oldest_seconds Age of the oldest of them; 0: there are none.
+# TYPE orchestra_audit_backlog_oldest_seconds gauge
+orchestra_audit_backlog_oldest_seconds {seconds}"""
+
+
 @click.group("audit", cls=SubCommands)
 def audit() -> None:
     """Search, show and verify the audit trail; run its writer."""
 
 
-for command in (prune, redact, export_trail, import_trail, transitions, backlog, report, replay):
+for command in (prune, redact, export_trail, import_trail, transitions, report, replay):
     audit.add_command(command)
 
 
@@ -54,6 +65,44 @@ def writer(settings: Settings) -> None:
         return build_writer(build_container(client, settings), consumer=consumer_name("audit"))
 
     serve("audit", make, settings, background=True)
+
+
+@audit.command("backlog")
+@click.option("--prometheus", is_flag=True, help="Print metrics in the text format of Prometheus.")
+@click.option(
+    "--max-age",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Exit code 1 if the oldest entry is older than that.",
+)
+@json_option
+@stack_options
+def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_json: bool) -> None:
+    """Say how many published entries are not in the audit trail yet, and how old the oldest is.
+
+    Only Redis is asked, so the answer comes while the audit database is away.
+    """
+    from orchestrator.audit.backlog import backlog as measure
+    from orchestrator.cli.documents.audit import AuditBacklog
+
+    with open_stack(settings, "audit-backlog") as parts:
+        found = measure(parts.redis, settings.shards)
+    if as_json:
+        print_json(AuditBacklog.of(found))
+    elif prometheus:
+        say(_METRICS.format(**vars(found), seconds=found.oldest_ms / 1000), lines=True)
+    elif not found.entries:
+        say("everything published is in the audit trail")
+    else:
+        number = counted(found.entries, "entry is", "entries are")
+        say(f"{number} not in the audit trail yet, the oldest for {span(found.oldest_ms)}")
+        kinds = (
+            counted(found.messages, "message"),
+            counted(found.steps, "step of the ledger", "steps of the ledger"),
+        )
+        say(f"{kinds[0]}, {kinds[1]}, {counted(found.dead_letters, 'dead letter')}")
+    if max_age is not None and found.oldest_ms > max_age * 1000:
+        click.get_current_context().exit(1)
 
 
 @audit.command("show")

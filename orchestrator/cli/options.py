@@ -25,6 +25,12 @@ T = TypeVar("T")
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+data_option = click.option(
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 timeout_option = click.option(
     "--timeout",
@@ -79,12 +85,7 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
         metavar="URL",
         help="Redis or Valkey of the ledger. Default: ORCHESTRA_REDIS_URL, else the stack on the data folder.",
     )
-    @click.option(
-        "--data",
-        metavar="DIR",
-        type=click.Path(path_type=Path),
-        help="Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
-    )
+    @data_option
     @functools.wraps(command)
     def wrapper(*args: Any, redis_url: str | None, data: Path | None, **kwargs: Any) -> T:
         settings = settings_of(redis_url=redis_url, data=data)

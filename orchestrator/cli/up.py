@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.options import agents_options, settings_of
+from orchestrator.cli.options import agents_options, data_option, settings_of
 from orchestrator.cli.output import say
 from orchestrator.cli.stack import open_stack
 
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Redis 6.2 or newer, or Valkey. Default: ORCHESTRA_REDIS_URL, else an embedded Valkey in the data folder.",
 )
-@click.option(
-    "--data",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
-)
+@data_option
 @click.option(
     "--concurrency", type=click.IntRange(min=1), metavar="N", help="Runs that the worker executes at once."
 )
