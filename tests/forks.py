@@ -15,10 +15,10 @@ from orchestrator.deployment.forks import Forked, ForkServer
 ROOT = Path(__file__).parents[1]
 
 
-def start_forks(*modules: str) -> ForkServer:
-    """A fork server that also has these modules imported."""
+def start_forks(*modules: str, **variables: str) -> ForkServer:
+    """A fork server that also has these modules imported, and finds these variables in its environment meanwhile."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCHESTRA_", "COV"))}
-    forks = ForkServer(env={**env, "PYTHONPATH": str(ROOT)}, modules=("tests.stands", *modules))
+    forks = ForkServer(env={**env, **variables, "PYTHONPATH": str(ROOT)}, modules=("tests.stands", *modules))
     forks.start()
     forks.wait_ready()
     assert forks.ready

@@ -8,16 +8,27 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.forks import ForkServer
 from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.worker.execution.slot import LINGER_S
-from orchestrator.worker.execution.watchdog import LEAST_WAIT_S
 from tests.door import FaultProxy, door_to
+from tests.forks import start_forks
 
 from .stack import Stack, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 MakeStack = Callable[..., Stack]
+
+#: Seconds of silence that the workers bear.
+SILENCE_S = 4
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    forks = start_forks("tests.chaos.impatient", CHAOS_SILENCE_S=str(SILENCE_S))
+    yield forks
+    forks.close()
 
 
 @pytest.fixture
@@ -97,7 +108,7 @@ def test_busy_consumers_are_left_alone(make_stack: MakeStack) -> None:
         at_work = [client.submit("sleeper", "work") for _ in range(slots)]
         wait_until(lambda: len(stack.ledger.sweep.leases(0)) == slots, "work for all", explain=stack.logs)
         waiting = client.submit("leaf", "1")
-        time.sleep(LEAST_WAIT_S * 1.5)  # nothing is to happen
+        time.sleep(SILENCE_S * 1.5)  # nothing is to happen
         assert [w.name for w in workers if "consumer-silent" in w.log.read_text()] == []
         for session in at_work:
             client.stop(session.id)
