@@ -24,7 +24,7 @@ from orchestrator.envelope.model import (
     TaskDelegation,
 )
 from orchestrator.envelope.model_base import Part
-from orchestrator.envelope.model_values import NAMESPACE, Timestamp, is_base64, unspaced
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.reading import Reading, build, defaults_of, fields_reader, part_reader
 from orchestrator.envelope.writing import fields_writer, part_writer
 
@@ -44,8 +44,6 @@ BODIES: Final[dict[str, type[Part]]] = {
     )
 }
 _Q: Final = f"{{{NAMESPACE}}}"
-_COMPRESSED: Final = f"{_Q}compressed-payload"
-_CLAIM_CHECK: Final = f"{_Q}claim-check"
 _XENC: Final = f"{{{xenc.XENC}}}"
 
 _read_header: Final = part_reader(Header)
@@ -54,9 +52,14 @@ _read_body: Final = {
     name: (model, fields_reader(model), defaults_of(model), set(model.model_fields))
     for name, model in BODIES.items()
 }
+_read_opaque: Final = {
+    f"{_Q}compressed-payload": part_reader(CompressedBody),
+    f"{_Q}claim-check": part_reader(ClaimCheckBody),
+}
 _MESSAGE_NAMES: Final = set(AgentMessage.model_fields)
 _write_header: Final = part_writer(Header, "header")
 _write_signature: Final = part_writer(Signature, "signature")
+_write_claim_check: Final = part_writer(ClaimCheckBody, "claim-check")
 _write_body: Final = {model: fields_writer(model) for model in BODIES.values()}
 
 
@@ -86,10 +89,8 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
     body_type = body.get("type", "")
     first = body[0]
     tag = str(first.tag)
-    if tag == _COMPRESSED:
-        return _read_compressed(first, body_type, reading)
-    if tag == _CLAIM_CHECK:
-        return _read_claim_check(first, body_type, reading)
+    if tag in _read_opaque:
+        return _read_opaque[tag](first, reading).model_copy(update={"type": body_type})
     if tag.startswith(_XENC):
         try:
             if flaw := xenc.flaw(first):
@@ -107,47 +108,6 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
     return build(model, values, names)
 
 
-def _read_compressed(element: etree._Element, body_type: str, reading: Reading) -> CompressedBody | None:
-    content = unspaced(element.text or "")
-    if not is_base64(content):
-        message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
-        reading.fail("base64", message, element, value=content)
-        return None
-    values: dict[str, Any] = {
-        "form": "compressed",
-        "type": body_type,
-        "algorithm": "zstd",
-        "size": int(element.get("size", "0")),
-        "sha256": element.get("sha256"),
-        "content": content,
-    }
-    body: CompressedBody = build(CompressedBody, values, set(values))
-    return body
-
-
-def _read_claim_check(element: etree._Element, body_type: str, reading: Reading) -> ClaimCheckBody:
-    expires = element.get("expires")
-    if expires is not None:
-        try:
-            expires = Timestamp.of_valid_form(expires)
-        except ValueError:
-            message = "is a day that the calendar does not have; correct the date"
-            reading.fail("timestamp", message, element, value=expires, attribute="expires")
-    stored = element.get("stored-size")
-    values: dict[str, Any] = {
-        "form": "claim-check",
-        "type": body_type,
-        "sha256": element.get("sha256"),
-        "size": int(element.get("size", "0")),
-        "chunks": int(element.get("chunks", "1")),
-        "algorithm": element.get("algorithm"),
-        "stored_size": None if stored is None else int(stored),
-        "expires": expires,
-    }
-    body: ClaimCheckBody = build(ClaimCheckBody, values, set(values))
-    return body
-
-
 def write_body(body: Body, start: str) -> str:
     """The body element; ``start`` is its start tag up to its type attribute."""
     out = [f'{start} type="{body.type}">']
@@ -159,24 +119,11 @@ def write_body(body: Body, start: str) -> str:
             f' size="{body.size}">{body.content}</compressed-payload>'
         )
     elif isinstance(body, ClaimCheckBody):
-        out.append(_claim_check(body))
+        _write_claim_check(body, out.append)
     else:
         _write_body[type(body)](body, out.append)
     out.append("</body>")
     return "".join(out)
-
-
-def _claim_check(body: ClaimCheckBody) -> str:
-    marks = {
-        "algorithm": body.algorithm,
-        "chunks": body.chunks,
-        "expires": body.expires,
-        "sha256": body.sha256,
-        "size": body.size,
-        "stored-size": body.stored_size,
-    }
-    written = "".join(f' {name}="{value}"' for name, value in marks.items() if value is not None)
-    return f"<claim-check{written}></claim-check>"
 
 
 def write_head(message: AgentMessage) -> str:

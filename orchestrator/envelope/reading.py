@@ -66,7 +66,7 @@ class Reading:
 
 Element = etree._Element  # noqa: SLF001 - the only name that lxml has for the type
 Read = Callable[[Element, Reading], Any]
-ReadChecked = Callable[[str, Element, Reading], Any]
+ReadChecked = Callable[[str, Element, Reading, str | None], Any]
 ReadFields = Callable[[Element, Values, Reading], None]
 
 
@@ -80,30 +80,32 @@ def build(model: type[Part], values: Values, names: set[str]) -> Any:
     return part
 
 
-def _name(text: str, element: etree._Element, reading: Reading) -> str:
+def _name(text: str, element: etree._Element, reading: Reading, attribute: str | None = None) -> str:
     if text.isascii() and text.isprintable() and " " not in text and text:
         return text
     text = collapse(text)
     if is_blank(text):
-        reading.fail("blank", "is blank; give a name that can be seen", element, value=text)
+        reading.fail(
+            "blank", "is blank; give a name that can be seen", element, value=text, attribute=attribute
+        )
     return text
 
 
-def _timestamp(text: str, element: etree._Element, reading: Reading) -> str:
+def _timestamp(text: str, element: etree._Element, reading: Reading, attribute: str | None = None) -> str:
     text = text.strip(WHITE_SPACE)
     try:
         return Timestamp.of_valid_form(text)
     except ValueError:
         message = "is a day that the calendar does not have; correct the date"
-        reading.fail("timestamp", message, element, value=text)
+        reading.fail("timestamp", message, element, value=text, attribute=attribute)
         return text
 
 
-def _base64(text: str, element: etree._Element, reading: Reading) -> str:
+def _base64(text: str, element: etree._Element, reading: Reading, attribute: str | None = None) -> str:
     text = unspaced(text)
     if not is_base64(text):
         message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
-        reading.fail("base64", message, element, value=text)
+        reading.fail("base64", message, element, value=text, attribute=attribute)
     return text
 
 
@@ -156,7 +158,15 @@ def _held_reader(field: Binding) -> Read:
         plain = _PLAIN[field.kind]
         return lambda element, _: plain(element.text or "")
     checked = _CHECKED[field.kind]
-    return lambda element, reading: checked(element.text or "", element, reading)
+    return lambda element, reading: checked(element.text or "", element, reading, None)
+
+
+def _attribute_reader(field: Binding) -> ReadChecked:
+    assert field.kind is not None
+    if field.kind in _PLAIN:
+        plain = _PLAIN[field.kind]
+        return lambda text, *_: plain(text)
+    return _CHECKED[field.kind]
 
 
 def _list_reader(field: Binding) -> Read:
@@ -224,7 +234,7 @@ def part_reader(model: type[Part]) -> Read:
     defaults = defaults_of(model)
     names = set(model.model_fields)
     attributes = [
-        (field.name, field.tag, _PLAIN[field.kind or Kind.RAW])
+        (field.name, field.tag, _attribute_reader(field))
         for field in fields
         if isinstance(field.mark, Attribute)
     ]
@@ -235,10 +245,10 @@ def part_reader(model: type[Part]) -> Read:
 
     def read(element: etree._Element, reading: Reading) -> Any:
         values = defaults.copy()
-        for name, tag, plain in attributes:
+        for name, tag, read_attribute in attributes:
             text = element.get(tag)
             if text is not None:
-                values[name] = plain(text)
+                values[name] = read_attribute(text, element, reading, tag)
         if read_content is None:
             read_fields(element, values, reading)
         else:

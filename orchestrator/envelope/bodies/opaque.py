@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-from orchestrator.envelope.model_base import Part
-from orchestrator.envelope.model_values import Base64, BodyType, Count, Moment, PositiveCount, Sha256
+from orchestrator.envelope.model_base import Attribute, Content, Part
+from orchestrator.envelope.model_values import Base64, BodyType, Count, Kind, Moment, PositiveCount, Sha256
 from orchestrator.envelope.xenc import canonical_encrypted_data
 
 
@@ -31,10 +31,10 @@ class CompressedBody(Part):
 
     form: Literal["compressed"] = "compressed"
     type: BodyType
-    algorithm: Literal["zstd"] = "zstd"
-    size: Count
-    sha256: Sha256
-    content: Base64
+    algorithm: Annotated[Literal["zstd"], Kind.TOKEN, Attribute()] = "zstd"
+    size: Annotated[Count, Attribute()]
+    sha256: Annotated[Sha256, Attribute()]
+    content: Annotated[Base64, Content()]
 
 
 class ClaimCheckBody(Part):
@@ -46,12 +46,12 @@ class ClaimCheckBody(Part):
 
     form: Literal["claim-check"] = "claim-check"
     type: BodyType
-    sha256: Sha256
-    size: Count
-    chunks: PositiveCount
-    algorithm: Literal["zstd"] | None = None
-    stored_size: Count | None = None
-    expires: Moment | None = None
+    sha256: Annotated[Sha256, Attribute()]
+    size: Annotated[Count, Attribute()]
+    chunks: Annotated[PositiveCount, Attribute()]
+    algorithm: Annotated[Annotated[Literal["zstd"], Kind.TOKEN] | None, Attribute()] = None
+    stored_size: Annotated[Count | None, Attribute()] = None
+    expires: Annotated[Moment | None, Attribute()] = None
 
 
 OpaqueBody = EncryptedBody | CompressedBody | ClaimCheckBody
