@@ -39,8 +39,8 @@ _LABEL: Final = f"{{{XENC}}}OAEPparams"
 _KEY_NAME: Final = f"{{{DSIG}}}KeyName"
 _VALUE: Final = f"{{{XENC}}}CipherValue"
 
-#: In canonical form: what is written is sent as it is.
-_TEMPLATE: Final = (
+#: In canonical form: what is written is sent as it is. With an empty key and content, any tool for XML Encryption fills it in.
+TEMPLATE: Final = (
     f'<xenc:EncryptedData xmlns:xenc="{XENC}" Type="{_CONTENT}">'
     f'<xenc:EncryptionMethod Algorithm="{AES_256_GCM}"></xenc:EncryptionMethod>'
     f'<ds:KeyInfo xmlns:ds="{DSIG}"><xenc:EncryptedKey>'
@@ -95,11 +95,6 @@ class BoundTo:
         return "\n".join(parts).encode()
 
 
-def template(key_id: str, bound: BoundTo) -> str:
-    """What any tool for XML Encryption fills in to make the one shape that is accepted here."""
-    return _TEMPLATE.format(label=bound.label, key_id=escape(key_id), key="", content="")
-
-
 def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
     """Encrypt the content of a ``<body>`` element in canonical form.
 
@@ -118,7 +113,7 @@ def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
     if element is None:
         raise ValueError("not one <body> element with content, in canonical form")
     key, iv = AESGCM.generate_key(8 * _KEY), os.urandom(_IV)
-    return _TEMPLATE.format(
+    return TEMPLATE.format(
         label=bound.label,
         key_id=escape(recipient.key_id),
         key=b64encode(recipient.public.encrypt(key, bound.padding())).decode(),
@@ -182,8 +177,8 @@ def _shape(element: Any) -> tuple[Any, ...]:
     return (element.tag, dict(element.attrib), *map(_shape, element))
 
 
-_SHAPE: Final = _shape(etree.fromstring(_TEMPLATE))
-_ELEMENTS: Final = sum(1 for _ in etree.fromstring(_TEMPLATE).iter())
+_SHAPE: Final = _shape(etree.fromstring(TEMPLATE))
+_ELEMENTS: Final = sum(1 for _ in etree.fromstring(TEMPLATE).iter())
 
 
 def _octets(value: etree._Element) -> bytes:

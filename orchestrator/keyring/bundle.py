@@ -76,7 +76,7 @@ def unpack(content: bytes, passphrase: bytes | None) -> KeyBundle:
         operator_secret = operator["private"]
         raw = [(json.dumps(entry["record"]), entry["private"]) for entry in document["keys"]]
         agents = [str(sealed).encode() for sealed in document.get("agents", [])]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise KeyringError(
             "this is neither a bundle of `orchestra keys export` nor a PEM file; nothing was imported"
         ) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.clock import SystemClock
@@ -20,6 +19,7 @@ from orchestrator.envelope.bodies import (
     QueryContext,
     RecoveryOption,
 )
+from orchestrator.envelope.bodies.exchange import ErrorType, RecommendedAction
 from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.model import (
     AgentMessage,
@@ -40,7 +40,7 @@ from orchestrator.envelope.model import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.model_values import Priority, Timestamp, with_values
+from orchestrator.envelope.model_values import Priority, Severity, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
@@ -52,10 +52,6 @@ from orchestrator.policy.routing import RoutingTable
 
 #: Characters of an answer that its summary repeats.
 SUMMARY_CHARS = 200
-
-ErrorType = Literal["task-failed", "timeout", "blocked", "validation-error"]
-Severity = Literal["critical", "warning", "info"]
-RecommendedAction = Literal["escalate", "retry", "abandon"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def test_we_decrypt_what_xmlsec1_encrypted_with_the_documented_template(
         sender=header.sender.agent_name,
         recipient=header.recipient.agent_name,
     )
-    template = encryption.template(recipient.key_id, bound)
+    template = encryption.TEMPLATE.format(label=bound.label, key_id=recipient.key_id, key="", content="")
     said = f"agent-message body 2\n{bound.message_id}\n{bound.conversation}\nlead\nreviewer"
     assert f"<xenc:OAEPparams>{b64encode(said.encode()).decode()}</xenc:OAEPparams>" in template
     (tmp_path / "template.xml").write_text(template)

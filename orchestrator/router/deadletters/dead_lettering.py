@@ -12,12 +12,13 @@ import redis
 
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
+from orchestrator.envelope.bodies.exchange import ErrorType
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import is_session_id, item_id, shard_of
 from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import ErrorType, MessageFactory, Thread
+from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.policy.escalation import above
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.redisdb import keys

@@ -253,7 +253,11 @@ def test_a_bundle_of_another_operator_is_refused(store: KeyStore, tmp_path: Path
     assert [record.agent for record in there.list()] == ["mine"]
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff\xfe", b'{"format": "agent-orchestra keys 1"}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b"[" * 100_000, b"\xff\xfe", b'{"format": "agent-orchestra keys 1"}'],
+    ids=range(6),
+)
 def test_what_is_no_bundle_is_a_clean_refusal(store: KeyStore, content: bytes) -> None:
     with pytest.raises(KeyringError, match="nothing was imported"):
         store.import_(content)
