@@ -29,7 +29,7 @@ from orchestrator.client.approvals import Approval, answer_approval, open_approv
 from orchestrator.client.forking import Forking
 from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question, open_questions
-from orchestrator.client.submission import Submission
+from orchestrator.client.submission import Submission, require_text
 from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, is_over, subtree
@@ -462,10 +462,8 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         about = self._outlast(lambda: self._ledger.session(session), retry_for_s)
-        if not isinstance(prompt, str):
-            raise InputError(
-                f"a prompt for session {session} is text, not {type(prompt).__name__}; give a str"
-            )
+        require_text(f"a prompt for session {session}", prompt)
+        require_text(f"a key for session {session}", key or "")
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
@@ -502,8 +500,7 @@ class Client:
             raise InputError(f"{question} is an approval: say yes or no with `orchestra approve` or `deny`")
         if asker is None:
             raise InputError(f"{question!r} is not the id of a question; `orchestra questions` lists them")
-        if not isinstance(text, str):
-            raise InputError(f"a reply is text, not {type(text).__name__}; give a str")
+        require_text("a reply", text)
         if not text.strip():
             raise InputError(f"the reply to {question} is empty")
         with self._clear_errors():
@@ -541,8 +538,7 @@ class Client:
         return self._decide(approval, comment, approved=False, digest="", by=by)
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
-        if not isinstance(comment, str):
-            raise InputError(f"a comment is text, not {type(comment).__name__}; give a str")
+        require_text("a comment", comment)
         with self._clear_errors():
             return answer_approval(
                 self._parts, approval, approved=approved, comment=comment, digest=digest, by=by

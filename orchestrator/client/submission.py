@@ -25,6 +25,16 @@ from orchestrator.policy.moments import moment_ms
 from orchestrator.streams import StreamId
 
 
+def require_text(what: str, value: object) -> None:
+    """Return if a value that a program gave is text.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{what} is text, not {type(value).__name__}; give a str")
+
+
 class Submission:
     """Submits roots for the operator."""
 
@@ -96,15 +106,15 @@ class Submission:
 
         Raises:
             KeyringError: it is encrypted, and its agent has no key to encrypt to.
-            InputError: the prompt is not text, or ``at`` is not a time.
+            InputError: the prompt, the title or the key is not text, or ``at`` is not a time.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
             StreamFull: the routers are too far behind for new work.
             redis.RedisError: Redis does not answer, or refuses; the call may be repeated with the same key.
         """
-        if not isinstance(prompt, str):
-            raise InputError(f"a prompt for agent {agent!r} is text, not {type(prompt).__name__}; give a str")
+        for what, given in (("prompt", prompt), ("title", title), ("key", key or "")):
+            require_text(f"a {what} for agent {agent!r}", given)
         words, structured = prompt, options.task
         if structured is not None:
             structured = task_of(structured, description=prompt, title=title)

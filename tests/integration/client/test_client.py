@@ -132,6 +132,9 @@ def test_bad_submissions_are_refused_and_leave_nothing(stage: StackHarness, clie
         client.submit("operator", "x")
     with pytest.raises(EmptyPrompt, match="the prompt for agent 'solo' is empty"):
         client.submit("solo", " \n")
+    for wrong in ({"title": 7}, {"key": 7}):
+        with pytest.raises(InputError, match=f"a {next(iter(wrong))} for agent 'solo' is text, not int"):
+            client.submit("solo", "x", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a prompt for agent 'solo' is text, not int"):
         client.submit("solo", 7)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a reply is text, not list; give a str"):
@@ -187,6 +190,8 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(
         client.resume(session, "")
     with pytest.raises(InputError, match="is text, not int; give a str"):
         client.resume(session, 7)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a key for session .* is text, not int; give a str"):
+        client.resume(session, "x", key=7)  # type: ignore[arg-type]
 
 
 def test_a_tree_lists_parents_before_children(stage: StackHarness, client: Client) -> None:
