@@ -35,7 +35,6 @@ from orchestrator.envelope.model import (
     RetryPolicy,
     Review,
     ReviewRequest,
-    StatusUpdate,
     Task,
     TaskCompletion,
     TaskDelegation,
@@ -193,25 +192,6 @@ class MessageFactory:
                 ),
             ),
             recommended_action=recommended,
-        )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread)
-
-    def status(
-        self,
-        *,
-        sender: str,
-        recipient: str,
-        task_id: str,
-        progress: int | None,
-        activity: str,
-        thread: Thread,
-    ) -> Outgoing:
-        """How far a session is."""
-        body = StatusUpdate(
-            task_id=task_id,
-            status="in-progress",
-            progress_percentage=progress,
-            current_activity=activity or None,
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 

@@ -43,7 +43,8 @@ class Durable(View):
             StepMismatch: an earlier try of this run asked for another step here.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        self._sleep(for_ms=wait_ms(seconds))
+        for_ms = wait_ms(seconds)
+        self._sleep(lambda: [self.now_ms() + for_ms, for_ms])
 
     def sleep_until(self, when: datetime | float) -> None:
         """As :meth:`sleep`, until a moment by the clock of Redis; a moment that has passed returns at once.
@@ -56,21 +57,15 @@ class Durable(View):
             InputError: it is neither, or more than a century ahead.
             RunSleeps, StepMismatch, ClaimLost, SessionStopped, ServerUnavailable: as for :meth:`sleep`.
         """
-        self._sleep(until_ms=moment_ms(when, now_ms=self.now_ms()))
+        until_ms = moment_ms(when, now_ms=self.now_ms())
+        self._sleep(lambda: [until_ms, -1])
 
-    def _sleep(self, *, for_ms: int | None = None, until_ms: int = 0) -> None:
-        """Return once the run has slept for ``for_ms``, or until ``until_ms``; what the first try recorded counts.
+    def _sleep(self, record: Callable[[], list[int]]) -> None:
+        """Return once the run has slept; what the first try recorded counts: until when, and for how long, or -1.
 
-        A clock that goes back makes a sleep of ``for_ms`` no longer than twice that: the ledger wakes the run after
-        ``for_ms`` at the latest, and a run whose time is still further ahead than that has slept.
+        A clock that goes back makes a sleep for a time no longer than twice that: the ledger wakes the run after that
+        time at the latest, and a run whose moment is still further ahead than that has slept.
         """
-
-        def record() -> list[int]:
-            return [
-                until_ms if for_ms is None else self.now_ms() + for_ms,
-                -1 if for_ms is None else for_ms,
-            ]
-
         due_ms, longest_ms = self.step("sleep", record)
         left_ms = due_ms - self.now_ms()
         if left_ms <= 0 or (0 <= longest_ms < left_ms):

@@ -160,14 +160,12 @@ class Effects:
 
     def write_status(self, progress: int | None, activity: str) -> Outgoing:
         """Write the status-update of the session for its delegator."""
-        return self.write(
-            lambda: self.message_factory.status(
-                sender=self.held.session.agent,
-                recipient=self.delegator,
+        return self.write_own(
+            StatusUpdate(
                 task_id=self.held.session.reported_as,
-                progress=progress,
-                activity=activity,
-                thread=self.thread,
+                status="in-progress",
+                progress_percentage=progress,
+                current_activity=activity or None,
             )
         )
 

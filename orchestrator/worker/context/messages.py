@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.clock import SystemClock, isoformat
@@ -23,11 +23,9 @@ from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_size, check_text, limit_of
+from orchestrator.worker.context.arguments import PRIORITIES, check_size, check_text, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
-
-_PRIORITIES: dict[str, Priority] = {"critical": "critical", "high": "high", "normal": "normal", "low": "low"}
 
 #: Bytes of a question that a person is asked.
 MAX_USER_QUESTION_BYTES: Final = 65_536
@@ -369,7 +367,8 @@ def urgency_of(kind: str, priority: str | None) -> Priority:
         return "critical"
     if priority is None:
         return "high" if kind == "error" else "normal"
-    return _PRIORITIES.get(priority.strip().casefold(), "normal")
+    word = priority.strip().casefold()
+    return cast("Priority", word) if word in PRIORITIES else "normal"
 
 
 def _context(kind: str, values: Any) -> str:

@@ -94,7 +94,8 @@ class Steps:
         # The first try of a run finds nothing.
         self._recorded: dict[str, StepRecord] | None = None if effects.held.run.attempt > 1 else {}
         self._sequence: Sequence | None = None
-        self._finished: list[str] = []
+        #: The steps that this try recorded, in words.
+        self.finished: list[str] = []
         self._agent_thread = threading.get_ident()
         self._agent_task: asyncio.Task[Any] | None = None
 
@@ -109,11 +110,6 @@ class Steps:
         """The steps that an earlier try recorded and that this one did not ask for."""
         with self._lock:
             return tuple(unasked_steps(list(self._recorded or ()), self._asked))
-
-    @property
-    def finished(self) -> list[str]:
-        """The steps that this try recorded, in words."""
-        return self._finished
 
     def end(self) -> None:
         """The agent has returned: see that it asked for every step of an earlier try that comes in order.
@@ -318,7 +314,7 @@ class Steps:
         failpoint("worker.recorded")
         if header.how != "retry":
             with self._lock:
-                self._finished.append(f"{header.key} {header.how} after {header.took_ms / 1000:.3f} s")
+                self.finished.append(f"{header.key} {header.how} after {header.took_ms / 1000:.3f} s")
         return record
 
     def _again(self, record: StepRecord, call: Call) -> Any:
