@@ -24,10 +24,8 @@ from orchestrator.worker.context.arguments import OnFailure, check_size
 from orchestrator.worker.context.effects import Effects
 
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
-FIRST_AT_ONCE: Final = 8
+FIRST_AT_ONCE: Final = 12
 AT_ONCE: Final = 128
-#: So few go together: a second round trip would cost more than the wait.
-FEW: Final = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ class Launches:
         table: RoutingTable,
         agents: AgentRegistry,
         *,
-        pressure: Backpressure | None = None,
+        pressure: Backpressure,
     ) -> None:
         self._effects = effects
         #: Who may send what to whom.
@@ -93,9 +91,7 @@ class Launches:
             LimitExceeded, StreamFull: as :meth:`launch`; those before the first that was refused are launched.
         """
         effects, children = self._effects, list[str]()
-        rest = iter(launches)
-        first = list(itertools.islice(rest, FEW + 1))
-        waiting, at_once = itertools.chain(first, rest), FEW if len(first) <= FEW else FIRST_AT_ONCE
+        waiting, at_once = iter(launches), FIRST_AT_ONCE
         while batch := list(itertools.islice(waiting, at_once)):
             self._admit(batch[0])
             carry_out = partial(effects.ledger.delegate_all, effects.held.claim, batch)
@@ -158,9 +154,8 @@ class Launches:
 
     def _admit(self, launch: Launch) -> None:
         """Wait for room in the stream of a launch, or refuse it."""
-        if (pressure := self._pressure) is not None:
-            stream = StreamId(shard_of(launch.child_id), launch.envelope.type, launch.envelope.priority)
-            self._effects.attempt("pressure", lambda: pressure.admit(stream))
+        stream = StreamId(shard_of(launch.child_id), launch.envelope.type, launch.envelope.priority)
+        self._effects.attempt("pressure", lambda: self._pressure.admit(stream))
         self._effects.launched = True
 
     def knows(self, agent: str) -> bool:
