@@ -155,7 +155,7 @@ class ApprovalRequests:
         self, approval: str, request: ApprovalRequest | None, taken: Taken, *, digest: str = ""
     ) -> Decision:
         """What a verified answer means; by default for the call that was asked about."""
-        answer = callback_of(*taken, self._effects.ledger)
+        answer = callback_of(*taken, self._effects)
         if request is None:
             return refused(approval, "what was asked is not what the ledger has")
         return read_decision(

@@ -246,14 +246,14 @@ class Delegating(View):
         check_timeout(timeout_s)
         self._blocking.check_depth(f"a call of {agent!r}")
         child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
-        reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._ledger))
+        reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._effects))
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
                 f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
             )
         self._all = None
-        return callback_of(*taken, self._ledger)
+        return callback_of(*taken, self._effects)
 
     def collect(
         self, sessions: Sequence[str] = (), *, timeout_s: float = 0.0, known: Collection[str] = ()
@@ -285,7 +285,7 @@ class Delegating(View):
         ]
         taken = self._blocking.look(awaited, timeout_s=timeout_s, known=known)
         self._all = None
-        callbacks = tuple(callback_of(*one, self._ledger) for one in taken)
+        callbacks = tuple(callback_of(*one, self._effects) for one in taken)
         ended = {callback.session for callback in callbacks if callback.kind == "completion"}
         return Collected(
             callbacks=callbacks, outstanding=tuple(child for child in awaited if child not in ended)

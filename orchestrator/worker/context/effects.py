@@ -117,7 +117,7 @@ class Effects:
 
     def _agent_of_parent(self) -> str:
         parent = self.held.session.parent
-        found = retry_outages(lambda: self.ledger.find([parent]), what="delegator") if parent else []
+        found = self.read("delegator", lambda: self.ledger.find([parent])) if parent else []
         return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
@@ -180,6 +180,10 @@ class Effects:
     def retrying(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage."""
         self.claim_status.check()
+        return self.read(what, call)
+
+    def read(self, what: str, call: Callable[[], T]) -> T:
+        """Read from the ledger, outlasting an outage; also when the run has been asked to stop, or has ended."""
         try:
             return retry_outages(call, what=what)
         except ServerUnavailable as error:

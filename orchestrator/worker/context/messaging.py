@@ -244,7 +244,7 @@ class Messaging(View):
             item, text = self._ask_user(send, timeout_s)
         if item.status == "failed":
             raise NoReply(summary(message), text)
-        return callback_of(item, text, self._ledger).full()
+        return callback_of(item, text, self._effects).full()
 
     def _ask_parent(self, send: Callable[[], str], message: str, timeout_s: float | None) -> Taken:
         self._blocking.check_depth("a question")
@@ -310,7 +310,7 @@ class Messaging(View):
         taken = self._blocking.answer(
             reply_id(question), question, awaited=self.parent or self.session, timeout_s=timeout_s
         )
-        return None if taken is None else callback_of(*taken, self._ledger)
+        return None if taken is None else callback_of(*taken, self._effects)
 
     def reply(self, question: Callback | str, text: str) -> bool:
         """Answer a question of a child, which gets it in the call that waits for it, or by being resumed.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.structured import unpack
-from orchestrator.ledger import Claimed, Item, ItemState, Ledger, Session
+from orchestrator.ledger import Claimed, Item, ItemState, Session
 from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.worker.execution.retry import retry_outages
+from orchestrator.worker.context.effects import Effects
 
 if TYPE_CHECKING:
     from orchestrator.worker.context.parts import RunParts
@@ -68,7 +68,7 @@ class View:
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
         #: What this run delivers: a child's end, or something it asks or says on the way.
         self.callbacks: tuple[Callback, ...] = tuple(
-            callback_of(item, held.texts.get(item.id, ""), self._ledger)
+            callback_of(item, held.texts.get(item.id, ""), self._effects)
             for item in held.items
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
@@ -103,7 +103,7 @@ class View:
         policies = self._held.session.waiting
         ruled = frozenset(policies if isinstance(policies, dict) else ())
         found = []
-        for item in retry_outages(lambda: self._ledger.items(self.session), what="missing"):
+        for item in self._effects.read("missing", lambda: self._ledger.items(self.session)):
             group = str(item.extra.get("group", ""))
             # A group without a policy of its own is under the default one.
             if item.state is ItemState.OWED and (group if group in ruled else "") in overdue:
@@ -125,8 +125,8 @@ class View:
     def all_results(self) -> tuple[Callback, ...]:
         """Every terminal callback of this session so far, in the order in which they came."""
         if self._all is None:
-            self._all = retry_outages(
-                lambda: self._results_before_fork() + self._own_results(), what="all_results"
+            self._all = self._effects.read(
+                "all_results", lambda: self._results_before_fork() + self._own_results()
             )
         return self._all
 
@@ -135,14 +135,14 @@ class View:
         seed = seed_of(self._ledger, self.session) if self._held.session.forked_at else None
         given = () if seed is None else (*seed.earlier, *seed.given)
         return tuple(
-            callback_of(item, text, self._ledger) for item, text in given if item.kind == "completion"
+            callback_of(item, text, self._effects) for item, text in given if item.kind == "completion"
         )
 
     def _own_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
         checked = self._verifier.items([(item, texts.get(item.id, "")) for item in items])
-        return tuple(callback_of(item, text, self._ledger) for item, text in checked)
+        return tuple(callback_of(item, text, self._effects) for item, text in checked)
 
     def _is_delivered(self, item: Item) -> bool:
         if item.kind != "completion":
@@ -165,11 +165,11 @@ class View:
         return self.state if self.state != self._state_before else None
 
 
-def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
+def callback_of(item: Item, text: str, effects: Effects) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
 
     def read(ref: Any, what: str) -> str:
-        return retry_outages(lambda: ledger.large_texts.read(ref), what=what)
+        return effects.read(what, lambda: effects.ledger.large_texts.read(ref))
 
     def attachment(name: str) -> str | None:
         ref = (item.extra.get("attachments") or {}).get(name)
@@ -179,7 +179,7 @@ def callback_of(item: Item, text: str, ledger: Ledger) -> Callback:
         # Programs get the text; a prompt has it once.
         extra = {name: value for name, value in item.extra.items() if name != "said"}
         return replace(
-            callback_of(replace(item, extra=extra), text, ledger),
+            callback_of(replace(item, extra=extra), text, effects),
             text=f"[the same text as the message {sent}, which came before]",
             size=item.size,
             fetch=lambda: text,

@@ -709,17 +709,25 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
     assert owed == [ItemState.OWED, ItemState.OWED]
 
 
-def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: StackHarness) -> None:
+@pytest.mark.parametrize("what", ["an effect", "results"])
+def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(stage: StackHarness, what: str) -> None:
     """Whatever the agent makes of it, the run is left to be tried again: it has neither failed nor finished."""
 
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
         if ctx.attempt == 1:
-            stage.redis.set(ledger_keys.effects(dispatch.run), "no hash")
-        ctx.status(50, "at work")
+            stage.redis.set(refusing, "no hash")
+        if what == "results":
+            assert ctx.all_results == ()
+        else:
+            ctx.status(50, "at work")
         return "done"
 
     dispatch = stage.start(stage.submit("solo"))
+    refusing = {
+        "an effect": ledger_keys.effects(dispatch.run),
+        "results": ledger_keys.items(dispatch.session),
+    }[what]
     assert stage.execute(dispatch) == "outage"
     run = stage.ledger.run(dispatch.run)
     assert run is not None
@@ -727,7 +735,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses_its_effect(stage: Stac
         RunState.RUNNING,
         SessionState.RUNNING,
     )
-    stage.redis.delete(ledger_keys.effects(dispatch.run))
+    stage.redis.delete(refusing)
     assert stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "queued"
     assert stage.again(dispatch) == "finished"
 
