@@ -9,10 +9,10 @@ from lxml import etree
 
 from orchestrator.envelope import canonical, payload
 from orchestrator.envelope.model_values import NAMESPACE, unspaced
-from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
+from orchestrator.envelope.parse import ParseLimits, Unparsable, parse
 from orchestrator.errors import PayloadError
 
-#: Octets of a body that is decompressed for a search.
+#: Octets of an envelope, or of a decompressed body, that is read: a stack may allow more than 8 MiB.
 _MOST: Final = 64 * 1024 * 1024
 _LIMITS: Final = ParseLimits(size=_MOST)
 _BODY: Final = f"{{{NAMESPACE}}}body"
@@ -25,7 +25,7 @@ def text_of(xml: bytes, stored: bytes = b"") -> str:
 
     ``stored`` is the body that is stored apart from it.
     """
-    if not stored and (texts := canonical.texts(xml, DEFAULT_LIMITS)) is not None:
+    if not stored and (texts := canonical.texts(xml, _LIMITS)) is not None:
         return "\n".join(texts)
     return parsed_text(xml, stored)
 
@@ -33,7 +33,7 @@ def text_of(xml: bytes, stored: bytes = b"") -> str:
 def parsed_text(xml: bytes, stored: bytes = b"") -> str:
     """The same, of a document in any spelling."""
     try:
-        root = parse(xml, DEFAULT_LIMITS).root
+        root = parse(xml, _LIMITS).root
     except Unparsable:
         return xml.decode("utf-8", "replace")
     pieces = [piece for body in root.iter(_BODY) for piece in _read(body)]
@@ -45,7 +45,7 @@ def parsed_text(xml: bytes, stored: bytes = b"") -> str:
 def body_of(xml: bytes) -> bytes:
     """The body in an envelope as an element of its own, decompressed; nothing if there is none that can be read."""
     try:
-        body = parse(xml, DEFAULT_LIMITS).root.find(_BODY)
+        body = parse(xml, _LIMITS).root.find(_BODY)
     except Unparsable:
         return b""
     if body is None:
@@ -57,7 +57,7 @@ def body_of(xml: bytes) -> bytes:
 def indented(xml: bytes) -> list[str]:
     """The lines of an envelope for people, with indentation; of what cannot be parsed, its octets as they are."""
     try:
-        root = parse(xml, DEFAULT_LIMITS).root
+        root = parse(xml, _LIMITS).root
     except Unparsable:
         return xml.decode("utf-8", "replace").splitlines()
     etree.indent(root)

@@ -66,6 +66,15 @@ def test_what_is_no_envelope_is_read_as_it_is() -> None:
     assert body_of(envelope(b"")) == b""
 
 
+def test_a_message_of_a_stack_that_allows_large_ones_is_read() -> None:
+    """`max_message_bytes` may be more than the parser's own limit."""
+    large = BODY.replace(b"hay", b"hay " * (3 << 20))
+    read = envelope(large)
+    assert text_of(read).startswith("a needle & hay hay")
+    assert body_of(read) == large
+    assert indented(read)[1] == "  <header>"
+
+
 def test_people_see_an_envelope_indented() -> None:
     lines = indented(envelope(BODY))
     assert lines[1] == "  <header>"

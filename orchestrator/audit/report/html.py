@@ -134,19 +134,9 @@ def _messages(report: Report) -> Iterator[Element]:
     if report.failures:
         failures = {failure.rule: failure.count for failure in report.failures}
         table = [(f.rule, f.checked_by, number(f.count)) for f in report.failures]
+        drawn = _drawn(partial(charts.counts, failures, colour="var(--bad)"), "Dead letters by rule", _HALF)
         yield _section(
-            "Dead letters by rule",
-            element(
-                "div",
-                element(
-                    "div",
-                    *_drawn(
-                        partial(charts.counts, failures, colour="var(--bad)"), "Dead letters by rule", _HALF
-                    ),
-                ),
-                _table(("rule", "checked by", "dead letters"), table),
-                class_="pair",
-            ),
+            "Dead letters by rule", _beside(drawn, _table(("rule", "checked by", "dead letters"), table))
         )
 
 
@@ -175,12 +165,7 @@ def _promises(report: Report) -> Iterator[Element]:
     yield _section(
         "Callbacks promised and kept",
         element("p", "From before + launched = delivered + pending + dead.", class_="soft"),
-        element(
-            "div",
-            element("div", *_drawn(partial(charts.callbacks, report), "Callbacks by agent", _HALF)),
-            _table(header, rows),
-            class_="pair",
-        ),
+        _beside(_drawn(partial(charts.callbacks, report), "Callbacks by agent", _HALF), _table(header, rows)),
     )
 
 
@@ -196,15 +181,8 @@ def _costs(report: Report) -> Iterator[Element]:
         for row in report.spent_by_agent
     ]
     header = ("agent", "calls", "tokens in", "tokens out", "cost")
-    yield _section(
-        "What models cost",
-        element(
-            "div",
-            element("div", *_drawn(partial(charts.cost_over_time, report), f"Cost by {report.by}", _HALF)),
-            _table(header, rows),
-            class_="pair",
-        ),
-    )
+    drawn = _drawn(partial(charts.cost_over_time, report), f"Cost by {report.by}", _HALF)
+    yield _section("What models cost", _beside(drawn, _table(header, rows)))
 
 
 def _agents(report: Report) -> Iterator[Element]:
@@ -261,6 +239,11 @@ def _total(figure: str, what: str, more: str, *, good: bool | None = None) -> El
 
 def _section(title: str, *content: Element) -> Element:
     return element("section", element("h2", title), *content)
+
+
+def _beside(drawn: Iterator[Element], table: Element) -> Element:
+    """A chart and its figures, side by side where the window is wide enough."""
+    return element("div", element("div", *drawn), table, class_="pair")
 
 
 def _drawn(draw: Callable[[int], str], label: str, wide: int = _WIDE) -> Iterator[Element]:
