@@ -52,15 +52,15 @@ class Termination:
         found = self._core.find([session_id]) if self._core.vouch is not None else []
         return self._core.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
 
-    def refuse(self, session_id: str, reason: str, *, envelope: Outgoing | None = None, by: str = "") -> bool:
+    def refuse(self, session_id: str, reason: str, *, by: str = "") -> bool:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
         parent = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "parent"))
         while True:
             proof = self._vouch_for_failure(session_id, reason, by)
             reply = self._core.scripts.run(
                 "refuse",
-                layout.ending(session_id, parent=parent, run="", envelope=envelope),
-                [self._core.now, reason, layout.payload(envelope), proof],
+                layout.ending(session_id, parent=parent, run=""),
+                [self._core.now, reason, proof],
             )
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")
