@@ -190,8 +190,7 @@ def _numbered(element: etree._Element, reading: Reading) -> tuple[str, ...]:
 
 def fields_reader(model: type[Part]) -> ReadFields:
     """Reads the children of an element into the values of a ``model``'s fields."""
-    #: By tag: the field, how to read text alone (the common case, without a call more), else the element.
-    table: dict[str, tuple[str, Callable[[str], Any] | None, Read]] = {}
+    table: dict[str, tuple[str, Read]] = {}
     repeated: dict[str, tuple[str, Read]] = {}
     for field in bindings(model):
         if isinstance(field.mark, Attribute | Content):
@@ -199,14 +198,13 @@ def fields_reader(model: type[Part]) -> ReadFields:
         if isinstance(field.mark, Repeated):
             repeated[f"{{{NAMESPACE}}}{field.mark.name}"] = (field.name, _held_reader(field))
             continue
-        plain = None if field.mark is not None or field.kind is None else _PLAIN.get(field.kind)
         read = _held_reader(field) if field.mark is None else _list_reader(field)
-        table[f"{{{NAMESPACE}}}{field.tag}"] = (field.name, plain, read)
+        table[f"{{{NAMESPACE}}}{field.tag}"] = (field.name, read)
 
     def read_fields(element: etree._Element, values: Values, reading: Reading) -> None:
         for child in element:
-            name, plain, read = table[child.tag]
-            values[name] = plain(child.text or "") if plain else read(child, reading)
+            name, read = table[child.tag]
+            values[name] = read(child, reading)
 
     def read_repeated(element: etree._Element, values: Values, reading: Reading) -> None:
         lists: dict[str, list[Any]] = {name: [] for name, _ in repeated.values()}
@@ -215,7 +213,7 @@ def fields_reader(model: type[Part]) -> ReadFields:
                 name, read = repeated[child.tag]
                 lists[name].append(read(child, reading))
             else:
-                name, _, read = table[child.tag]
+                name, read = table[child.tag]
                 values[name] = read(child, reading)
         for name, items in lists.items():
             values[name] = tuple(items)
