@@ -75,7 +75,7 @@ def test_junk_in_front_of_a_message_holds_it_back_for_a_second_at_most(
         router_s = least_cpu_s(route, below_s=0, tries=1)
         return router_s + server_cpu_s(stack) - before_s
 
-    assert min(until_routed() for _ in range(3)) < MOST_S
+    assert any(until_routed() < MOST_S for _ in range(3))
 
 
 @pytest.mark.parametrize("make", [lambda _: b"junk", unsigned, changed], ids=["text", "unsigned", "changed"])
