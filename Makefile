@@ -84,7 +84,7 @@ contracts: .venv/.dev ## Which module may import which
 	@$(BIN)/lint-imports
 
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
-	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos $(ARGS)
+	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos tests/acceptance/test_deploys.py $(ARGS)
 
 fuzz: .venv/.dev ## Readers, encoder, callback texts and output against each other: make fuzz ARGS="--seconds 600 --seed 1"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
