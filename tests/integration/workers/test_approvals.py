@@ -407,6 +407,38 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(json.loads(some.stdout)["decided"]) == 1  # what was decided before the refusal stands
 
 
+def test_a_program_is_given_an_answer_that_comes_as_its_question_is_withdrawn(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("acp")
+    from acp.schema import PermissionOption
+
+    from orchestrator.worker.context.approvals import ApprovalRequests
+    from orchestrator.worker.executors.command.permissions import Permissions
+
+    withdraw = ApprovalRequests.withdraw
+
+    def too_late(self: ApprovalRequests, approval: str, reason: str) -> bool:
+        with ThreadPoolExecutor() as person:
+            person.submit(place.client.approve, approval).result()
+        return withdraw(self, approval, reason)
+
+    monkeypatch.setattr(ApprovalRequests, "withdraw", too_late)
+    monkeypatch.setattr(Context, "patience_s", 0.0)
+    options = [
+        PermissionOption(option_id=kind, name=kind, kind=kind) for kind in ("allow_once", "reject_once")
+    ]
+
+    @place.stage.agent("ops")
+    def ops(ctx: Context) -> str:
+        chosen = Permissions(ctx, "approve", lambda *_: None).decide("rm", {"path": "x"}, options)
+        return chosen.kind if chosen is not None else "none"
+
+    session = place.stage.submit("ops")
+    assert place.stage.play(session) == "finished", place.stage.ledger.session(session).reason
+    assert place.stage.ledger.result(session)[1] == "allow_once"
+
+
 def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
     """The reaper's word travels as every message does: a router takes it, and it is no dead letter."""
 
