@@ -106,7 +106,7 @@ class JsonReader:
             return Report(error=f"it printed what is not a JSON document: {error}")
         collector = _Collector(self._readings, lambda *_: None)
         collector.take(document)
-        return collector.report
+        return collector.end()
 
 
 class LinesReader:
@@ -117,7 +117,7 @@ class LinesReader:
         self._line = bytearray()
         self._skipping = False
         self._too_long = 0
-        self._collector = _Collector(options.read, live, max_chars=options.max_output_bytes)
+        self._collector = _Collector(options.read, live, max_bytes=options.max_output_bytes)
 
     def add(self, piece: bytes) -> None:
         """Take what the program printed."""
@@ -153,7 +153,7 @@ class LinesReader:
     def end(self) -> Report:
         """What the program reported, now that it has ended."""
         half = bool(self._line) and not self._take(bytes(self._line)) and self._line.lstrip().startswith(b"{")
-        report = self._collector.report
+        report = self._collector.end()
         if report.answer is None and not report.error:
             if half:
                 report.error = (
@@ -180,17 +180,23 @@ def reader_of(options: CommandOptions, live: Live) -> TextReader | JsonReader | 
 class _Collector:
     """Picks out of JSON what the readings of an agent name."""
 
-    def __init__(self, readings: Readings, live: Live, *, max_chars: int = 1 << 24) -> None:
+    def __init__(self, readings: Readings, live: Live, *, max_bytes: int = 1 << 24) -> None:
         self._readings = readings
         self._live = live
-        self._max_chars = max_chars
-        self.report = Report()
+        self._joined = Tail(max_bytes)
+        self._report = Report()
+
+    def end(self) -> Report:
+        self._report.answer = self._joined.end or self._report.answer
+        return self._report
 
     def take(self, event: Any) -> None:
-        readings, report = self._readings, self.report
+        readings, report = self._readings, self._report
+        join = readings.answer is not None and readings.answer.join
         for piece in _texts(readings.answer, event):
-            joined = readings.answer is not None and readings.answer.join and report.answer is not None
-            report.answer = (f"{report.answer}{piece}" if joined else piece)[-self._max_chars :]
+            if join:  # there may be many
+                self._joined.add(piece.encode(errors="replace"))
+            report.answer = "" if join else piece
         for piece in _texts(readings.conversation, event):
             report.conversation = piece
         for piece in _texts(readings.error, event):
