@@ -84,6 +84,36 @@ def secrets(request: pytest.FixtureRequest, tmp_path: Path, program: Callable[[s
     return folder
 
 
+def test_the_certificate_is_one_that_new_versions_of_python_take(
+    tmp_path: Path, program: Callable[[str], str]
+) -> None:
+    """They verify strictly from 3.13 on. An authority that an earlier version of the script made keeps its key."""
+    openssl = program("openssl")
+    script = ["/bin/sh", str(ROOT / "deploy" / "make-secrets"), "--tls", str(tmp_path)]
+    subprocess.run(script, check=True, capture_output=True)
+    verify = [
+        openssl,
+        "verify",
+        "-x509_strict",
+        "-CAfile",
+        "ca.pem",
+        "-verify_hostname",
+        "valkey",
+        "valkey.pem",
+    ]
+    subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
+    key, old = (tmp_path / "ca.key").read_bytes(), ["-subj", "/CN=old", "-out", "ca.pem"]
+    subprocess.run(
+        [openssl, "req", "-x509", "-new", "-key", "ca.key", *old],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(script, check=True, capture_output=True)
+    subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "ca.key").read_bytes() == key
+
+
 def test_the_ledger_is_durable_and_drops_nothing(secrets: Path) -> None:
     assert COMPOSE["services"]["valkey"]["command"] == ["valkey-server", "/run/secrets/valkey.conf"]
     lines = (secrets / "valkey.conf").read_text().splitlines()
