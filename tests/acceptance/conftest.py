@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -212,12 +213,14 @@ TALK = frozenset(
 #: How the command line of a worker begins, which is forked as those of `orchestra` are.
 WORKER = ["celery", "-A", "workers", "worker"]
 #: What these commands import beside services and workers.
-TYPED = (
+TYPED = [
     "orchestrator.cli.demo",
     "orchestrator.cli.up",
     "orchestrator.cli.watch",
     "orchestrator.deployment.local_stack",
-)
+]
+if find_spec("pydantic_ai"):
+    TYPED.append("orchestrator.worker.executors.llm")
 
 
 @functools.cache
