@@ -184,7 +184,7 @@ def _keep_up() -> None:
     janitor = Janitor(parts.ledger, Worktrees(_settings.data))
     while not waiting.wait(UPKEEP_S):
         try:
-            janitor.clean()
             announce(parts, _runtime.load_catalogue())
+            janitor.clean()
         except Exception as error:  # noqa: BLE001  (an agent that is not announced for a day is forgotten)
             get_logger().warning("upkeep-failed", error=repr(error))
