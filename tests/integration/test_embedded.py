@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.deployment.embedded import membership
 from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.embedded.server_manager import CONTROL_NAME, lock_path, make_sockets, read_record
 from orchestrator.deployment.embedded.valkey import (
@@ -94,6 +95,29 @@ def test_nothing_is_left_when_the_last_has_left(data: Path) -> None:
     assert not is_alive(record.pid)
     assert not Path(record.socket_dir).exists()
     assert read_record(data) is None
+
+
+@pytest.mark.parametrize("after", ["it was started", "it says where it listens"])
+def test_one_that_was_started_ends_with_an_interruption(
+    data: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """At once: nobody else can have joined it."""
+    started = []
+
+    def interrupt(*_: object) -> None:
+        if started and (after == "it was started" or read_record(data) is not None):
+            raise KeyboardInterrupt
+
+    start = membership._start_server_manager
+    monkeypatch.setattr(membership, "_try_to_join", interrupt)
+    monkeypatch.setattr(
+        membership, "_start_server_manager", lambda data: started.append(start(data)) or started[0]
+    )
+    with pytest.raises(KeyboardInterrupt):
+        join(data)
+    assert started[0].returncode is not None
+    assert read_record(data) is None
+    assert not list(Path(tempfile.gettempdir()).glob(f"{socket_dir_name(data)}*"))
 
 
 def test_the_address_stays_from_one_server_to_the_next(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,19 +88,26 @@ def join(data: Path) -> MembershipClient:
     with lock:
         _lock_within(lock, deadline)
         server_manager: subprocess.Popen[bytes] | None = None
-        while time.monotonic() < deadline:
-            membership = _try_to_join(data, deadline)
-            if membership is not None:
-                if server_manager is not None and server_manager.stdout is not None:
-                    server_manager.stdout.close()
-                membership.server_manager = server_manager
-                return membership
-            if server_manager is None and _is_free(lock_path(data)):
-                server_manager = _start_server_manager(data)
-            elif server_manager is not None and server_manager.poll() is not None:
-                _raise_failure(server_manager)
-                server_manager = None
-            time.sleep(0.01)
+        try:
+            while time.monotonic() < deadline:
+                membership = _try_to_join(data, deadline)
+                if membership is not None:
+                    if server_manager is not None and server_manager.stdout is not None:
+                        server_manager.stdout.close()
+                    membership.server_manager = server_manager
+                    return membership
+                if server_manager is None and _is_free(lock_path(data)):
+                    server_manager = _start_server_manager(data)
+                elif server_manager is not None and server_manager.poll() is not None:
+                    _raise_failure(server_manager)
+                    server_manager = None
+                time.sleep(0.01)
+        except BaseException:  # an interruption in particular
+            # Under the lock nobody else has joined it, so that it would wait for somebody.
+            if server_manager is not None:
+                server_manager.terminate()
+                server_manager.wait(_LEAVE_TIMEOUT_S)
+            raise
     raise ServerUnavailable(f"the embedded server of {data}", f"it did not come up; see {data / 'logs'}")
 
 

@@ -112,6 +112,10 @@ class ServerManager:
         self._members: set[socket.socket] = set()
         self._leaving: list[socket.socket] = []
         self._stopping = False
+        # From here on something is left that has to be cleared away.
+        signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._deaths = 0
         self._started_at = 0.0
         self._socket_dir = make_sockets(data)
@@ -124,9 +128,6 @@ class ServerManager:
         Raises:
             OrchestraError: the server cannot be started; every member has been told.
         """
-        signal.signal(signal.SIGTERM, self._on_term)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         # One that was killed before it wrote its record has left its socket; this process has the lock.
         (self._socket_dir / CONTROL_NAME).unlink(missing_ok=True)
         self._listener.bind(str(self._socket_dir / CONTROL_NAME))
