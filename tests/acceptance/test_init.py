@@ -147,7 +147,8 @@ def test_a_disk_that_is_full_leaves_no_half_project(tmp_path: Path, monkeypatch:
 def test_the_kind_is_asked_for(tmp_path: Path) -> None:
     asked = CliRunner().invoke(main, ["init", str(tmp_path), "--json"], input="swarm\ncommand\n")
     assert asked.exit_code == 0, asked.output
-    assert json.loads(asked.stdout)["kind"] == "command"
+    # Older releases of click print what is typed in a test, too.
+    assert json.loads(asked.stdout[asked.stdout.index("{") :])["kind"] == "command"
     assert "What are your agents" in asked.stderr
     assert (tmp_path / "my_agents.toml").exists()
 
