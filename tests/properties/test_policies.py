@@ -134,6 +134,7 @@ class World:
                 kind="query",
                 priority="normal",
                 opens=True,
+                extra={"agent": held.session.agent},
             )
 
     def answer(self, a: int, b: int) -> None:
