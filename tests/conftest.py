@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -13,6 +14,10 @@ import pytest
 # Before anything of ours is imported: the developer's own stack must not leak into a test.
 for _name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
     del os.environ[_name]
+
+# What a shell starts in the background ignores Ctrl-C, and hands that down to what the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import fakeredis
 import redis as redis_py
