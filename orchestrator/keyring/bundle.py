@@ -73,8 +73,8 @@ def unpack(content: bytes, passphrase: bytes | None) -> KeyBundle:
         _authenticate(document, passphrase)
         operator = document["operator"]
         operator_pem = str(operator["public"])
-        operator_secret = operator["private"]
-        raw = [(json.dumps(entry["record"]), entry["private"]) for entry in document["keys"]]
+        operator_secret = _optional_text(operator["private"])
+        raw = [(json.dumps(entry["record"]), _optional_text(entry["private"])) for entry in document["keys"]]
         agents = [str(sealed).encode() for sealed in document.get("agents", [])]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise KeyringError(
@@ -133,6 +133,12 @@ def _operator_key(public_pem: str, pem: str | None, passphrase: bytes | None) ->
     if not isinstance(key, Ed25519PrivateKey) or algorithms.public_pem(key.public_key()) != public_pem:
         raise KeyringError("the operator's private key does not fit its public key; nothing was imported")
     return key
+
+
+def _optional_text(value: object) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError("a private key is text")
+    return value
 
 
 def _private(pem: str, passphrase: bytes | None) -> PrivateKey:

@@ -244,6 +244,15 @@ def test_a_bundle_with_another_private_key_is_refused(store: KeyStore, tmp_path:
         KeyStore(tmp_path / "there").import_(json.dumps(document).encode())
 
 
+def test_a_bundle_whose_private_key_is_no_text_is_refused(store: KeyStore, tmp_path: Path) -> None:
+    store.signer("lead")
+    for put in (lambda document: document["keys"][0], lambda document: document["operator"]):
+        document = json.loads(store.export())
+        put(document)["private"] = 7
+        with pytest.raises(KeyringError, match="neither a bundle"):
+            KeyStore(tmp_path / "there").import_(json.dumps(document).encode())
+
+
 def test_a_bundle_of_another_operator_is_refused(store: KeyStore, tmp_path: Path) -> None:
     store.signer("lead")
     there = KeyStore(tmp_path / "there", "Ed25519")
