@@ -87,6 +87,7 @@ class Heartbeat:
         self._end = end
         self._kill_at = 0.0
         self._ended = False
+        self._ending: threading.Thread | None = None
         # Held during a beat, so that none is under way once the run has ended.
         self._beating = threading.Lock()
         #: When the next beat is due, on the monotonic clock.
@@ -100,6 +101,8 @@ class Heartbeat:
         ticker.remove(self)
         with self._beating:
             self._ended = True
+        if self._ending is not None:
+            self._ending.join()
 
     def _next_due(self) -> float:
         now = time.monotonic()
@@ -123,7 +126,14 @@ class Heartbeat:
                 if now >= self._kill_at:
                     self._ended = True
                     ticker.remove(self)
-                    self._end(self._claim_status.stop_reason)
+                    # In a thread of its own: its commit waits for a ledger that is away, and other leases are renewed here.
+                    self._ending = threading.Thread(
+                        target=self._end,
+                        args=(self._claim_status.stop_reason,),
+                        name="forced-end",
+                        daemon=True,
+                    )
+                    self._ending.start()
             self.due_at = self._next_due()
 
     def _renew(self) -> None:
