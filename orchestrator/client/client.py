@@ -29,7 +29,7 @@ from orchestrator.client.approvals import Approval, answer_approval, open_approv
 from orchestrator.client.forking import Forking
 from orchestrator.client.history import Event, history
 from orchestrator.client.replies import answer_question, open_questions
-from orchestrator.client.submission import Submission, require_text
+from orchestrator.client.submission import Submission
 from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, is_over, subtree
@@ -56,6 +56,7 @@ from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from, checked_callbacks
 from orchestrator.messages.factory import Thread, summary
+from orchestrator.messages.given import check_text
 from orchestrator.policy.budget import Budget, BudgetState
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.plan import agent_of, parse_plan
@@ -462,8 +463,8 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         about = self._outlast(lambda: self._ledger.session(session), retry_for_s)
-        require_text(f"a prompt for session {session}", prompt)
-        require_text(f"a key for session {session}", key or "")
+        check_text("prompt", prompt)
+        check_text("key", key or "")
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
@@ -500,7 +501,7 @@ class Client:
             raise InputError(f"{question} is an approval: say yes or no with `orchestra approve` or `deny`")
         if asker is None:
             raise InputError(f"{question!r} is not the id of a question; `orchestra questions` lists them")
-        require_text("a reply", text)
+        check_text("reply", text)
         if not text.strip():
             raise InputError(f"the reply to {question} is empty")
         with self._clear_errors():
@@ -538,7 +539,7 @@ class Client:
         return self._decide(approval, comment, approved=False, digest="", by=by)
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
-        require_text("a comment", comment)
+        check_text("comment", comment)
         with self._clear_errors():
             return answer_approval(
                 self._parts, approval, approved=approved, comment=comment, digest=digest, by=by

@@ -14,25 +14,16 @@ from orchestrator.client.submission_tokens import check_token
 from orchestrator.client.task_options import NO_OPTIONS, TaskOptions
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.structured import pack, prompt_of_task, task_of
-from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownAgent
+from orchestrator.errors import EmptyPrompt, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import Submitted
 from orchestrator.ledger.forks import Fork
 from orchestrator.ledger.sealing import Seal
 from orchestrator.messages.factory import Thread, summary
+from orchestrator.messages.given import check_size, check_text
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.moments import moment_ms
 from orchestrator.streams import StreamId
-
-
-def require_text(what: str, value: object) -> None:
-    """Return if a value that a program gave is text.
-
-    Raises:
-        InputError: it is not.
-    """
-    if not isinstance(value, str):
-        raise InputError(f"{what} is text, not {type(value).__name__}; give a str")
 
 
 class Submission:
@@ -106,7 +97,8 @@ class Submission:
 
         Raises:
             KeyringError: it is encrypted, and its agent has no key to encrypt to.
-            InputError: the prompt, the title or the key is not text, or ``at`` is not a time.
+            InputError: the prompt, the title or the key is not text, the title is longer than 16 KiB, or ``at`` is not a
+                time.
             EmptyPrompt: there is nothing to do.
             KeyInUse: the key was used before, for another agent or prompt.
             UnknownAgent: no worker serves such an agent.
@@ -114,7 +106,7 @@ class Submission:
             redis.RedisError: Redis does not answer, or refuses; the call may be repeated with the same key.
         """
         for what, given in (("prompt", prompt), ("title", title), ("key", key or "")):
-            require_text(f"a {what} for agent {agent!r}", given)
+            check_text(what, given)
         words, structured = prompt, options.task
         if structured is not None:
             structured = task_of(structured, description=prompt, title=title)
@@ -122,6 +114,7 @@ class Submission:
             prompt = prompt_of_task(structured)
         if not words.strip():
             raise EmptyPrompt(agent)
+        check_size("title", title)
         parts = self._parts
         record = parts.agents.get(agent)
         if record is None or record.system:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.errors import AwaitsApproval, DamagedRecord, InputError
 from orchestrator.ids import approval_id, decision_id
+from orchestrator.messages.given import check_size, check_text
 from orchestrator.policy.approval import (
     ApprovalRequest,
     Decision,
@@ -18,7 +19,7 @@ from orchestrator.policy.approval import (
     read_request,
     refused,
 )
-from orchestrator.worker.context.arguments import check_size, check_text, check_timeout, limit_of
+from orchestrator.worker.context.arguments import check_timeout, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.view import callback_of

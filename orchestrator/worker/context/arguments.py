@@ -19,24 +19,10 @@ OnFailure = Literal["deliver", "fail", "ignore"]
 #: What becomes of a child whose parent is closed; `heir:<session>` hands its callback on.
 OnClose = Literal["stop", "abandon"]
 
-#: Bytes of what stands beside a text in each record of it, such as its title.
-MAX_BESIDE_BYTES: Final = 16 * 1024
-
 PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
 REASONS: Final[tuple[str, ...]] = get_args(get_args(EscalationReason)[0])
 ON_FAILURE: Final[tuple[str, ...]] = get_args(OnFailure)
 ON_CLOSE: Final[tuple[str, ...]] = get_args(OnClose)
-
-
-def check_text(name: str, value: object) -> str:
-    """The value, which is text.
-
-    Raises:
-        InputError: it is not.
-    """
-    if not isinstance(value, str):
-        raise InputError(f"{name} = {value!r} is not text; give a str")
-    return value
 
 
 def check_list(name: str, value: object) -> None:
@@ -47,18 +33,6 @@ def check_list(name: str, value: object) -> None:
     """
     if isinstance(value, str):
         raise InputError(f"{name} = {value!r} is one text; give a list: {name}=[{value!r}]")
-
-
-def check_size(name: str, value: str, most: int = MAX_BESIDE_BYTES) -> None:
-    """See that what stands beside a text is short: every look at the session reads it.
-
-    Raises:
-        InputError: it is not.
-    """
-    if len(value) > most // 4 and (size := len(value.encode(errors="surrogatepass"))) > most:
-        raise InputError(
-            f"{name} has {size} bytes, and at most {most} are allowed; put long text into the task or the message"
-        )
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...], *, optional: bool = True) -> None:

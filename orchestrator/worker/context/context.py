@@ -9,9 +9,10 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.live_text import Kind, LiveText
+from orchestrator.messages.given import check_size
 from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.plan import Plan, parse_plan
-from orchestrator.worker.context.arguments import OnClose, check_size
+from orchestrator.worker.context.arguments import OnClose
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
 from orchestrator.worker.context.messaging import Messaging

@@ -14,6 +14,7 @@ from orchestrator.envelope.structured import task_of
 from orchestrator.errors import InputError
 from orchestrator.ledger import ItemState, Launch
 from orchestrator.messages.factory import Delivery
+from orchestrator.messages.given import check_text
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import (
@@ -25,7 +26,6 @@ from orchestrator.worker.context.arguments import (
     check_choice,
     check_list,
     check_seconds,
-    check_text,
     check_timeout,
     policy_of,
 )

@@ -22,7 +22,7 @@ from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
 from orchestrator.messages.factory import MessageFactory, Thread
-from orchestrator.worker.context.arguments import check_size
+from orchestrator.messages.given import check_size
 from orchestrator.worker.context.step_scope import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 from orchestrator.worker.execution.retry import retry_outages

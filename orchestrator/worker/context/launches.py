@@ -15,12 +15,13 @@ from orchestrator.envelope.structured import pack, prompt_of_task
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Launch, Outgoing
 from orchestrator.messages.factory import AS_ROUTED, Delivery
+from orchestrator.messages.given import check_size
 from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
-from orchestrator.worker.context.arguments import OnFailure, check_size
+from orchestrator.worker.context.arguments import OnFailure
 from orchestrator.worker.context.effects import Effects
 
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.

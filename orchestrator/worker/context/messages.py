@@ -20,10 +20,11 @@ from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import Thread, summary
+from orchestrator.messages.given import check_size, check_text
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import PRIORITIES, check_size, check_text, limit_of
+from orchestrator.worker.context.arguments import PRIORITIES, limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 

@@ -22,9 +22,10 @@ from orchestrator.errors import (
 from orchestrator.ids import reply_id
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
+from orchestrator.messages.given import check_text
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import PRIORITIES, check_choice, check_text, check_timeout
+from orchestrator.worker.context.arguments import PRIORITIES, check_choice, check_timeout
 from orchestrator.worker.context.queries import File, Kind, kind_of, query_of
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Taken

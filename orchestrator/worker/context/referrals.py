@@ -13,7 +13,8 @@ from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import Outgoing
-from orchestrator.worker.context.arguments import PRIORITIES, REASONS, check_choice, check_list, check_text
+from orchestrator.messages.given import check_text
+from orchestrator.worker.context.arguments import PRIORITIES, REASONS, check_choice, check_list
 from orchestrator.worker.context.delegation import heading_of
 from orchestrator.worker.context.launches import LaunchRequest
 from orchestrator.worker.context.view import View

@@ -18,7 +18,8 @@ from orchestrator.envelope.structured import part_of
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.large_text import beginning
-from orchestrator.worker.context.arguments import check_list, check_progress, check_text
+from orchestrator.messages.given import check_text
+from orchestrator.worker.context.arguments import check_list, check_progress
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View
 

@@ -133,11 +133,13 @@ def test_bad_submissions_are_refused_and_leave_nothing(stage: StackHarness, clie
     with pytest.raises(EmptyPrompt, match="the prompt for agent 'solo' is empty"):
         client.submit("solo", " \n")
     for wrong in ({"title": 7}, {"key": 7}):
-        with pytest.raises(InputError, match=f"a {next(iter(wrong))} for agent 'solo' is text, not int"):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} = 7 is not text; give a str"):
             client.submit("solo", "x", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a prompt for agent 'solo' is text, not int"):
+    with pytest.raises(InputError, match="prompt = 7 is not text; give a str"):
         client.submit("solo", 7)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a reply is text, not list; give a str"):
+    with pytest.raises(InputError, match="title has 16385 bytes, and at most 16384 are allowed"):
+        client.submit("solo", "x", title="x" * 16_385)
+    with pytest.raises(InputError, match=r"reply = \['x'\] is not text; give a str"):
         client.reply("ask_" + "0" * 38, ["x"])  # type: ignore[arg-type]
     assert client.sessions() == []
 
@@ -188,9 +190,9 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(
     worker.join()
     with pytest.raises(EmptyPrompt):
         client.resume(session, "")
-    with pytest.raises(InputError, match="is text, not int; give a str"):
+    with pytest.raises(InputError, match="prompt = 7 is not text; give a str"):
         client.resume(session, 7)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"a key for session .* is text, not int; give a str"):
+    with pytest.raises(InputError, match="key = 7 is not text; give a str"):
         client.resume(session, "x", key=7)  # type: ignore[arg-type]
 
 
