@@ -92,7 +92,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def env(folder: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
+    # Not measured: coverage handles SIGTERM where it is started, and not where it is forked.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    return {**own, "PYTHONPATH": str(folder), "PYTHONUNBUFFERED": "1"}
 
 
 @pytest.fixture(scope="module")
