@@ -171,7 +171,12 @@ def _import_module(name: str, source: str) -> ModuleType:
 
 
 def _import_file(source: str, path: Path) -> ModuleType:
-    name = "orchestra_agents_" + re.sub(r"\W", "_", path.stem)
+    plain = name = "orchestra_agents_" + re.sub(r"\W", "_", path.stem)
+    number = 1
+    while name in sys.modules and sys.modules[name].__file__ != str(path):
+        # Another file of this name: what is found by its module, as types are, must stay its own.
+        number += 1
+        name = f"{plain}_{number}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise AgentsFileError(

@@ -406,3 +406,15 @@ def test_an_installed_package_offers_agents_by_entry_points(
         load_agents(["@ghost"])
     with pytest.raises(AgentsFileError, match="json:dumps is neither a module nor an agent"):
         load_agents(["@all"])
+
+
+def test_files_of_the_same_name_in_two_folders_are_two_modules(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "crew.py").write_text(
+            f"from orchestrator import agent\n@agent('{folder}')\ndef work(ctx): return '{folder}'\n"
+        )
+    files = [str(tmp_path / folder / "crew.py") for folder in ("one", "two")]
+    found = load_agents(files)
+    homes = [sys.modules[found[name].function.__module__].__file__ for name in ("one", "two")]
+    assert homes == files
