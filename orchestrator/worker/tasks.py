@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.log import get_logger
 from orchestrator.worker.container import RuntimeOfProcess
-from orchestrator.worker.execution.deaths import request_class
+from orchestrator.worker.execution.deaths import release_runs_of, request_class
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot import SlotLoop
@@ -105,6 +106,10 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             # The runs stay ready; the sweep rings when Redis is back.
             _log.error("ledger-away", error=str(error))
             return "outage"
+        except SystemExit:
+            # The process is told to end. It is not the agent that failed, and nobody needs to wait for the lease.
+            release_runs_of(os.getpid(), process)
+            raise
         return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "nothing to do"
 
 

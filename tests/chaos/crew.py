@@ -94,6 +94,16 @@ def uprooted(ctx: Context) -> str:
     return "1"
 
 
+@agent("computing", queue="chaos")
+def computing(ctx: Context) -> str:
+    """Does not look up the first time."""
+    mark = MARKS / f"computing-{ctx.session}"
+    if not mark.exists():
+        mark.touch()
+        time.sleep(60)
+    return "1"
+
+
 @agent("mixed", role="coordinator", queue="chaos")
 def mixed(ctx: Context) -> str:
     """Prompt ``a b``: one child of each of these agents; the answer says how each ended."""

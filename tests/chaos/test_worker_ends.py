@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.ledger import SessionState
 
-from .stack import Stack, wait_until
+from .stack import Stack, children_of, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -34,4 +34,30 @@ def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[.
         assert stack.redis.hlen("unacked") == stack.redis.zcard("unacked_index") == 0
         stack.start("worker", "--pool", pool)
         assert [stack.answer(session) for session in sessions] == ["9"] * 3
+    stack.assert_settled()
+
+
+@pytest.mark.parametrize("how", ["cold", "pool"])
+def test_a_worker_that_ends_in_the_middle_of_a_run_fails_it_not(
+    how: str, make_stack: Callable[..., Stack]
+) -> None:
+    """Cold, as after its grace, or with a signal to all its processes, as systemd sends it: somebody else goes on at once."""
+    stack = make_stack(lease_s="60")
+    stack.start_all()
+    stack.wait_ready()
+    (worker,) = (process for process in stack.running if process.name == "worker")
+    with stack.client() as client:
+        session = client.submit("computing", "1")
+        mark = stack.marks / f"computing-{session.id}"
+        wait_until(mark.exists, "the first try", explain=stack.logs)
+        if how == "cold":
+            os.kill(worker.pid, signal.SIGQUIT)
+            wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+            stack.start("worker")
+        else:
+            for child in children_of(worker):
+                os.kill(child, signal.SIGTERM)
+        assert stack.answer(session, timeout_s=30) == "1"
+        (run,) = stack.ledger.runs(session.id)
+        assert (run.attempt, run.failures, run.died) == (2, 0, 0)
     stack.assert_settled()

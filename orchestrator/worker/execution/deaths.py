@@ -6,11 +6,13 @@ machine's, so it is reported at once and counted apart. The claim says which pro
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -22,12 +24,24 @@ from orchestrator.redisdb.holders import mark_of, own_mark
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.retry import retry_outages
 
+#: What a signal that ends a pool process raises in it: so billiard tells the signal to the worker's main process.
+_SIGNALLED: Final = tuple(number - 256 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+
 _log = get_logger()
 
 
 def claim_of_this_process() -> str:
     """A new claim id that tells which process made it."""
     return f"{new_claim_id()}@{own_mark()}"
+
+
+def ends_process(error: BaseException) -> bool:
+    """Whether it is this process that is told to end, and no failure of the agent in which it was raised."""
+    if isinstance(error, BaseExceptionGroup):  # of a task group that was at work
+        return any(map(ends_process, error.exceptions))
+    return isinstance(error, WorkerShutdown | WorkerTerminate) or (
+        isinstance(error, SystemExit) and error.code in _SIGNALLED
+    )
 
 
 def release_runs_of(pid: int, runtime: Runtime, died: str = "") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import os
@@ -13,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from billiard.process import current_process
-from celery.exceptions import WorkerShutdown, WorkerTerminate
 from pydantic import ValidationError
 
 from orchestrator.agents.definition import AgentDefinition
@@ -54,7 +52,8 @@ from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.execution import ending
-from orchestrator.worker.execution.deaths import claim_of_this_process, release_runs_of
+from orchestrator.worker.execution.deaths import claim_of_this_process, ends_process, release_runs_of
+from orchestrator.worker.execution.forked import only_in_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict
 from orchestrator.worker.execution.printing import keeping
@@ -201,10 +200,10 @@ class _RunOfAgent:
             return Outcome(status="failed", text=str(error))
         except RunParked as error:
             return Outcome(status="parked", text=str(error), parked_ms=math.ceil(float(error.args[1]) * 1000))
-        except (WorkerShutdown, WorkerTerminate):
-            raise
-        # Whatever an agent raises is its failure, also a cancelled task of its own.
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
+        # Whatever an agent raises is its failure, also a cancelled task or an interrupt of its own.
+        except BaseException as error:
+            if ends_process(error):
+                raise
             if self._effects.outage is not None:
                 _log.error("ledger-away", error=str(self._effects.outage))
                 return None
@@ -239,7 +238,7 @@ class _RunOfAgent:
         given = self._held.session.planned and context.cause == "start"
         answer_of = partial(self._executor.execute, self._definition, context)
         try:
-            with working_for(context):
+            with only_in_this_process(), working_for(context):
                 if given or self._definition.record.answer == "plan":
                     return answer_with_plan(context, answer_of, given=given)
                 return answer_of()
@@ -276,7 +275,7 @@ class _RunOfAgent:
         self._error = error
         try:
             text = self._executor.explain(error, self._definition)
-        except Exception:  # noqa: BLE001  (an error of an agent's own class may be unable to say what it is)
+        except BaseException:  # noqa: BLE001  (an error of an agent's own class may be unable to say what it is)
             text = f"{type(error).__name__}, which has no text"
         return ending.failed(error, text, self._effects, self._steps)
 

@@ -254,13 +254,18 @@ def test_a_provider_holds_nobody_back_for_longer_than_a_day(stage: StackHarness)
 
 class Speechless(Exception):
     def __str__(self) -> str:
-        raise KeyError("no words")
+        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(Speechless(), "Speechless, which has no text"), (asyncio.CancelledError(), "CancelledError (")],
-    ids=["speechless", "cancelled"],
+    [
+        (Speechless(), "Speechless, which has no text"),
+        (asyncio.CancelledError(), "CancelledError ("),
+        (KeyboardInterrupt("Ctrl-C"), "KeyboardInterrupt: Ctrl-C ("),
+        (GeneratorExit(), "GeneratorExit ("),
+    ],
+    ids=["speechless", "cancelled", "interrupt", "generator"],
 )
 def test_an_error_that_is_no_common_one_is_a_failure_too(
     stage: StackHarness, error: BaseException, reason: str
@@ -274,6 +279,29 @@ def test_an_error_that_is_no_common_one_is_a_failure_too(
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
     assert stage.ledger.session(session).reason.startswith(reason)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("leave", "code"),
+    [(lambda: "forged", 0), (lambda: sys.exit(3), 3), (lambda: sys.exit("no"), 1), (lambda: 1 / 0, 1)],
+    ids=["returns", "exits", "says why", "raises"],
+)
+def test_a_fork_of_an_agents_process_cannot_end_its_run(
+    stage: StackHarness, leave: Callable[[], str], code: int
+) -> None:
+    """It ends as a program does, and does not go on as a second worker either."""
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        fork = os.fork()
+        if not fork:
+            return leave()
+        return str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
+
+    session = stage.submit("solo")
+    assert stage.play(session) == "finished"
+    assert stage.ledger.result(session)[1] == str(code)
 
 
 def test_a_run_is_executed_once(stage: StackHarness) -> None:

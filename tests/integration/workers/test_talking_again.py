@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery.exceptions import WorkerTerminate
 
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
@@ -19,7 +20,7 @@ from .theatre import Harness
 __all__ = ["stage"]
 
 
-class Died(BaseException):
+class Died(WorkerTerminate):
     """Ends the thread without a commit, as a kill would."""
 
 
