@@ -6,12 +6,17 @@
 -- Returns  1 delivered | 0: it was before, by another router, or is a copy
 -- Complexity: O(1), and the messages that leave a full inbox.
 -- include: mark
-if redis.call('TYPE', KEYS[3]).ok ~= 'stream' and redis.call('EXISTS', KEYS[3]) == 1 then
-  return redis.error_reply('WRONGTYPE ' .. KEYS[3] .. ' is no stream; rename it, and the router makes the inbox anew')
+if marked(KEYS[2], ARGV[2], ARGV[3]) ~= 'own' then
+  redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
+  return 0
 end
-local own = marked(KEYS[2], ARGV[2], ARGV[3]) == 'own'
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 or not own then return 0 end
-redis.call('XADD', KEYS[3], '*', 'envelope', ARGV[6])
+if #redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[2], ARGV[2], 1) == 0 then return 0 end
+-- The first write is the one that may be refused: by a key of another type, or when its program has used up the ids.
+local added = redis.pcall('XADD', KEYS[3], '*', 'envelope', ARGV[6])
+if type(added) == 'table' then
+  return redis.error_reply(added.err .. '; rename ' .. KEYS[3] .. ', and the router makes the inbox anew')
+end
+redis.call('XACK', KEYS[1], ARGV[1], ARGV[2])
 if redis.call('XLEN', KEYS[3]) > tonumber(ARGV[4]) then
   local dropped = redis.call('XTRIM', KEYS[3], 'MAXLEN', ARGV[4])
   redis.call('HINCRBY', KEYS[4], 'inbox-dropped:' .. ARGV[5], dropped)
