@@ -233,7 +233,7 @@ def _from_toml(source: str, path: Path) -> list[AgentDefinition]:
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise AgentsFileError(source, str(error)) from error
     if (problem := unknown_table(document)) is not None:
         raise AgentsFileError(source, problem)

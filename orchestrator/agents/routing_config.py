@@ -23,7 +23,7 @@ def load_routing() -> RoutingTable:
         return RoutingTable()
     try:
         overrides = tomllib.loads(path.read_text(encoding="utf-8")).get(ROUTING_TABLE)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot read the routing table from {path}: {error}") from error
     if overrides is not None and not isinstance(overrides, dict):
         raise ConfigurationError(f"cannot read the routing table from {path}: [routing] must be a table")

@@ -137,7 +137,7 @@ def _lines(source: Path) -> Iterator[dict[str, Any]]:
                 if octets := _OCTETS.get(values["table"]):
                     values[octets] = b64decode(values[octets])
                 yield values
-    except (OSError, ValueError, TypeError, zstandard.ZstdError) as error:
+    except (OSError, ValueError, TypeError, RecursionError, zstandard.ZstdError) as error:
         raise AuditError(source, str(error), "name a file that `orchestra audit export` wrote") from error
     if not whole:
         raise AuditError(source, "its end is missing", "export it again")

@@ -41,7 +41,7 @@ def _context(text: str | None) -> dict[str, Any] | None:
         return None
     try:
         values = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise click.UsageError(f"--context is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise click.UsageError("--context must be a JSON object")

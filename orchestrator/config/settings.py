@@ -559,7 +559,7 @@ def read_config_file() -> dict[str, Any]:
         return {}
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot read settings from {path}: {error}") from error
     if (problem := unknown_table(document)) is not None:
         raise ConfigurationError(f"cannot read settings from {path}: {problem}")

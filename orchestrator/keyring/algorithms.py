@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -107,7 +107,7 @@ def load_private(pem: bytes, passphrase: bytes | None = None) -> PrivateKey:
     """
     try:
         key = serialization.load_pem_private_key(pem, passphrase)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
         advice = "; say the right passphrase with --passphrase-file" if b"ENCRYPTED" in pem else ""
         raise KeyringError(f"a private key cannot be read: {problem}{advice}") from None
     if not isinstance(key, RSAPrivateKey | Ed25519PrivateKey):
@@ -125,7 +125,7 @@ def load_public(pem: str | bytes) -> PublicKey:
     """
     try:
         key = serialization.load_pem_public_key(pem.encode() if isinstance(pem, str) else pem)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
         raise KeyringError(f"a public key cannot be read: {problem}") from None
     if not isinstance(key, RSAPublicKey | Ed25519PublicKey):
         raise KeyringError(_WRONG_KIND)

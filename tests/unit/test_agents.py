@@ -297,6 +297,7 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
         ("[agent.a]\n", "there is no table [agent], so it is not read"),
         ("role = 'specialist'\n", "'role' is outside of a table and is not read"),
         ("", "it defines no agent; write a table [agents.name]"),
+        ("a = " + "[" * 600, "maximum recursion depth exceeded"),
     ],
 )
 def test_what_is_wrong_with_a_toml_file_is_one_line(write: Write, text: str, expected: str) -> None:

@@ -206,6 +206,7 @@ def test_an_exported_trail_is_verified_and_imported(
     for broken in (
         b"[]\n",
         b"5\n",
+        b"[" * 100_000 + b"\n",
         b'{"table":["messages"]}\n',
         json.dumps({**row, "xml": "="}).encode() + b"\n",
         json.dumps({**row, "xml": 5}).encode() + b"\n",

@@ -272,6 +272,13 @@ def test_what_is_no_bundle_is_a_clean_refusal(store: KeyStore, content: bytes) -
         store.import_(content)
 
 
+def test_a_public_key_of_an_unknown_kind_is_a_clean_refusal(store: KeyStore) -> None:
+    """SubjectPublicKeyInfo with the algorithm 1.2.3."""
+    pem = b"-----BEGIN PUBLIC KEY-----\nMAowBAYCKgMDAgAA\n-----END PUBLIC KEY-----\n"
+    with pytest.raises(KeyringError, match="a public key cannot be read: Unknown key type"):
+        store.import_(pem, agent="partner")
+
+
 def test_an_old_bundle_does_not_undo_a_revocation(store: KeyStore) -> None:
     key_id = store.signer("lead").key_id
     before = store.export()
