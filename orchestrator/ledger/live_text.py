@@ -69,7 +69,9 @@ class LiveText:
         if text := facts.get("text"):
             facts["text"] = self._seals.write(text, seal)
         pipeline = self._client.pipeline(transaction=False)
-        entry: dict[Any, Any] = {"kind": kind, "run": run, **facts}
+        # A provider may send half of a surrogate pair, which no encoding has.
+        fit = {name: value.encode(errors="replace") for name, value in facts.items()}
+        entry: dict[Any, Any] = {"kind": kind, "run": run, **fit}
         pipeline.xadd(key, entry, maxlen=KEPT, approximate=True)
         pipeline.expire(key, TTL_S)
         return decode.text(pipeline.execute()[0])

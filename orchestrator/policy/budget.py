@@ -18,6 +18,8 @@ NANO: Final = 1_000_000_000
 RESOURCES: Final[Mapping[str, str]] = {"requests": "requests", "tokens": "tokens", "nano": "USD"}
 #: The most that anything is counted to: Redis scripts count in doubles.
 MOST: Final = 2**53
+#: Tokens of one report at most: a larger number is a mistake of the reporter.
+MOST_TOKENS: Final = 10**12
 #: Agents that an error names as users of a budget.
 _SHOWN_USERS: Final = 5
 

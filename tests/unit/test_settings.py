@@ -111,7 +111,13 @@ def test_a_wrong_value_names_the_place_it_came_from(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     "text",
-    ["[orchestra\n", "orchestra = 3\n", "[orchestra]\nlease = 3\n", "[orchestra]\nagents = '[broken'\n", "a = " + "[" * 600],
+    [
+        "[orchestra\n",
+        "orchestra = 3\n",
+        "[orchestra]\nlease = 3\n",
+        "[orchestra]\nagents = '[broken'\n",
+        "a = " + "[" * 600,
+    ],
 )
 def test_a_broken_file_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "orchestra.toml").write_text(text)

@@ -19,7 +19,7 @@ def cost_of(
     cache_write_tokens: int = 0,
     must_be_known: bool = False,
 ) -> Cost:
-    """The cost of one request. ``input_tokens`` include those that a cache read or wrote.
+    """The cost of one request. ``input_tokens`` include those that a cache read or wrote; fewer are a mistake and corrected.
 
     A model that the list does not have costs nothing, unless its price ``must_be_known``: a budget in money holds only
     where it is.
@@ -27,6 +27,7 @@ def cost_of(
     Raises:
         InputError: the price must be known, and is not.
     """
+    input_tokens = max(input_tokens, cache_read_tokens + cache_write_tokens)
     nano_usd = 0
     try:
         prices = import_module("genai_prices")

@@ -64,6 +64,18 @@ def test_text_arrives_while_the_provider_still_writes(
     assert first.text + "".join(event.text for event in stream if event.kind == "text") == STORY
 
 
+def test_halves_of_surrogate_pairs_cost_no_run(
+    stage: StackHarness, model: Model, serve: Serve, client: Client
+) -> None:
+    """Some providers cut a pair in two, and some send one half alone."""
+    serve(Script(Say("\ud83d\ude00 and \ud83d")))
+    model("teller", instructions="You tell.")
+    session = stage.submit("teller")
+    assert stage.play(session) == "finished"
+    assert stage.ledger.result(session)[1] == "\N{GRINNING FACE} and \ufffd"
+    assert "".join(event.text for event in client.stream(session) if event.kind == "text").isprintable()
+
+
 def test_a_new_try_says_from_where_its_text_is_replaced(
     stage: StackHarness, model: Model, serve: Serve, client: Client
 ) -> None:

@@ -9,6 +9,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Reply, Say, Script
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.prices import cost_of
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
@@ -42,6 +43,25 @@ def test_what_a_model_took_is_counted_with_its_price(
     assert state is not None
     assert state.spent == {"requests": 2, "tokens": 240, "nano": used.nano_usd}
     assert set(state.reserved.values()) == {0}
+
+
+def test_a_number_of_tokens_that_cannot_be_counts_as_the_most_that_was_reserved(
+    stage: StackHarness, model: Model, serve: Serve
+) -> None:
+    """It would go beyond what the ledger counts to, and the run would be tried again for ever."""
+    serve(Script(Say("here", input_tokens=10**18)))
+    model("spender", instructions="You spend.", settings={"max_tokens": 1000})
+    session = stage.submit("spender")
+    assert stage.play(session) == "finished"
+    used = stage.ledger.session(session).used
+    assert used.output_tokens == 1000
+    assert 100 < used.input_tokens < 100_000
+
+
+def test_tokens_of_a_cache_beyond_those_of_the_input_count_as_input() -> None:
+    """Some providers count them apart."""
+    cost = cost_of("gpt-5", provider="openai", input_tokens=10, cache_read_tokens=100, must_be_known=True)
+    assert cost == cost_of("gpt-5", provider="openai", input_tokens=100, cache_read_tokens=100)
 
 
 @pytest.mark.parametrize(

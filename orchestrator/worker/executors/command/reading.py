@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.options.command import CommandOptions, Reading, Readings
+from orchestrator.policy.budget import MOST_TOKENS
 from orchestrator.worker.execution.printing import Tail, note
 
 #: Bytes of what a program complains of that are kept, and characters of it that an error repeats.
 _MAX_COMPLAINT_BYTES: Final = 16 * 1024
 _SHOWN_COMPLAINT: Final = 500
 #: The most that one report may count: larger numbers are mistakes of the program.
-_MOST: Final = {"input_tokens": 10**12, "output_tokens": 10**12, "cost_usd": 10**6}
+_MOST: Final = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "cost_usd": 10**6}
 
 
 class Complaint(Tail):

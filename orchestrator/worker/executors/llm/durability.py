@@ -6,6 +6,7 @@ object that somebody else made needs nothing of this project.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -57,7 +58,7 @@ class _Backend(JournalCallableOperationBackend[None]):
 
         async def call() -> object:
             try:
-                return await body()
+                return _well_formed(await body())
             except Exception as error:
                 asks_model = isinstance(operation_id, ModelRequestId)
                 translated = failures.translate(error, run.definition.name) if asks_model else error
@@ -111,6 +112,13 @@ class Durability(BaseDurabilityCapability[Any]):
             return await handler(args)
         finally:
             _tool_call.reset(token)
+
+
+def _well_formed(value: object) -> object:
+    """A JSON value of a provider or tool that others can read: halves of surrogate pairs are joined, or become U+FFFD."""
+    text = json.dumps(value, ensure_ascii=False)
+    fit = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value if fit == text else json.loads(fit)
 
 
 def _step_name(operation: DurableOperationId, name: str) -> str:

@@ -21,7 +21,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from orchestrator.errors import InputError, ModelFailed
-from orchestrator.policy.budget import Cost
+from orchestrator.policy.budget import MOST_TOKENS, Cost
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.prices import cost_of
 from orchestrator.worker.context.provider_limits import Permit
@@ -119,35 +119,42 @@ class _Request:
         self._key = str(getattr(getattr(model, "client", None), "api_key", "") or "")
         self._settings: dict[str, Any] = {**(model.settings or {}), **(settings or {})}
         # A text has no more tokens than bytes.
-        self._input_tokens = len(ModelMessagesTypeAdapter.dump_json(messages)) + len(
+        input_tokens = len(ModelMessagesTypeAdapter.dump_json(messages)) + len(
             pydantic_core.to_json(parameters, serialize_unknown=True)
         )
         self._wait_s = FIRST_WAIT_S
+        #: The most that the request can cost.
+        self._most = self._cost(
+            RequestUsage(input_tokens=input_tokens, output_tokens=self._max_output_tokens())
+        )
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[tuple[Reservation, Permit]]:
         """Wait until the request may be made; what is not settled in the block comes back."""
-        most = self._cost(
-            RequestUsage(input_tokens=self._input_tokens, output_tokens=self._max_output_tokens())
-        )
         timeout = self._settings.get("timeout")
         permit = await self._context.limits.aacquire(
             self._provider,
             self._model,
             key=self._key,
-            tokens=most.tokens,
+            tokens=self._most.tokens,
             time_limit_s=float(timeout) if isinstance(timeout, int | float) else TIME_LIMIT_S,
         )
         reservation = None
         try:
-            reservation = await asyncio.to_thread(self._context.spending.reserve_cost, most)
+            reservation = await asyncio.to_thread(self._context.spending.reserve_cost, self._most)
             yield reservation, permit
         finally:
             await asyncio.to_thread(_give_back, reservation, permit)
 
     async def settle(self, reservation: Reservation, permit: Permit, usage: RequestUsage) -> None:
-        """Count what the finished request has used."""
-        cost = self._cost(usage)
+        """Count what the finished request has used; the most that it can have, where its provider says what cannot be."""
+        reported = (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+        )
+        cost = self._cost(usage) if all(0 <= number <= MOST_TOKENS for number in reported) else self._most
         await asyncio.to_thread(reservation.settle_cost, cost)
         await asyncio.to_thread(permit.release, tokens=cost.tokens)
 
