@@ -126,7 +126,7 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
         yield Break("heads", 0, f"the head in {file} does not count: {fault}")
         return
     for broken in _against(store, proof, head):
-        what = f"{broken.what}, by the head in {file}; if you restored a backup, remove that file"
+        what = f"{broken.what}, by the head in {file}; if you restored a backup, remove that file before a writer starts on it"
         yield replace(broken, what=what)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from pathlib import Path
 from typing import Final
 
 import redis
@@ -11,7 +13,8 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, Ledger
 from orchestrator.log import get_logger
-from orchestrator.worker.executors.command.scratch import remove_left_over
+from orchestrator.worker.gateway.server import FOLDER_PREFIX
+from orchestrator.worker.scratch import remove_left_over
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
 #: Seconds after which the folder of a run that nobody has locked is left over.
@@ -39,7 +42,11 @@ class Janitor:
                 continue
             _log.info("worktree-removed", session=worktree.session, branch=worktree.branch)
             removed.append(worktree.session)
-        remove_left_over(self._worktrees.data, older_than_s=YOUNG_S, now_s=time.time())
+        for above, prefix in (
+            (self._worktrees.data / "scratch", "run-"),
+            (Path(tempfile.gettempdir()), FOLDER_PREFIX),
+        ):
+            remove_left_over(above, prefix, older_than_s=YOUNG_S, now_s=time.time())
         return removed
 
     def is_at_work(self, worktree: Worktree) -> bool:

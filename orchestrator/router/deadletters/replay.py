@@ -29,7 +29,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.originals import Launch, Originals
-from orchestrator.router.deadletters.store import DeadLetter
+from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.received import shard_of_message
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
@@ -98,11 +98,13 @@ class Replays:
         what = f"dead letter {dead_letter.id} was replayed"
         launch = self._originals.launch(message) if fault else self._originals.own_launch(message)
         if launch is not None:
+            if DeadLetters(self._parts.redis, shards=self._parts.settings.shards).get(dead_letter.id) is None:
+                return None
             # Derived from the dead letter's id, so that two people who replay it at once make one session.
             session = self._session(f"replay|{dead_letter.id}")
             self._submit(message, launch, session=session)
-            note = f"{what} as session {session}{_by_operator(fault)}"
-            return Replayed(how="task", id=session) if self._note(dead_letter, note) else None
+            self._note(dead_letter, f"{what} as session {session}{_by_operator(fault)}")
+            return Replayed(how="task", id=session)
         renewed = self._renewed(message, by_operator=fault is not None)
         if renewed is None:
             if fault:

@@ -15,12 +15,12 @@ import hmac
 import json
 import os
 import secrets
-import shutil
 import socket
 import socketserver
 import struct
 import tempfile
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -29,7 +29,10 @@ from orchestrator.errors import InputError, OrchestraError
 from orchestrator.log import get_logger
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.gateway.operations import Operations
+from orchestrator.worker.scratch import scratch_folder
 
+#: The beginning of the name of a socket's folder.
+FOLDER_PREFIX: Final = "orchestra-run-"
 #: Octets of the longest request.
 MAX_REQUEST: Final = 16 * 1024 * 1024
 #: Seconds that a connection may be silent.
@@ -45,8 +48,9 @@ class Gateway:
         self._operations = Operations(context)
         self._token = secrets.token_urlsafe(32)
         # The system's own folder for such things: the path of a socket must be short.
-        self._folder = Path(tempfile.mkdtemp(prefix="orchestra-"))
-        self._path = self._folder / "run.sock"
+        self._folder = ExitStack()
+        above = Path(tempfile.gettempdir())
+        self._path = self._folder.enter_context(scratch_folder(above, FOLDER_PREFIX)) / "run.sock"
         self._server = _Server(str(self._path), self)
         self._closed = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -64,7 +68,7 @@ class Gateway:
         self._closed = True
         self._server.shutdown()
         self._server.server_close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def __enter__(self) -> Self:
         return self

@@ -27,6 +27,7 @@ from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
+from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
 from tests.documents import hold_to_models
@@ -108,10 +109,27 @@ def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None
         pass
     assert stack.parts.ledger.session(session).state == SessionState.FAILED
     stack.parts.agents.announce([LATER])
+    (letter,) = stack.dead()
     (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
     stack.router("two").run_once()
     again = stack.parts.ledger.session(replayed["session"])
     assert (replayed["how"], again.busy, again.agent) == ("task", True, "later")
+    assert Replays(stack.parts).replay(letter) is None
+
+
+def test_a_task_that_another_operator_drops_first_is_not_begun(stack: Stack) -> None:
+    """A replay of all takes them one after the other: each may be gone by then."""
+    stack.submit(agent="later")
+    router = stack.router(jitter=lambda: 0.0)
+    while not router.run_once().dead:
+        pass
+    stack.parts.agents.announce([LATER])
+    (letter,) = stack.dead()
+    roots = list(stack.parts.ledger.all_roots(0))
+    replays = Replays(stack.parts)
+    assert replays.drop(letter)
+    assert replays.replay(letter) is None
+    assert list(stack.parts.ledger.all_roots(0)) == roots
 
 
 def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.executors.command.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.janitor import Janitor
+from orchestrator.worker.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.crew import JSON, Crew
 
@@ -194,12 +194,16 @@ def test_a_folder_without_a_repository_is_said(crew: Crew, tmp_path: Path) -> No
 
 
 def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_living_one_is_not(tmp_path: Path) -> None:
-    left = tmp_path / "scratch" / "run-left"
-    left.mkdir(parents=True)
-    (left / "prompt.txt").write_text("words")
-    with scratch_folder(tmp_path) as mine:
-        assert remove_left_over(tmp_path, older_than_s=60, now_s=time.time()) == 0
-        assert remove_left_over(tmp_path, older_than_s=0, now_s=time.time() + 1) == 1
+    left, other = tmp_path / "run-left", tmp_path / "theirs"
+    left.mkdir()
+    other.mkdir()
+    for folder in (left, other):
+        (folder / "prompt.txt").write_text("words")
+    (tmp_path / "run-link").symlink_to(other)
+    with scratch_folder(tmp_path, "run-") as mine:
+        assert remove_left_over(tmp_path, "run-", older_than_s=60, now_s=time.time()) == 0
+        assert remove_left_over(tmp_path, "run-", older_than_s=0, now_s=time.time() + 1) == 1
         assert mine.is_dir()
     assert not left.exists()
     assert not mine.exists()
+    assert (other / "prompt.txt").exists()

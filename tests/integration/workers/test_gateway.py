@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,10 @@ import pytest
 from orchestrator import current_session
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.errors import ConfigurationError, InputError, NoReply, ServerUnavailable
+from orchestrator.worker import janitor
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.gateway.server import FOLDER_PREFIX
+from orchestrator.worker.worktrees import Worktrees
 
 from .conftest import StackHarness
 from .test_promise_of_launches import breaks
@@ -136,6 +140,27 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness)
         kept[0].status(60)
     assert stage.play(stage.submit("tool", "again")) == "finished"
     assert [folder.exists() for folder in folders] == [False, False]
+
+
+def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
+    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(janitor, "YOUNG_S", -1)
+    left = tmp_path / f"{FOLDER_PREFIX}left"
+    left.mkdir()
+    (left / "run.sock").touch()
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        ctx.environment()
+        janitor.Janitor(stage.ledger, Worktrees(tmp_path)).clean()
+        remote(ctx).status(50, "working")
+        return ""
+
+    session = stage.submit("tool")
+    stage.play(session)
+    assert (stage.ledger.session(session).progress, left.exists()) == (50, False)
 
 
 def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:

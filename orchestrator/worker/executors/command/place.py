@@ -16,7 +16,7 @@ from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.process import AgentProcess
 from orchestrator.worker.executors.command.sandbox import sandboxed
-from orchestrator.worker.executors.command.scratch import scratch_folder
+from orchestrator.worker.scratch import scratch_folder
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
 
@@ -85,7 +85,7 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
         folder = worktree.path
     if not folder.is_dir():
         raise AgentProgramError(options.command[0], f"its folder {folder} is not there")
-    with scratch_folder(context.settings.data) as scratch:
+    with scratch_folder(context.settings.data / "scratch", "run-") as scratch:
         yield Place(
             folder=folder,
             scratch=scratch,

@@ -1,4 +1,4 @@
-"""An empty folder for each run, below the data folder; what a killed worker left is found by a lock that nobody holds."""
+"""Folders that go with a run; what a killed worker left is found by a lock that nobody holds."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
-
-_FOLDER: Final = "scratch"
 
 
 @contextmanager
-def scratch_folder(data: Path) -> Iterator[Path]:
-    """A folder that goes with the ``with`` block."""
-    above = data / _FOLDER
+def scratch_folder(above: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in another one, which goes with the ``with`` block."""
     above.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder = Path(tempfile.mkdtemp(prefix="run-", dir=above))
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
+    lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH)
         yield folder
@@ -29,14 +25,15 @@ def scratch_folder(data: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def remove_left_over(data: Path, *, older_than_s: float, now_s: float) -> int:
+def remove_left_over(above: Path, prefix: str, *, older_than_s: float, now_s: float) -> int:
     """Remove the folders of runs whose workers are gone; how many there were."""
     removed = 0
-    for folder in (data / _FOLDER).glob("run-*"):
+    for folder in above.glob(f"{prefix}*"):
         try:
-            if now_s - folder.stat().st_mtime < older_than_s:
+            if now_s - folder.lstat().st_mtime < older_than_s:
                 continue  # it may be about to be locked
-            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            # Anybody may have put a link into a folder for temporary files.
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
             continue
         try:
