@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import redis
 from celery import Celery
 from celery.signals import (
     celeryd_after_setup,
@@ -29,7 +31,7 @@ from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
-from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable
+from orchestrator.errors import OrchestraError, ServerUnavailable
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
@@ -39,8 +41,9 @@ from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
 from orchestrator.worker.tasks import register_tasks
 
-#: Seconds between two announcements, and two looks at what may go. An agent stays known for a day after the last.
-UPKEEP_S: Final = 30.0
+#: Seconds between two announcements, and two looks at what may go. An agent stays known for a day after the last, and a
+#: message waits longer for one that is not.
+UPKEEP_S: Final = 10.0
 #: The process that imported this: the worker itself, of which the pool's processes are forks.
 _MASTER = os.getpid()
 
@@ -146,20 +149,24 @@ def _announce(sender: Any = None, **_: Any) -> None:
     from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
-    try:
-        # The server may have been away when the worker started.
-        check_server(parts.redis, resolve_redis_url(_settings))
-    except ServerUnavailable as error:
-        logging.getLogger(__name__).warning("%s", error)
-    except OrchestraError as error:
-        raise _give_up(error) from error
     # What Celery's -Q leaves out is not served, though its agent is announced.
     served = {name: queue for name, queue in queues_of(catalogue).items() if name in _runtime.get().served}
     life = SignsOfLife("worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue))
-    try:
+
+    def appear() -> None:
+        check_server(parts.redis, resolve_redis_url(_settings))
         life.begin()
         announce(parts, catalogue)
-    except KeyringError as error:
+        notify_ready()
+
+    appeared = False
+    try:
+        appear()
+        appeared = True
+    except (redis.RedisError, OSError, ServerUnavailable) as error:
+        # With a broker of its own, a worker is ready although the ledger is away or takes no writes.
+        get_logger().warning("redis-away", error=str(error))
+    except OrchestraError as error:
         # Without its keys the worker can sign nothing.
         life.end()
         raise _give_up(error) from error
@@ -170,21 +177,20 @@ def _announce(sender: Any = None, **_: Any) -> None:
         lambda agent: _runtime.get().ring(agent),
         silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
-    threading.Thread(target=_keep_up, name="upkeep", daemon=True).start()
-    notify_ready()
+    threading.Thread(target=_keep_up, args=(appear, appeared), name="upkeep", daemon=True).start()
 
 
-def _keep_up() -> None:
+def _keep_up(appear: Callable[[], None], appeared: bool) -> None:
     """Announce the agents again, and remove what their runs have left, until the process ends."""
-    from orchestrator.worker.announce import announce
     from orchestrator.worker.janitor import Janitor
     from orchestrator.worker.worktrees import Worktrees
 
     parts, waiting = _runtime.get().parts, threading.Event()
     janitor = Janitor(parts.ledger, Worktrees(_settings.data))
-    while not waiting.wait(UPKEEP_S):
+    while not waiting.wait(UPKEEP_S if appeared else 1.0):
         try:
-            announce(parts, _runtime.load_catalogue())
+            appear()
+            appeared = True
             janitor.clean()
         except Exception as error:  # noqa: BLE001  (an agent that is not announced for a day is forgotten)
             get_logger().warning("upkeep-failed", error=repr(error))

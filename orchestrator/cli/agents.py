@@ -52,7 +52,7 @@ def agents(
 ) -> None:
     """List the registered agents.
 
-    A worker announces its agents every 30 seconds. An external program is announced once, and neither --since nor --until
+    A worker announces its agents every 10 seconds. An external program is announced once, and neither --since nor --until
     lists it.
     """
     from orchestrator.cli.documents.stack import AgentDocument, Agents

@@ -138,6 +138,25 @@ def test_a_plain_submission_outlasts_a_ledger_that_takes_no_writes(
     stack.assert_settled()
 
 
+@pytest.mark.parametrize("how", ["away", "READONLY"])
+def test_a_worker_that_starts_while_the_ledger_is_away_serves_when_it_is_back(
+    make_stack: MakeStack, start_valkey: Callable[..., ValkeyProcess], how: str
+) -> None:
+    """Its broker is there, so it takes tasks; it announces its agents as soon as it can."""
+    stack = make_stack(broker_url=start_valkey(durable=False).url)
+    refusal = Refusing(stack.server, "READONLY")
+    (stack.server.kill if how == "away" else refusal.begin)()
+    worker = stack.start("worker")
+    wait_until(lambda: "redis-away" in worker.log.read_text(), "a try", explain=stack.logs)
+    (stack.server.start if how == "away" else refusal.end)()
+    stack.start_all(but="worker")
+    stack.wait_ready()
+    with stack.client() as client:
+        assert stack.answer(client.submit("branch", "2,2")) == "4"
+    assert worker.alive
+    stack.assert_settled()
+
+
 def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> None:
     """Every queue of Celery is gone, again and again; the ledger knows what was in it."""
     stack = make_stack()
