@@ -177,10 +177,11 @@ def _announce(sender: Any = None, **_: Any) -> None:
         lambda agent: _runtime.get().ring(agent),
         silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
-    threading.Thread(target=_keep_up, args=(appear, appeared), name="upkeep", daemon=True).start()
+    given = {"appeared": appeared}
+    threading.Thread(target=_keep_up, args=(appear,), kwargs=given, name="upkeep", daemon=True).start()
 
 
-def _keep_up(appear: Callable[[], None], appeared: bool) -> None:
+def _keep_up(appear: Callable[[], None], *, appeared: bool) -> None:
     """Announce the agents again, and remove what their runs have left, until the process ends."""
     from orchestrator.worker.janitor import Janitor
     from orchestrator.worker.worktrees import Worktrees

@@ -17,11 +17,16 @@ def server_ms(client: redis.Redis) -> int:
 
 
 class ServerClock:
-    """Redis `TIME`, asked once a second. The ids of stream entries are of the same clock and can be compared with it."""
+    """Redis `TIME`, asked once a second. The ids of stream entries are of the same clock and can be compared with it.
+
+    A machine that slept, or whose clock was set, asks at once: the monotonic clock does not know of it.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._asked_at = 0.0
+        #: How far the wall clock of this machine was ahead of its monotonic clock when it asked, in seconds.
+        self._ahead_s = 0.0
         self._server_ms: int | None = None
 
     def now_ms(self) -> int:
@@ -31,8 +36,10 @@ class ServerClock:
             redis.RedisError: it has to be asked and does not answer.
         """
         now = time.monotonic()
-        if self._server_ms is None or now - self._asked_at > ASK_EVERY_S:
-            self._server_ms, self._asked_at = server_ms(self._redis), now
+        ahead_s = time.time() - now
+        jumped = abs(ahead_s - self._ahead_s) > ASK_EVERY_S
+        if self._server_ms is None or jumped or now - self._asked_at > ASK_EVERY_S:
+            self._server_ms, self._asked_at, self._ahead_s = server_ms(self._redis), now, ahead_s
         return self._server_ms + int((now - self._asked_at) * 1000)
 
     def monotonic(self) -> float:

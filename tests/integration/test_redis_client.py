@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -26,6 +27,7 @@ from orchestrator.redisdb.client import (
     explain,
     is_outage,
 )
+from orchestrator.redisdb.server_clock import ServerClock
 from tests.refusing import REFUSALS, Refusing
 
 
@@ -280,3 +282,16 @@ def test_a_server_that_takes_no_writes_is_an_outage_however_it_says_so(
 )
 def test_what_ends_by_itself_is_told_from_what_was_refused(error: Exception, outage: bool) -> None:
     assert is_outage(error) is outage
+
+
+def test_a_machine_that_slept_asks_the_server_what_time_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its monotonic clock stood still; by that, a message of this moment would be from the future."""
+    server = Mock(time=Mock(return_value=(1_000, 0)))
+    clock = ServerClock(server)
+    assert clock.now_ms() // 1000 == 1_000
+    wall = time.time
+    for slept_s in (3600, -3600):
+        monkeypatch.setattr(time, "time", lambda slept_s=slept_s: wall() + slept_s)
+        server.time.return_value = (1_000 + slept_s, 0)
+        assert clock.now_ms() // 1000 == 1_000 + slept_s
+    assert server.time.call_count == 3
