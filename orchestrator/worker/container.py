@@ -143,7 +143,7 @@ class RuntimeOfProcess:
         with self._lock:
             if self._runtime is None:
                 url = resolve_redis_url(self.settings)
-                presence.show(url)
+                presence.show(url, self.settings.lease_s)
                 client = connect(
                     url,
                     check=False,

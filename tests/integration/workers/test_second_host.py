@@ -193,7 +193,7 @@ def test_a_process_that_is_forked_while_another_thread_builds_builds_its_own(
     process, me = RuntimeOfProcess(stage.app, stage.settings), os.getpid()
     building, goes_on = threading.Event(), threading.Event()
 
-    def show(_: str) -> None:
+    def show(_: str, __: float) -> None:
         if os.getpid() == me:
             building.set()
             assert goes_on.wait(60)
