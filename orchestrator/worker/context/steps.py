@@ -90,6 +90,8 @@ class Steps:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._asked: set[str] = set()
+        #: Steps whose errors may be recorded and did not reach their tasks, which were cancelled.
+        self._untold: set[str] = set()
         self._order = 0
         # The first try of a run finds nothing.
         self._recorded: dict[str, StepRecord] | None = None if effects.held.run.attempt > 1 else {}
@@ -126,13 +128,19 @@ class Steps:
 
     def failed_with(self, error: BaseException | None) -> tuple[str, ...]:
         """The steps whose errors led to this one; another try of the run executes them again."""
-        found: dict[str, None] = {}
+        found: dict[str, None] = dict.fromkeys(self._untold)
         seen: set[int] = set()
-        while error is not None and id(error) not in seen:
+        errors = [error]
+        while errors:
+            error = errors.pop()
+            if error is None or id(error) in seen:
+                continue
             seen.add(id(error))
             if isinstance(error, StepFailed):
                 found[error.key] = None
-            error = error.__cause__ or error.__context__
+            if isinstance(error, BaseExceptionGroup):
+                errors += error.exceptions
+            errors.append(error.__cause__ or error.__context__)
         with self._lock:
             within = [
                 key for key in (*(self._recorded or ()), *self._asked) for one in found if is_within(key, one)
@@ -181,7 +189,11 @@ class Steps:
                     value = await call.arun()
             except Exception as error:  # noqa: BLE001  (as above)
                 tries, left = tries + 1, left - 1
-                await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
+                try:
+                    await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
+                except asyncio.CancelledError:
+                    self._untold.add(asked.key)
+                    raise
                 for nap_s in self._naps(call.wait_s(tries)):
                     await asyncio.sleep(nap_s)
             else:

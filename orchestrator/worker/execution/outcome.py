@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from orchestrator.errors import RunFailed
+from orchestrator.errors import RunFailed, RunParked
 from orchestrator.policy.sealed_text import ENCRYPTED
 
 #: What came of a run, for the log.
@@ -71,6 +71,20 @@ def _traceback(end: RunEnd) -> str:
         return ""
     # The end of it tells most.
     return traceback_of(end.error)[-SHOWN_TRACEBACK_CHARS:]
+
+
+def cause_of(group: BaseExceptionGroup) -> BaseException:
+    """What the tasks of a group raised, as if the agent itself had: the one error, or the wait, of all; else the group."""
+    errors = leaves(group)
+    alike = len(errors) == 1 or all(isinstance(error, RunParked) for error in errors)
+    return errors[0] if alike else group
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """An error, or each of those that a group and the groups in it hold."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
 
 
 def traceback_of(error: BaseException) -> str:

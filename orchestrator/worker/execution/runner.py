@@ -55,7 +55,7 @@ from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.deaths import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.forked import only_in_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.outcome import RunEnd, Verdict
+from orchestrator.worker.execution.outcome import RunEnd, Verdict, cause_of
 from orchestrator.worker.execution.printing import keeping
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
@@ -242,10 +242,13 @@ class _RunOfAgent:
                 if given or self._definition.record.answer == "plan":
                     return answer_with_plan(context, answer_of, given=given)
                 return answer_of()
+        except BaseExceptionGroup as group:
+            error = cause_of(group)
         finally:
             with self._opening:
                 if self._gateway is not None:
                     self._gateway.close()
+        raise error  # not while the group is handled, which would take the place of what led to the error
 
     def _account(self) -> None:
         """Tell the audit trail which durable steps this try recorded, and what it spent on models."""

@@ -16,12 +16,16 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.outcome import leaves
 
 #: Where code is that belongs to no agent: ours, Python's own, and installed packages.
 _OURS: Final = (Path(orchestrator.__file__).parent,)
 _INSTALLED: Final = tuple(Path(sysconfig.get_path(name)) for name in ("purelib", "platlib"))
 _PYTHONS: Final = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 _LIBRARIES: Final = (*_OURS, *_INSTALLED, *_PYTHONS)
+
+#: Errors of a group that are named.
+_SHOWN_ERRORS: Final = 5
 
 
 def execute(definition: AgentDefinition, context: Context) -> str:
@@ -64,10 +68,17 @@ def explain(error: BaseException, definition: AgentDefinition) -> str:
     message = str(error).strip()
     if isinstance(error, TaskFailed):  # its own words, wherever they were written
         return message or "its agent reported that the task has failed"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    if isinstance(error, BaseExceptionGroup):
+        message += f": {'; '.join(_named(leaf) for leaf in leaves(error)[:_SHOWN_ERRORS])}"
+    text = _named(error, message)
     home = _home(definition)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename, home)]
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text
+
+
+def _named(error: BaseException, message: str | None = None) -> str:
+    message = str(error).strip() if message is None else message
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def _home(definition: AgentDefinition) -> Path | None:

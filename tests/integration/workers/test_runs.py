@@ -27,6 +27,7 @@ from orchestrator.errors import (
     ClaimLost,
     LimitExceeded,
     OrchestraError,
+    Retry,
     RunParked,
     SessionFailed,
     SessionStopped,
@@ -279,6 +280,41 @@ def test_an_error_that_is_no_common_one_is_a_failure_too(
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
     assert stage.ledger.session(session).reason.startswith(reason)
+
+
+def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: StackHarness) -> None:
+    """It comes in a group: a wait, a delay of the next try, and errors that tell nothing by their group."""
+
+    @stage.agent("solo", attempts=2)
+    async def solo(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            if ctx.prompt == "wait":
+                group.create_task(asyncio.to_thread(ctx.sleep, 3600))
+                group.create_task(asyncio.to_thread(ctx.sleep, 3600))
+            elif ctx.prompt == "delay":
+                group.create_task(
+                    asyncio.to_thread(exec, "raise late", {"late": Retry("busy", after_s=1234)})
+                )
+            else:
+                raise ExceptionGroup("both", [KeyError(name) for name in ctx.prompt.split()])
+
+    waits = stage.submit("solo", "wait")
+    dispatch = stage.start(waits)
+    assert stage.execute(dispatch) == "parked"
+    delayed = stage.start(stage.submit("solo", "delay"))
+    assert stage.execute(delayed) == "retry"
+    run = stage.ledger.run(delayed.run)
+    assert run is not None
+    assert run.claimable_ms - run.tries[0].ended_ms == 1_234_000
+    for errors, text in (
+        ("one", "KeyError: 'one'"),
+        ("one two", "a TaskGroup (1 sub-exception): KeyError: 'one'; KeyError: 'two' ("),
+    ):
+        failing = stage.start(stage.submit("solo", errors))
+        assert stage.execute(failing) == "retry"
+        found = stage.ledger.run(failing.run)
+        assert found is not None
+        assert text in found.tries[0].reason
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -299,6 +299,30 @@ def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(
     assert calls.made == {"plan": 1, "shaky": 2}
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_steps_whose_errors_failed_a_group_of_tasks_are_executed_by_the_next_try(
+    stage: StackHarness, calls: Calls, *, alone: bool
+) -> None:
+    async def shaky(name: str) -> str:
+        calls.made[name] += 1
+        if calls.made[name] == 1:
+            raise ConnectionError(f"no {name}")
+        return name
+
+    @stage.agent("lead", attempts=2)
+    async def lead(ctx: Context) -> str:
+        await ctx.astep("plan", calls.of("plan"))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ctx.astep(n, shaky, n)) for n in (["a"] if alone else ["a", "b"])]
+        return "".join(task.result() for task in tasks)
+
+    session = stage.submit("lead")
+    assert play_again(stage, session) == "finished"
+    assert result(stage, session) == ("a" if alone else "ab")
+    assert calls.made.pop("plan") == 1
+    assert max(calls.made.values()) == 2
+
+
 def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(
     stage: StackHarness, calls: Calls
 ) -> None:
