@@ -33,7 +33,7 @@ for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do heard[#heard + 1] = i
 for _, id in ipairs(heard) do
   local record = item(ITEMS, id)
   if record and (record.state == 'queued' or record.state == 'claimed') then
-    if record.kind == 'completion' then redis.call('HINCRBY', S, 'delivered', 1) end
+    if record.kind == 'completion' then count_callbacks(S, record.group, 'delivered', 1) end
     record.state = 'delivered'
     save(ITEMS, id, record)
   end

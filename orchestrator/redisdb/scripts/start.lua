@@ -39,6 +39,7 @@ local function start(k, a)
   check('ZCARD', ready)
   check('HLEN', turns)
   check('LLEN', runs)
+  local noted = false
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
   if wrong or not redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     local standing = marked(seen, entry, digest)
@@ -49,9 +50,11 @@ local function start(k, a)
     end
     if wrong then return { wrong } end
     mark(seen, entry, digest, mark_ms)
+    -- Sent twice: its agent may have been given another session since.
+    noted = redis.call('HEXISTS', conversation, 'launch:' .. message) == 1
   end
   -- Also of a session that has ended, for messages that name it or wait for it.
-  add(notes, conversation, 'begun', '1', 'launch:' .. message, s.id, 'agent:' .. recipient, s.id)
+  if not noted then add(notes, conversation, 'begun', '1', 'launch:' .. message, s.id, 'agent:' .. recipient, s.id) end
   if s.state ~= 'pending' then
     add(entries, stream, entry)
     return { 'over', s.state }

@@ -18,6 +18,7 @@ if known[1] then
     if before.claim == claim then return { 'done' } end
     return { 'exists', known[1], known[2] or '' }
   end
+  if (string.gsub(known[1], '^{"at_ms":%d+,', '{')) == ARGV[4] and known[2] == ARGV[5] then return { 'done' } end
 end
 local steps, bytes = count(known[3]), count(known[4])
 if not known[1] and steps + 1 > tonumber(ARGV[8]) then return { 'full', 'max_steps_per_run', ARGV[8] } end

@@ -22,7 +22,7 @@ check('HLEN', KEYS[4])
 local entry = publish(KEYS[5], KEYS[4], envelope, 'attempt', '1', 'since', string.format('%.0f', now), 'session', ARGV[2])
 redis.call('SET', KEYS[6], string.match(entry, '[^:]*$'), 'PX', ARGV[3])
 redis.call('HSET', KEYS[1], 'state', 'pending', 'entry', entry, 'updated_ms', now)
-changed('session', ARGV[2], 'scheduled', 'pending')
+changed('session', ARGV[2], '-', 'pending')
 -- Its time limit begins with it, however late that is.
 limit_time(KEYS[3], ARGV[2], now, count(s.time_limit_ms))
 redis.call('HDEL', KEYS[2], 'envelope')

@@ -17,11 +17,12 @@ from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
+from orchestrator.ids import root_session_id
 from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.redisdb import keys
 from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
 from tests.documents import hold_to_models
-from tests.integration.ledger.conftest import Play
+from tests.integration.ledger.conftest import Play, envelope
 from tests.postgres import TrailDatabase
 from tests.transitions import disagreements
 
@@ -84,6 +85,18 @@ def test_the_trail_leads_to_what_the_ledger_has(
     assert len(steps) == published(redis) == store.ends().transitions.entries
     assert store.counts()["00/ledger/transitions"] == published(redis)
     assert list(broken_chain(store)) == []
+
+
+def test_the_trail_says_that_a_scheduled_session_has_begun(
+    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+) -> None:
+    ledger, root = play.ledger, root_session_id("later")
+    ledger.set_time(1_000)
+    ledger.submit(root, agent="lead", prompt="p", envelope=envelope(), correlation="c", at_ms=2_000)
+    ledger.set_time(2_000)
+    assert ledger.sweep.submit_due(root, sender="operator") == "submitted"
+    writer().run_once()
+    assert disagreements(ledger, AuditStore(trail_database.where, read_only=True), [root]) == []
 
 
 def test_what_is_read_again_is_kept_once(

@@ -10,8 +10,9 @@ import redis as redis_py
 
 from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Ledger, Outcome, Session, SessionState
+from orchestrator.ledger import Ledger, Outcome, Session, SessionState, layout
 from orchestrator.reconciler.delivery import Delivery
+from orchestrator.redisdb import keys
 
 from .conftest import Play, envelope
 from .test_services import Stack
@@ -49,6 +50,26 @@ def test_two_services_that_close_one_parent_hand_its_children_on_once(
         play.finish(child, f"end of {child}")
     held = play.resume(heir)
     assert held.texts == {callback_id(child): f"end of {child}" for child in children}
+
+
+def test_the_report_of_a_program_delivers_what_it_inherited(play: Play, ledger: Ledger) -> None:
+    """Counted among those of its group, too."""
+    heir = play.submit("heir")
+    dispatch = play.start(heir)
+    assert dispatch is not None
+    ledger.take_external(dispatch)
+    _, (child,) = close_with(play, lambda _: f"heir:{heir}", children=1)
+    Delivery(ledger, lambda _: None).close(ledger.session(child).parent)
+    play.finish(child)
+    entry = [
+        keys.seen(0, "program", "m"),
+        keys.messages(0, "task-completion", "high"),
+        keys.conversation(0, "c"),
+    ]
+    report = ["", "completed", "done", "router", "1-1", 60_000, "d", 60_000, "", "", "m"]
+    ledger.scripts.run("route_report", [*layout.ending(heir, parent="", run=dispatch.run), *entry], report)
+    assert play.balance(heir) == (1, 1, 0, 0)
+    assert ledger.sweep.reindex(heir, recount=True) == []
 
 
 def test_a_child_may_be_the_heir_and_then_waits_for_its_sisters_only(

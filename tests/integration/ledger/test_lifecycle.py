@@ -73,6 +73,15 @@ def test_a_delegation_started_twice_is_one_run(play: Play) -> None:
     assert play.start(root, entry="6-0") is None
 
 
+def test_a_start_sent_again_takes_its_agent_from_no_later_session(play: Play, ledger: Ledger) -> None:
+    """Its answer was lost. A message that names the agent goes to the session which it was given last."""
+    first, second = play.submit("first"), play.submit("second")
+    play.start(first, entry="5-0")
+    play.start(second, entry="6-0")
+    play.start(first, entry="5-0")
+    assert ledger.redis.hget(keys.conversation(0, "c"), "agent:lead") == second.encode()
+
+
 def test_a_child_that_ends_while_its_parent_is_idle_resumes_it(play: Play, ledger: Ledger) -> None:
     """One callback, delivered by the run that carried it; then the parent is finished."""
     root = play.submit()
@@ -263,6 +272,7 @@ def test_a_child_that_never_ran_can_be_stopped_and_owes_a_failure(play: Play, le
     play.commit(parent.claim)
     assert ledger.stop(pending, "not needed").outcome == "ended"
     assert ledger.stop(queued, "not needed").outcome == "ended"
+    assert ledger.sweep.ready(0, ["reviewer"]) == {}
     assert ledger.claim(dispatch.run, new_claim_id(), session_id=queued, worker="w") is None
     resumed = play.resume(root)
     assert {(i.child, i.status, resumed.texts[i.id]) for i in resumed.items} == {

@@ -205,15 +205,22 @@ local function stop_counting(now, r, s)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
+-- A run that is queued is nothing to take any more.
+local function leave_lane(id)
+  local s = fields(S, 'agent', 'root', 'version', 'on_deploy')
+  local lane = lane_of(s)
+  leave_ready(beside(S, 'ready:' .. lane), beside(S, 'turns:' .. lane), id, s.root)
+end
+
 -- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now, r, s)
+  if redis.call('ZREM', DISPATCH, id) == 1 then leave_lane(id) end
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   changed('run', session_of(S), id, state)
   drop_steps(RUN)
   give_back(RUN)
   redis.call('ZREM', RUNNING, id)
-  redis.call('ZREM', DISPATCH, id)
 end
 
 -- A run ends without an answer and its session with it: `state` is failed, stopped or deleted.
