@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path and sys.path[0] in ("", os.getcwd()):  # noqa: PTH109
+    del sys.path[0]  # as in `python -m orchestrator`
 
 from orchestrator.config.settings import load_settings
 from orchestrator.config.stack import resolve_redis_url

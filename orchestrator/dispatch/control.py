@@ -33,17 +33,31 @@ def refusal(task_name: str, *, what: Literal["rate", "time"]) -> str | None:
     return None
 
 
+#: What to use where workers obey no command, by its name.
+_USE: Final = {
+    "revoke": "orchestra stop SESSION",
+    "rate_limit": "orchestra limit AGENT N",
+    "time_limit": "the setting `run_time_limit_s`",
+}
+
+
 class StackControl(Control):
     """Celery's remote control; commands that would not do what they promise are refused."""
 
-    def revoke(self, task_id: Any, *args: Any, **kwargs: Any) -> Any:
-        """Stop the session of a task, or of a run; see `docs/howto/operate.md`.
+    def broadcast(self, command: str, *args: Any, **kwargs: Any) -> Any:
+        """Send a command to the workers: that of `celery inspect`, `celery control`, or a method of this class.
 
         Raises:
             ConfigurationError: workers do not obey remote control.
         """
-        self._check_on("orchestra stop SESSION")
-        return super().revoke(task_id, *args, **kwargs)
+        # A worker that starts says hello to others, and starts without an answer, too.
+        if command != "hello" and not self.app.conf.worker_enable_remote_control:
+            raise ConfigurationError(
+                "workers do not obey Celery's remote control, which knows no authentication: use "
+                f"{_USE.get(command, '`orchestra agents`, `sessions` and `doctor`')}, or set "
+                "`remote_control` if every program that reaches the broker may command the workers"
+            )
+        return super().broadcast(command, *args, **kwargs)
 
     def rate_limit(self, task_name: str, rate_limit: Any, *args: Any, **kwargs: Any) -> Any:
         """Limit the rate of another program's task.
@@ -51,7 +65,7 @@ class StackControl(Control):
         Raises:
             ConfigurationError: workers do not obey remote control, or the task cannot be limited so.
         """
-        self._check(refusal(task_name, what="rate"), "orchestra limit AGENT N")
+        _refuse(refusal(task_name, what="rate"))
         return super().rate_limit(task_name, rate_limit, *args, **kwargs)
 
     def time_limit(self, task_name: str, *args: Any, **kwargs: Any) -> Any:
@@ -60,17 +74,10 @@ class StackControl(Control):
         Raises:
             ConfigurationError: as :meth:`rate_limit`.
         """
-        self._check(refusal(task_name, what="time"), "the setting `run_time_limit_s`")
+        _refuse(refusal(task_name, what="time"))
         return super().time_limit(task_name, *args, **kwargs)
 
-    def _check(self, refused: str | None, instead: str) -> None:
-        if refused is not None:
-            raise ConfigurationError(refused)
-        self._check_on(instead)
 
-    def _check_on(self, instead: str) -> None:
-        if not self.app.conf.worker_enable_remote_control:
-            raise ConfigurationError(
-                f"workers do not obey Celery's remote control, which knows no authentication: use {instead}, or set "
-                "`remote_control` if every program that reaches the broker may command the workers"
-            )
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise ConfigurationError(reason)

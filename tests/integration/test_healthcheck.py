@@ -34,10 +34,12 @@ def test_only_a_living_copy_on_this_host_counts(
     assert check("audit") is None
 
 
-def test_the_exit_code_says_it(tmp_path: Path) -> None:
+def test_the_exit_code_says_it_whatever_lies_in_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "redis.py").write_text("raise RuntimeError('a module of the working directory')")
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator.healthcheck", "router"],
         env={"ORCHESTRA_DATA": str(tmp_path), "PATH": ""},
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
