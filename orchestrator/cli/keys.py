@@ -93,7 +93,10 @@ def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
             if known is None or record.serial > known.serial:
                 found[record.key_id] = record
     records = sorted(found.values(), key=lambda record: (record.agent, record.use, record.created_ms))
-    _show(store, [r for r in records if agent in (None, r.agent)], as_json=as_json)
+    records = [record for record in records if agent in (None, record.agent)]
+    _show(store, records, as_json=as_json)
+    if not (records or as_json):
+        say(f"no keys of {agent}" if agent else "no keys", err=True)
 
 
 @keys.command()

@@ -85,7 +85,7 @@ def _totals(report: Report) -> Iterator[str]:
     if report.sessions:
         done = {state: report.sessions.get(state, 0) for state in ("finished", "failed", "stopped")}
         ends = ", ".join(f"{number(count)} {state}" for state, count in done.items())
-        again = f"; {counted(report.runs_retried, 'try', 'tries')} again" if report.runs_retried else ""
+        again = f"; {counted(report.runs_retried, 'retry', 'retries')}" if report.runs_retried else ""
         yield f"{number(report.sessions.get('begun', 0)):>10}  sessions begun: {ends}{again}"
     row = report.callbacks
     if row.launched or row.carried:

@@ -30,7 +30,7 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
     """List the latest root sessions, newest first."""
     from orchestrator.cli.documents.sessions import Sessions
     from orchestrator.cli.render import STYLES, age, session_about
-    from orchestrator.cli.table import Row, print_table, short_ids, terminal_width
+    from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
 
     with open_client(settings) as client:
         if "scheduled" in only.states:
@@ -54,7 +54,7 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
                 f"{age(one.created_ms)} ago",
                 one.agent,
                 one.state.value,
-                session_about(one),
+                session_about(one, narrow=is_narrow(width)),
             ),
             STYLES[one.state],
         )

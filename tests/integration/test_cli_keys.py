@@ -62,6 +62,7 @@ def test_generate_makes_one_key_for_each_agent_and_no_second_one(orchestra: Orch
     first = rows(orchestra("keys", "generate", "lead", "reviewer", "--json"))
     again = rows(orchestra("keys", "generate", "lead", "reviewer", "--json"))
     assert [row["agent"] for row in first] == ["lead", "reviewer"]
+    assert orchestra("keys", "list", "--agent", "lea").stderr == "no keys of lea\n"
     assert again == first
     assert set(first[0]) == {
         "key_id", "agent", "use", "algorithm", "state", "private", "created", "retired", "revoked",

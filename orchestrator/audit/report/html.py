@@ -93,7 +93,7 @@ def _totals(report: Report) -> Iterator[Element]:
     dead = f"{number(report.dead)} dead letters, {number(report.retried)} tried again"
     yield _total(share(report.delivered), "delivered", dead, good=report.dead == 0)
     ended = {state: report.sessions.get(state, 0) for state in ("finished", "failed", "stopped")}
-    ends = f"{number(ended['failed'])} failed, {number(ended['stopped'])} stopped, {number(report.runs_retried)} tries again"
+    ends = f"{number(ended['failed'])} failed, {number(ended['stopped'])} stopped, {number(report.runs_retried)} retries"
     yield _total(number(ended["finished"]), "sessions answered", ends, good=not ended["failed"])
     row = report.callbacks
     kept = f"{number(row.delivered)} delivered, {number(row.pending)} pending, {number(row.dead)} dead"

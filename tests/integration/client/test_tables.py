@@ -114,6 +114,8 @@ def test_a_terminal_gets_colours_and_lines_that_fit(stage: StackHarness, root: s
     assert max(map(len, shown.splitlines()[:4])) == 60
     assert root[:12] in shown
     assert root not in shown
+    stage.redis.hset(ledger_keys.session(root), mapping={"used_requests": "2", "used_input_tokens": "123456"})
+    assert re.search(r"idle +the whole +2 req", _on_a_terminal(stage, 70, "sessions", NO_COLOR="1"))
     coloured = _on_a_terminal(stage, 160, "sessions")
     assert root in coloured
     assert re.search(r"\x1b\[33m *idle *\x1b\[0m", coloured)
