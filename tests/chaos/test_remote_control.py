@@ -93,8 +93,8 @@ def test_where_workers_obey_nobody_it_is_said(make_stack: Callable[..., Stack]) 
         lambda: app.control.rate_limit("anothers.task", "1/h"),
         lambda: app.control.time_limit(START_TASK, 1),
         lambda: app.control.inspect().active(),
-        lambda: app.control.ping(),
-        lambda: app.control.shutdown(),
+        app.control.ping,
+        app.control.shutdown,
     ):
         with pytest.raises(ConfigurationError, match="do not obey Celery's remote control"):
             call()
