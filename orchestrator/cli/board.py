@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.text import Text
 
 from orchestrator.cli.render import PromiseCount, tree_lines
-from orchestrator.cli.table import short_ids
+from orchestrator.cli.table import is_narrow, short_ids
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import OrchestraError
 from orchestrator.ledger import CLOSED, Session
@@ -27,7 +27,7 @@ HELP: Final = (
     "q          leave; the session goes on",
     "?          this help",
 )
-_KEYS: Final = "up/down choose  left/right fold  s stop  r reply  q leave  ? help"
+_KEYS: Final = "? help  q leave  s stop  r reply  up/down choose  left/right fold"
 #: By how many lines a key moves.
 _STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -10, "page down": 10}
 #: Lines of the terminal beside the tree: notes, promise, keys.
@@ -181,7 +181,7 @@ class Board:
         shown = self._shown()
         ids = short_ids([session.id for session in shown], width)
         below = Counter(session.parent for session in self._sessions)
-        lines = tree_lines(shown)
+        lines = tree_lines(shown, narrow=is_narrow(width))
         rows = max(3, height - _SPARE_ROWS - len(self._notes))
         at = next((n for n, line in enumerate(lines) if line.cells[0] == self._chosen), 0)
         self._top = min(max(self._top, at - rows + 1, 0), at)

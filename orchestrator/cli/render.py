@@ -106,8 +106,9 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: 
             continue
         below = children.get(top.id, [])
         name = f"{top.id}  " if rows is None else ""
-        text = name + session_line(top, below, width=width)
-        cells = (top.id, top.agent, top.state.value, session_about(top, below, narrow=narrow))
+        about = session_about(top, below, narrow=narrow)
+        text = f"{name}{_head(top, width)}  {about}"
+        cells = (top.id, top.agent, top.state.value, about)
         lines.append(Line(stem + mark, text, STYLES[top.state], cells))
         stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
         shown = _most_important(below, children, each)
@@ -146,10 +147,14 @@ def agent_width(sessions: Iterable[Session]) -> int:
     return min(max(longest, _AGENT_CELLS[0]), _AGENT_CELLS[1])
 
 
-def session_line(session: Session, below: Sequence[Session] = (), *, width: int | None = None) -> str:
-    """One session in one line: agent, in ``width`` columns, state, progress, what it does or why it ended."""
-    head = f"{session.agent:<{width or _AGENT_CELLS[0]}} {session.state:<8}"
-    return f"{head}  {session_about(session, below)}"
+def session_line(session: Session) -> str:
+    """One session in one line: agent, state, progress, what it does or why it ended."""
+    return f"{_head(session, _AGENT_CELLS[0])}  {session_about(session)}"
+
+
+def _head(session: Session, width: int) -> str:
+    """The agent, in ``width`` columns, and the state of a session."""
+    return f"{session.agent:<{width}} {session.state:<8}"
 
 
 def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bool = False) -> str:

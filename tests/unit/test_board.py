@@ -132,6 +132,22 @@ def test_leaving(board: Board) -> None:
     assert board.left
 
 
+def test_a_narrow_board_shows_what_a_session_is_about(acts: Acts) -> None:
+    facts = {
+        "id": ROOT,
+        "agent": "lead",
+        "root": ROOT,
+        "state": "running",
+        "title": "the tides",
+        "progress": "50",
+    }
+    board = Board(acts)  # type: ignore[arg-type]
+    board.update([decode_session(facts)], [])
+    top, *_, foot = board.picture(60, 24).plain.splitlines()
+    assert "the tides" in top[:60]
+    assert "? help" in foot[:60]
+
+
 def test_what_terminals_send_is_split_into_keys() -> None:
     assert split("\x1b[Aé\x1bOB\x7f\r\x1b") == ["up", "é", "down", "backspace", "enter", "escape"]
 
