@@ -89,6 +89,11 @@ def junk(sprung: Path) -> Iterator[bytes]:
         yield json.dumps(message(headers={**whole["headers"], name: value})).encode()
     for body in (7, None, "text", [], [1], [[], []], [{}, [], []], [[], {"x": 1}, {}], [[], {}, 7]):
         yield json.dumps(message(body if body is not None else {})).encode()
+    deep = "[" * 900 + "]" * 900
+    body = base64.b64encode(f'[[], {{"task": {deep}}}, {{}}]'.encode()).decode()
+    yield json.dumps({**whole, "body": body}).encode()
+    stamped = json.dumps(message(headers={**whole["headers"], "stamps": {"x": "deep"}}))
+    yield stamped.replace('"deep"', deep).encode()
     for kind in ("application/x-python-serialize", "application/x-yaml", "text/plain", "nonsense"):
         evil = base64.b64encode(pickle.dumps(Evil(sprung))).decode()
         yield json.dumps(
