@@ -20,10 +20,12 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 QUEUE = "orchestra"
 AGENTS = """
+import time
 from orchestrator import agent
 
 @agent("echo", queue="orchestra")
 def echo(ctx):
+    time.sleep(float(ctx.prompt) if ctx.prompt[0] == "0" else 0)
     return ctx.prompt
 """
 
@@ -123,15 +125,16 @@ def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
 
 
 def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
-    """Remote control is off: whoever reaches the broker can neither stop a worker nor slow it down."""
-    from orchestrator.dispatch import build_celery
+    """Remote control is off: whoever reaches the broker can neither stop a worker nor slow it down, nor end a run."""
+    from orchestrator.dispatch import WORK_TASK, build_celery
 
     (terminal.folder / "mine.py").write_text(AGENTS)
     stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
     stack.wait_for("ready after")
     before = terminal.workers()
     with terminal.client() as client:
-        control = build_celery(client.settings).control
+        app = build_celery(client.settings)
+        control = app.control
         assert control.ping(timeout=2) == []
         limit = {"task_name": "orchestrator.start_session", "rate_limit": "1/h"}
         control.broadcast("rate_limit", arguments=limit)
@@ -139,7 +142,10 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
         control.broadcast("shutdown")
         control.broadcast("pool_shrink", arguments={"n": 5})
         for number in range(3):
-            assert client.submit("echo", str(number)).result(timeout_s=60) == str(number)
+            assert client.submit("echo", str(number + 1)).result(timeout_s=60) == str(number + 1)
+        for _ in range(300):  # one of them takes the run
+            app.send_task(WORK_TASK, queue=QUEUE, soft_time_limit=0.05)
+        assert client.submit("echo", "0.5").result(timeout_s=60) == "0.5"
     assert terminal.workers() == before
     healthy = terminal.run("python -P -m orchestrator.healthcheck worker")
     assert healthy.returncode == 0, healthy.stderr

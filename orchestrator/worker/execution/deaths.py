@@ -90,6 +90,11 @@ def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
     """What Celery keeps of a message while it is at work, for the rings of slots."""
 
     class RunRequest(Request):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            # Whoever reaches the broker may not end the runs that the slot takes for this message.
+            self.time_limits = (None, None)
+
         def on_failure(
             self,
             exc_info: Any,
