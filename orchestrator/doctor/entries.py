@@ -53,7 +53,7 @@ def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
     A router acknowledges a launch in the step that begins, refuses or delays its session. A reader of its group that
     acknowledges the entry, or deletes it, leaves the session as it is.
     """
-    if session.state is not SessionState.PENDING or session.run or session.parked or not session.entry:
+    if session.state is not SessionState.PENDING or session.run or not session.entry:
         return
     kind, _, rest = session.entry.partition(":")
     priority, _, entry = rest.partition(":")

@@ -23,6 +23,8 @@ def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Proble
     if s.busy or now_ms - s.updated_ms <= _LATE_MS:
         return
     if s.state == SessionState.PENDING:
+        if s.parked:  # a router holds its launch for other tasks, as long as they take
+            return
         message = (
             "has not started for over a minute: its task-delegation was not routed; is a router running?"
         )

@@ -18,6 +18,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Blocker, Doctor, Severity
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed
+from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play
 
@@ -207,6 +208,14 @@ def test_what_could_resume_a_session_and_does_not_is_stuck(place: Place) -> None
     place.play.finish(first)
     place.ledger.set_time(NOW + 61_000)
     assert any("1 item queued for over a minute" in message for message in place.stuck())
+
+
+def test_a_launch_is_stuck_unless_a_router_holds_it(place: Place, redis: redis_py.Redis) -> None:
+    session = place.play.submit()
+    place.ledger.set_time(NOW + 61_000)
+    assert any("was not routed" in message for message in place.stuck())
+    redis.hset(ledger_keys.session(session), "parked", "waits for another task")
+    assert place.stuck() == []
 
 
 def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:

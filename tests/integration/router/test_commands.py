@@ -26,7 +26,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.errors import StreamFull
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
@@ -391,7 +391,7 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     )
 
 
-@pytest.mark.parametrize("how", ["acknowledged", "deleted"])
+@pytest.mark.parametrize("how", ["acknowledged", "deleted", "delayed"])
 def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(stack: Stack, how: str) -> None:
     """Somebody reads in the routers' group, or deletes the entry: the session would wait for ever in silence."""
     session = stack.submit()
@@ -407,6 +407,13 @@ def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(stack: Stack, h
     assert found() == []  # in somebody's hands: a router takes it over
     if how == "acknowledged":
         stack.redis.xack(stream, "router", entries[0][0])
+    elif how == "delayed":
+        name = f"task-delegation:high:{entries[0][0].decode()}"
+        stack.redis.hset(ledger_keys.session(session), "parked", "waits for another task")
+        stack.redis.zadd(keys.parked(0), {name: 1})
+        stack.redis.xack(stream, "router", entries[0][0])
+        assert found() == []
+        stack.redis.zrem(keys.parked(0), name)
     else:
         stack.redis.xack(stream, "router", entries[0][0])
         stack.redis.xdel(stream, entries[0][0])
