@@ -58,7 +58,7 @@ def verify(
     proof: Proof,
     *,
     noted: Head | None,
-    kept: KeptHeads,
+    kept: KeptHeads | None,
     signed_here: bool,
     undecided: Callable[[Iterable[Suspect]], set[str]],
     unaudited: int = 0,
@@ -67,13 +67,15 @@ def verify(
 
     Args:
         noted: the head in Redis.
-        kept: the heads in the data folder.
+        kept: the heads in the data folder; None: it is a copy of the trail, which may be older.
         signed_here: whether the operator's key is in this data folder, so that an absent head is no accident.
         undecided: which of the suspects' digests a router has yet to judge.
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
+    by_kept = [] if kept is None else list(rolled_back(store, proof, kept))
     with store.database.snapshot():
-        yield from _tampering(store, proof, noted=noted, kept=kept, signed_here=signed_here)
+        yield from _tampering(store, proof, noted=noted, signed_here=signed_here)
+        yield from by_kept
         suspects = list(_suspects(store, proof))
     if suspects:
         waiting = undecided(suspects)
@@ -91,15 +93,14 @@ def require_untouched(store: AuditStore, proof: Proof, kept: KeptHeads) -> None:
     Raises:
         AuditError: they are not; it names the first place.
     """
+    by_kept = list(rolled_back(store, proof, kept))
     with store.database.snapshot():
-        for broken in _tampering(store, proof, noted=None, kept=kept, signed_here=False):
+        for broken in (*_tampering(store, proof, noted=None, signed_here=False), *by_kept):
             hint = "see `orchestra audit verify`; move the database away and keep it as evidence, and a new one begins"
             raise AuditError(store.name, f"{broken.table} row {broken.seq}: {broken.what}", hint)
 
 
-def _tampering(
-    store: AuditStore, proof: Proof, *, noted: Head | None, kept: KeptHeads, signed_here: bool
-) -> Iterator[Break]:
+def _tampering(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: bool) -> Iterator[Break]:
     amendments = []
     for amendment in store.amendments():
         if fault := amendment.fault(proof.keys, store.id):
@@ -108,12 +109,14 @@ def _tampering(
         else:
             amendments.append(amendment)
     yield from broken_chain(store, Amended.by(amendments))
-    yield from rolled_back(store, proof, kept)
     yield from _heads(store, proof, noted=noted, signed_here=signed_here)
 
 
 def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Break]:
-    """Where the database lacks what it had by the head in the data folder: it was put back to an older state."""
+    """Where the database lacks what it had by the head in the data folder: it was put back to an older state.
+
+    Outside of a snapshot: a writer may keep a head of rows that a snapshot does not have.
+    """
     try:
         head = kept.read(store.id)
     except AuditError as error:

@@ -82,12 +82,12 @@ def inspect(settings: Settings) -> Inspected:
         try:
             parts = opened.enter_context(open_stack(settings, "audit-verify"))
         except OrchestraError as error:
-            return _offline(store, settings, settings.audit_name, str(error))
+            return _offline(store, settings, settings.audit_name, str(error), KeptHeads.of(settings))
         return _online(store, parts)
 
 
 def inspect_file(settings: Settings, file: Path) -> Inspected:
-    """Inspect an exported trail by the keys and heads in the data folder; no server is asked.
+    """Inspect an exported trail by the keys in the data folder; no server is asked.
 
     Raises:
         AuditError: the file is not a whole exported trail.
@@ -97,16 +97,18 @@ def inspect_file(settings: Settings, file: Path) -> Inspected:
         with closing(AuditStore(copy)) as writing:
             load(file, writing)
         with closing(AuditStore(copy, read_only=True)) as store:
-            return _offline(store, settings, str(file), "it is a file")
+            return _offline(store, settings, str(file), "it is a file", None)
 
 
-def _offline(store: AuditStore, settings: Settings, name: str, reason: str) -> Inspected:
+def _offline(
+    store: AuditStore, settings: Settings, name: str, reason: str, kept: KeptHeads | None
+) -> Inspected:
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
     breaks = verify(
         store,
         proof_of(folder, settings),
         noted=None,
-        kept=KeptHeads.of(settings),
+        kept=kept,
         signed_here=folder.current(OPERATOR) is not None,
         undecided=lambda suspects: {suspect.sha256 for suspect in suspects},
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 from sqlalchemy import select
 
-from orchestrator.audit import AuditReader, AuditStore
+from orchestrator.audit import AuditReader, AuditStore, Break, verification
 from orchestrator.audit import database as audit_database
+from orchestrator.audit.amendments import Amended
 from orchestrator.audit.schema import DEAD_LETTERS
 from orchestrator.envelope.model import Message
 from orchestrator.redisdb import keys
@@ -174,6 +176,30 @@ def iso(ms: int) -> str:
     from orchestrator.clock import isoformat
 
     return isoformat(ms)
+
+
+def test_a_trail_that_grows_is_not_taken_for_one_that_was_put_back(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither while it is verified or pruned, nor by a file of it that was exported before."""
+    said(stack, 2)
+    write(stack)
+    file = tmp_path / "trail.jsonl.zst"
+    assert run(stack, "audit", "export", str(file)).exit_code == 0
+    walk = verification.broken_chain
+
+    def grow(store: AuditStore, amended: Amended) -> Iterator[Break]:
+        said(stack, 1)
+        write(stack)
+        return walk(store, amended)
+
+    monkeypatch.setattr(verification, "broken_chain", grow)
+    good = verify(stack)
+    assert (good.exit_code, "the trail is intact" in good.stdout) == (0, True), good.output
+    pruned = run(stack, "audit", "prune", "--older-than", "1h")
+    assert pruned.exit_code == 0, pruned.output
+    copy = run(stack, "audit", "verify", "--file", str(file))
+    assert (copy.exit_code, "2 messages, the trail is intact" in copy.stdout) == (0, True), copy.output
 
 
 def test_an_exported_trail_is_verified_and_imported(
