@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,8 @@ _CAREFUL: Final = (
 )  # fmt: skip
 _AUTHOR: Final = ("-c", "user.name=agent-orchestra", "-c", "user.email=agent@orchestra.invalid")
 _TIMEOUT_S: Final = 300
+#: Bytes of a diff that are read: more than an attachment may have.
+_MOST_OF_DIFF: Final = 5 * 1024 * 1024
 
 
 class Worktree(BaseModel):
@@ -132,38 +135,56 @@ class Worktrees:
 
     def changed_files(self, worktree: Worktree) -> int:
         """How many files differ from the base, committed or not."""
-        return len(self._diff(worktree, "--name-only").splitlines())
+        return len(self._diff(worktree, "--name-only")[0].splitlines())
 
     def diff(self, worktree: Worktree) -> str:
-        """Everything that differs from the base, committed or not, as git applies it.
+        """Everything that differs from the base, committed or not, as git applies it; its beginning, if it is long.
+
+        It begins with what git said of files that it cannot take in, such as a repository without a commit.
 
         Raises:
             WorktreeError: git fails.
         """
-        text = self._diff(worktree, "--binary")
-        if "\N{REPLACEMENT CHARACTER}" not in text:
-            return text
-        # Something is not UTF-8. As a binary file it is whole in a text.
-        with tempfile.NamedTemporaryFile("w", prefix="orchestra-attributes-") as attributes:
-            attributes.write("* -diff\n")
-            attributes.flush()
-            return self._diff(worktree, "--binary", "-c", f"core.attributesFile={attributes.name}")
+        with tempfile.TemporaryDirectory(prefix="orchestra-diff-") as folder:
+            output, attributes = Path(folder) / "diff", Path(folder) / "attributes"
+            options = ("--binary", f"--output={output}")
+            _, left_out = self._diff(worktree, *options)
+            text = _beginning(output)
+            if "\N{REPLACEMENT CHARACTER}" not in text:
+                return left_out + text
+            # Something is not UTF-8. As a binary file it is whole in a text.
+            attributes.write_text("* -diff\n")
+            self._diff(worktree, *options, settings=("-c", f"core.attributesFile={attributes}"))
+            return left_out + _beginning(output)
 
-    def _diff(self, worktree: Worktree, form: str, *settings: str) -> str:
-        diff = (*settings, "diff", form, *_QUIET_DIFF, worktree.base)
+    def _diff(self, worktree: Worktree, *options: str, settings: tuple[str, ...] = ()) -> tuple[str, str]:
+        """What git printed, and what it said of files that it left out."""
+        diff = (*settings, "diff", *options, *_QUIET_DIFF, worktree.base)
         if not self._is_whole(worktree):
             at, branch = f"--git-dir={worktree.repository}", f"refs/heads/{worktree.branch}"
-            return self._git((at, *diff, branch, "--"), strip=False)
-        with self._everything_added(worktree) as index:
-            return self._inside(worktree, (*diff, "--cached", "--"), index, strip=False)
+            return self._git((at, *diff, branch, "--")), ""
+        left_out: list[str] = []
+        with self._everything_added(worktree, left_out) as index:
+            printed = self._inside(worktree, (*diff, "--cached", "--"), index)
+        return printed, "".join(f"# not in this diff: {line}\n" for line in left_out)
 
     @contextmanager
-    def _everything_added(self, worktree: Worktree) -> Iterator[Mapping[str, str]]:
-        """An index of its own with all files as they are: that of the agent stays as the agent left it."""
+    def _everything_added(
+        self, worktree: Worktree, left_out: list[str] | None = None
+    ) -> Iterator[Mapping[str, str]]:
+        """An index of its own with all files as they are: that of the agent stays as the agent left it.
+
+        ``left_out``: gets what git says of files that it cannot take in; without it that is an error.
+        """
         with tempfile.TemporaryDirectory(prefix="orchestra-index-") as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
             self._inside(worktree, ("read-tree", "HEAD"), index)
-            self._inside(worktree, ("add", "--all"), index)
+            try:
+                self._inside(worktree, ("add", "--all", "--ignore-errors"), index)
+            except WorktreeError as error:
+                if left_out is None:
+                    raise
+                left_out += str(error.args[1]).splitlines()
             yield index
 
     def save(self, worktree: Worktree) -> str:
@@ -219,12 +240,10 @@ class Worktrees:
         worktree: Worktree,
         arguments: tuple[str, ...],
         env: Mapping[str, str] | None = None,
-        *,
-        strip: bool = True,
     ) -> str:
         """Git in a worktree whose own `.git` file is not asked."""
         at = (f"--git-dir={self._own_git_dir(worktree)}", f"--work-tree={worktree.path}")
-        return self._git((*at, *arguments), env=env, folder=worktree.path, strip=strip)
+        return self._git((*at, *arguments), env=env, folder=worktree.path)
 
     @staticmethod
     def _git(
@@ -232,7 +251,6 @@ class Worktrees:
         *,
         folder: Path | None = None,
         env: Mapping[str, str] | None = None,
-        strip: bool = True,
     ) -> str:
         own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         try:
@@ -250,8 +268,7 @@ class Worktrees:
         if done.returncode:
             why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
             raise WorktreeError(" ".join(arguments), why)
-        output = done.stdout.decode(errors="replace")
-        return output.strip() if strip else output
+        return done.stdout.decode(errors="replace").strip()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -275,6 +292,13 @@ class Worktrees:
         fresh = file.with_suffix(".new")
         fresh.write_text(worktree.model_dump_json(by_alias=True), encoding="utf-8")
         fresh.replace(file)
+
+
+def _beginning(file: Path) -> str:
+    """A text of which at most so much is read as an attachment keeps, and a bit: it may be larger than the memory."""
+    with file.open("rb") as octets:
+        read = octets.read(_MOST_OF_DIFF)
+    return getincrementaldecoder("utf-8")("replace").decode(read, final=len(read) < _MOST_OF_DIFF)
 
 
 _QUIET_DIFF: Final = ("--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all")

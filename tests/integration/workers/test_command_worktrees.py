@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from orchestrator import Client
+from orchestrator.errors import WorktreeError
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES
 from orchestrator.worker.janitor import Janitor
 from orchestrator.worker.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.worktrees import Worktrees
@@ -56,6 +58,33 @@ def test_a_diff_of_what_is_not_utf8_is_one_that_git_applies(repository: Path, tm
     (worktree.path / "a.txt").write_bytes("th\xe9\n".encode("latin-1"))
     subprocess.run(["git", "apply"], cwd=repository, input=worktrees.diff(worktree), text=True, check=True)
     assert (repository / "a.txt").read_bytes() == "th\xe9\n".encode("latin-1")
+
+
+def test_a_repository_without_a_commit_in_a_worktree_costs_no_answer_and_is_not_lost(
+    crew: Crew, repository: Path
+) -> None:
+    """The diff says that it is not in it, and has the rest; the worktree stays."""
+    crew.agent(worktree={"repository": repository})
+    root = crew.stage.submit("coder", "!run git init -q new\n!write b.txt two\n!say done")
+    assert crew.stage.play(root) == "finished"
+    worktrees = Worktrees(crew.stage.settings.data)
+    (worktree,) = worktrees.all()
+    diff = worktrees.diff(worktree)
+    assert diff.startswith("# not in this diff: error: 'new/' does not have a commit checked out\n")
+    assert "+two" in diff
+    subprocess.run(["git", "apply"], cwd=repository, input=diff, text=True, check=True)
+    with pytest.raises(WorktreeError, match="does not have a commit"):
+        worktrees.remove(worktree)
+    assert (worktree.path / "new").is_dir()
+
+
+def test_of_a_diff_that_is_long_the_beginning_is_read(repository: Path, tmp_path: Path) -> None:
+    """It may be larger than the memory, and an attachment keeps no more."""
+    worktrees = Worktrees(tmp_path / "data")
+    worktree = worktrees.take("ses_1", agent="coder", repository=repository)
+    (worktree.path / "weights").write_bytes(os.urandom(6 * 1024 * 1024))
+    assert MAX_ATTACHMENT_BYTES < len(worktrees.diff(worktree)) < 6 * 1024 * 1024
+    assert worktrees.changed_files(worktree) == 1
 
 
 def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew, repository: Path) -> None:
