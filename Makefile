@@ -86,7 +86,7 @@ contracts: .venv/.dev ## Which module may import which
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos tests/acceptance/test_deploys.py $(ARGS)
 
-fuzz: .venv/.dev ## Readers, encoder, callback texts and output against each other: make fuzz ARGS="--seconds 600 --seed 1"
+fuzz: .venv/.dev ## Readers, encoder, callback texts, output and the ledger against what must hold: make fuzz ARGS="--seconds 600 --seed 1"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 mutants: .venv/.dev ## Put small faults into a copy of the source; a test has to notice each: make mutants ARGS="flush -j 4"

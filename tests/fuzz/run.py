@@ -11,20 +11,27 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from lxml import etree
 
+from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.display.text import acts, visible
 from orchestrator.envelope import codec
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
+from orchestrator.redisdb.client import connect
 from tests.fuzz import readers
 from tests.properties.envelopes import messages
+from tests.properties.ledger_plays import Broken, play
 
 #: Of text that somebody means to do harm with.
 PIECES = [
@@ -159,6 +166,32 @@ def fuzz_output(chance: random.Random) -> str:
     return "texts"
 
 
+def fuzz_ledger(chance: random.Random, *, server: str) -> str:
+    number = chance.randrange(2**32)
+    client = connect(server, check=False)
+    try:
+        play(client, number, steps=chance.choice([40, 80, 160]))
+    except Broken as error:
+        raise Found(str(error), str(number)) from error
+    finally:
+        client.close()
+    return "plays"
+
+
+@contextmanager
+def a_server() -> Iterator[str]:
+    """The URL of a server that keeps nothing."""
+    socket_dir = make_socket_dir()
+    with tempfile.TemporaryDirectory() as folder:
+        server = ValkeyProcess(Path(folder), socket_dir, durable=False)
+        server.start()
+        try:
+            yield server.url
+        finally:
+            server.stop()
+            remove_socket_dir(socket_dir)
+
+
 FUZZERS: dict[str, Fuzzer] = {
     "readers": fuzz_readers,
     "encoder": fuzz_encoder,
@@ -166,7 +199,7 @@ FUZZERS: dict[str, Fuzzer] = {
     "output": fuzz_output,
 }
 #: Of the time, how much each gets.
-SHARES = {"readers": 0.6, "encoder": 0.2, "callbacks": 0.15, "output": 0.05}
+SHARES = {"readers": 0.5, "encoder": 0.15, "callbacks": 0.1, "output": 0.05, "ledger": 0.2}
 
 
 def main() -> None:
@@ -176,7 +209,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     options = parser.parse_args()
     sys.stdout.write(f"seed {options.seed}, {options.seconds:g} s\n")
-    for name, fuzzer in FUZZERS.items():
+    with a_server() as server:
+        fuzz({**FUZZERS, "ledger": partial(fuzz_ledger, server=server)}, options)
+
+
+def fuzz(fuzzers: dict[str, Fuzzer], options: argparse.Namespace) -> None:
+    """Run these; exit code 1 on the first difference."""
+    for name, fuzzer in fuzzers.items():
         chance, counts = random.Random(f"{options.seed} {name}"), Counter[str]()
         ends_at = time.monotonic() + options.seconds * SHARES[name]
         while time.monotonic() < ends_at:

@@ -37,6 +37,7 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 
 from .ledger_model import CLOSED, Model
+from .ledger_plays import play
 
 MAX_LOST = 2
 LIMIT = 3
@@ -403,3 +404,9 @@ def test_any_interleaving_keeps_the_promise(redis_server: ValkeyProcess, redis: 
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_the_indexes_agree_with_the_records(redis: redis_py.Redis, seed: int) -> None:
+    """Every transition, repeated and late ones among them; `make fuzz` plays it for longer."""
+    play(redis, seed, steps=50)

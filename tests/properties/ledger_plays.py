@@ -1,0 +1,1072 @@
+"""Plays of everything that may happen to a ledger, in any order, with the facts looked at after each step."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import json
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis as redis_py
+from redis.exceptions import NoScriptError
+
+from orchestrator.errors import (
+    BudgetExceeded,
+    ClaimLost,
+    LimitExceeded,
+    PromptKeyInUse,
+    UnknownSession,
+    WrongState,
+)
+from orchestrator.ids import (
+    approval_id,
+    asker_of,
+    callback_id,
+    child_session_id,
+    decision_id,
+    item_id,
+    new_claim_id,
+    question_id,
+    reply_id,
+    root_session_id,
+    run_id,
+)
+from orchestrator.ledger import (
+    Claim,
+    Claimed,
+    Concurrency,
+    Launch,
+    Ledger,
+    Outcome,
+    Outgoing,
+    RunRef,
+    Session,
+    SessionState,
+    Start,
+    TreeLimits,
+)
+from orchestrator.ledger.forks import Fork, Seed
+from orchestrator.ledger.journal import StepHeader
+from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.leftovers import found as leftovers
+from orchestrator.ledger.transitions import JournalLimits, Next, Slot
+from orchestrator.policy.approval import ApprovalRequest
+from orchestrator.policy.budget import Budget, Cost
+from orchestrator.reconciler.callbacks.callback_service import CallbackService
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper.reaper import Reaper
+from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb.scripts import Arg, Batch, Scripts, keys_of
+from tests.clock import ManualClock
+
+from .ledger_facts import CLOSED, Change, Facts, problems
+
+AGENTS = ("a", "b", "lead")
+VERSIONS = ("v1 pin", "v2 pin", "v1 latest", "v2 latest", "v1 refuse", "")
+LARGE = 400  #: bytes from which a text is stored beside its record
+TTL_MS = 100_000
+HOUR_MS = 3_600_000
+#: Answers that say no, and are no error of the ledger.
+REFUSALS = (BudgetExceeded, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState)
+#: Steps that look at more than one moment.
+ALONE = ("reindex", "restore", "renew", "late")
+#: What a late copy of a call may still do, because it says what its caller wants now.
+SAID_ANEW = {
+    "flush",
+    "stop",
+    "claim",
+    "claim_next",
+    "make_ready",
+    "set_limit",
+    "ring",
+    "due_timers",
+    "recount",
+}
+SAID_ANEW |= {
+    "finish_cleanup",
+    "reindex",
+    "unblock",
+    "renew",
+    "trim",
+    "hold_back",
+    "publish",
+    "unpin",
+    "store_blob",
+}
+SAID_ANEW |= {"withdraw", "claim_item", "publish_result", "release", "delete_session", "refuse", "touch_blob"}
+
+
+class Broken(AssertionError):
+    """What must hold does not hold."""
+
+
+class Crash(BaseException):
+    """The process that plays a step dies here."""
+
+
+class Repeating(Batch):
+    """Sends some scripts twice, as redis-py does when an answer is lost."""
+
+    def __init__(self, scripts: RepeatingScripts) -> None:
+        super().__init__(scripts.client)
+        self._scripts = scripts
+
+    def execute(self) -> list[Any]:
+        calls = list(self._calls)
+        self._scripts.between()
+        answers = super().execute()
+        for call, answer in zip(calls, answers, strict=True):
+            if call[0] is not None and not isinstance(answer, Exception):
+                self._scripts.sent(call, answer)
+        self._scripts.after()
+        return answers
+
+
+class RepeatingScripts(Scripts):
+    def __init__(self, client: redis_py.Redis, chance: random.Random, share: float) -> None:
+        super().__init__(client)
+        self._chance = chance
+        self._share = share
+        self.late: list[tuple[Any, Any]] = []
+        self.calls = 0
+        #: What happens between what a caller has read and what it does.
+        self.between: Callable[[], None] = lambda: None
+        self.after: Callable[[], None] = lambda: None
+
+    def batch(self) -> Batch:
+        return Repeating(self)
+
+    def sent(self, call: tuple[Any, Any], answer: Any) -> None:
+        self.late = [*self.late[-40:], call]
+        self.calls += 1
+        if call[0] in ("renew", "make_ready", "release_call") or self._chance.random() > self._share:
+            return
+        before = Facts.read(self.client)
+        self.again(call)
+        if wrong := before.same_as(Facts.read(self.client)):
+            raise Broken(f"{call[0]} sent twice after {answer}: {wrong}; {call}")
+
+    def again(self, call: tuple[Any, Any]) -> Any:
+        batch = Batch(self.client)
+        batch._calls.append(call)
+        (answer,) = batch.execute()
+        if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
+            raise Broken(f"{call} again: {answer}")
+        return answer
+
+
+class Play:
+    """One stack without workers and routers: whoever plays is them."""
+
+    def __init__(self, client: redis_py.Redis, seed: int, *, share: float = 0.1) -> None:
+        self.client, self.chance = client, random.Random(seed)
+        self.numbers = itertools.count()
+        client.flushdb()
+        self.clock = ManualClock(int(client.time()[0]) * 1000)
+        self.ledger = Ledger(
+            client,
+            limits=TreeLimits(
+                max_lost_workers=3,
+                max_process_deaths=3,
+                resume_max_items=3,
+                redispatch_ms=1000,
+                inline_bytes=LARGE,
+                fork_runs=2,
+                question_ms=self.chance.choice([0, 5000]),
+                tree_ttl_ms=TTL_MS,
+                max_depth=5,
+                max_tree_runs=60,
+                journal=JournalLimits(steps=5, bytes=5000, inline_bytes=200),
+            ),
+            now_ms=self.clock.now_ms(),
+        )
+        self.scripts = RepeatingScripts(client, self.chance, share)
+        self.ledger.scripts = self.scripts
+        self.concurrency = Concurrency(client)
+        self.concurrency._scripts = self.scripts
+        self.delivery = Delivery(self.ledger, lambda _: None)
+        self.service = self._make_service()
+        self.reaper = Reaper(
+            self.ledger,
+            self.delivery,
+            settle=self.ledger.sweep.mark_result_published,
+            agents=lambda: AGENTS,
+            concurrency=self.concurrency,
+            clock=self.clock,
+        )
+        self.held: list[Claim] = []
+        self.last: dict[Change, str] = {}
+        self.trail_at = "-"
+        self.told: list[str] = []
+        self.using: Claim | None = None  #: of the step that is played
+        self.inside = True  #: whether nobody acts between what a step reads and what it does
+        self.scripts.between = self._between
+        self.scripts.after = self._maybe_crash
+
+    def _make_service(self) -> CallbackService:
+        consumer = f"c{next(self.numbers)}"
+        return CallbackService(
+            self.client, self.delivery, consumer=consumer, take_over_ms=0, clock=self.clock
+        )
+
+    def _maybe_crash(self) -> None:
+        if not self.inside and self.chance.random() < 0.02:
+            raise Crash
+
+    def _between(self) -> None:
+        """Others act between what a caller has read and what it does; or its process dies."""
+        if self.inside:
+            return
+        self._maybe_crash()
+        if self.chance.random() < 0.1:
+            self.inside = True
+            try:
+                for _ in range(self.chance.choice([1, 1, 3])):
+                    name = self.chance.choices(list(STEPS), list(STEPS.values()))[0]
+                    self.told.append(f"  meanwhile {name}")
+                    with contextlib.suppress(ClaimLost, *REFUSALS):
+                        self._do(name)
+            finally:
+                self.inside = False
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        rows: Any = self.client.xrange("ao:{00}:transitions", self.trail_at)
+        for entry, fields in rows:
+            self.trail_at = f"({entry.decode()}"
+            for body in [v for v in fields.values() if b" " in v]:
+                for line in body.decode().split("\n"):
+                    kind, session, what, state = line.split(" ")[:4]
+                    self.last[kind, session, what] = state
+        facts = Facts.read(self.client)
+        if any("for its whole lifetime" in s.get("reason", "") for s in facts.of_kind("session").values()):
+            return  # its removal was cut short, and is gone through with by the next sweep
+        if found := list(problems(facts, self.last)):
+            raise Broken("\n".join(found))
+
+    def sessions(self) -> list[Session]:
+        ids = [key.decode() for key in self.client.scan_iter(match="ao:*:session:*", count=1000)]
+        names = sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
+        return self.ledger.find(names)
+
+    def pick(self, things: Sequence[Any]) -> Any:
+        return self.chance.choice(things) if things else None
+
+    def session(self, *states: str) -> Session | None:
+        found = self.sessions()
+        return self.pick([s for s in found if s.state in states] or (found if not states else []))
+
+    def counts(self, claim: Claim) -> bool:
+        facts = self.client.hmget(ledger_keys.run(claim.run), "state", "claim")
+        return facts == [b"running", claim.claim.encode()]
+
+    def envelope(self, kind: str = "task-delegation", priority: str = "") -> Outgoing:
+        priority = priority or self.chance.choice(["critical", "high", "normal", "low"])
+        return Outgoing(data=b"<m/>", type=kind, priority=priority, message_id=f"m-{next(self.numbers)}")
+
+    def text(self) -> str:
+        n = next(self.numbers)
+        return f"t{n % 7}" if self.chance.random() < 0.8 else f"large {n % 7} " * 100
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """One thing happens, and everything is looked at."""
+        before = self.scripts.calls
+        while self.scripts.calls == before:
+            name = self.chance.choices(list(STEPS), list(STEPS.values()))[0]
+            self.told.append(name)
+            self.inside = name in ALONE
+            try:
+                self._do(name)
+            except Crash:
+                self.told[-1] += " crashed"
+                self.service = self._make_service()
+            except REFUSALS as error:
+                self.told[-1] += f" refused: {type(error).__name__}"
+            except ClaimLost as error:
+                self.told[-1] += " lost"
+                if self.using is not None and self.using.run == error.args[0] and self.counts(self.using):
+                    raise Broken(f"{name}: the claim {self.using} counts, and was lost") from error
+            self.inside = True
+            if name.startswith("wait"):
+                break
+            if self.scripts.calls == before:
+                self.told.pop()
+        self.check()
+
+    def _do(self, name: str) -> None:
+        """A step, with what it takes: a claim or a session."""
+        act = getattr(self, name)
+        given = [
+            self._held() if wanted == "claim" else self.session()
+            for wanted in inspect.signature(act).parameters
+        ]
+        self.using = given[0] if given and isinstance(given[0], Claim) else None
+        if None not in given:
+            act(*given)
+
+    def _held(self) -> Claim | None:
+        """Mostly a claim that counts, sometimes one that was lost."""
+        live = [c for c in self.held if self.counts(c)]
+        chosen: Claim | None = self.pick(self.held if self.chance.random() < 0.07 else live)
+        return chosen
+
+    def begin(self) -> None:
+        """A root at work that has launched two children: chance alone seldom gets as far."""
+        self.submit()
+        for s in self.sessions():
+            if s.state == "pending":
+                self._start(s)
+        self.claim()
+        for _ in range(2):
+            self._do("delegate")
+        self.check()
+
+    def submit(self) -> None:
+        if len(self.sessions()) > 14:
+            return
+        n = next(self.numbers) if self.chance.random() < 0.8 else 0
+        envelope = self.envelope()
+        options: dict[str, Any] = {}
+        if self.chance.random() < 0.15 and self.held:
+            options["at_ms"] = self.clock.now_ms() + self.chance.choice([-5, 3000, 20_000])
+        if self.chance.random() < 0.3:
+            options["time_limit_ms"] = self.chance.choice([2000, 30_000])
+        if self.chance.random() < 0.3:
+            options["budget"] = Budget(requests=3, tokens=50)
+        if self.chance.random() < 0.3 and (of := self.session()) is not None:
+            new = root_session_id(f"r{n}")
+            options["make_fork"] = lambda: self._fork(new, of)
+        self.ledger.submit(
+            root_session_id(f"r{n}"),
+            agent=self.pick(AGENTS),
+            prompt=f"p{n}",
+            envelope=envelope,
+            correlation="c",
+            **options,
+        )
+
+    def _fork(self, new: str, of: Session) -> Fork:
+        shorten = self.ledger.large_texts.shorten
+        return Fork(
+            session=of.id,
+            run=of.run or run_id(of.id, 1),
+            state='{"a": 1}',
+            memory=shorten(new, "memory", above_bytes=0)
+            if self.chance.random() < 0.5
+            else Shortened(text="", ref=None),
+            seed=shorten(new, Seed(cause="start").dump(), above_bytes=0),
+            waiting=json.dumps({"": {"mode": "all"}}) if self.chance.random() < 0.3 else "",
+        )
+
+    def start(self) -> None:
+        if (s := self.session("pending")) is not None:
+            self._start(s)
+
+    def start_any(self, s: Session) -> None:
+        self._start(s)
+
+    def _start(self, s: Session) -> None:
+        due = self.clock.now_ms() + 4000 if self.chance.random() < 0.15 else 0
+        launch = Start(
+            session=s.id,
+            message=s.message,
+            sender="operator",
+            digest="d",
+            recipient=s.agent,
+            conversation="c",
+            stream=keys.messages(0, "task-delegation", "high"),
+            entry=s.entry.rpartition(":")[2] or "1-1",
+            mark_ms=HOUR_MS,
+            review_due_ms=due,
+        )
+        call = self.ledger.start_call(0, [launch], group="g", keep_ms=HOUR_MS)
+        self.ledger.started(s.id, self.scripts.run("start", *call)[0])
+
+    def refuse(self, s: Session) -> None:
+        self.ledger.refuse(s.id, "no")
+
+    def claim(self) -> None:
+        queued = [s for s in self.sessions() if s.run and self._state_of(s.run) == "queued"]
+        if (s := self.pick(queued)) is not None:
+            version = self.chance.choice(VERSIONS)
+            self._got(self.ledger.claim(s.run, new_claim_id(), session_id=s.id, worker="w", version=version))
+
+    def _state_of(self, run: str) -> str:
+        return (self.client.hget(ledger_keys.run(run), "state") or b"").decode()
+
+    def _got(self, held: Claimed | None) -> None:
+        if held is not None:
+            self.held = [*self.held[-30:], held.claim]
+
+    def _wish(self) -> Next:
+        lanes = [*AGENTS, *(f"{a}@{v}" for a in AGENTS for v in ("v1", "v2"))]
+        self.chance.shuffle(lanes)
+        versions = {}
+        for lane in lanes:
+            _agent, _, v = lane.partition("@")
+            versions[lane] = f"{v} pin" if v else self.chance.choice(VERSIONS)
+        return Next(
+            slot=Slot(
+                name=f"slot{self.chance.randint(1, 3)}",
+                worker="w",
+                agents=tuple(lanes[: self.chance.randint(3, len(lanes))]),
+                versions=versions,
+            ),
+            claim=new_claim_id(),
+            rung=self.chance.random() < 0.5,
+            rank=self.chance.choice([None, None, 0, 1, 2, 3]),
+        )
+
+    def claim_next(self) -> None:
+        wish = self._wish()
+        self.ledger.claim_next(0, wish)
+        self._got(wish.held)
+
+    def delegate(self, claim: Claim) -> None:
+        known = self.sessions()
+        if len(known) > 16:
+            return
+        launches = []
+        for _ in range(self.chance.choice([1, 1, 1, 3])):
+            key = self.chance.choice("abcd")
+            tree = [s for s in known if s.root == claim.root]
+            caller: str = ""
+            if self.chance.random() < 0.25:
+                caller = self.chance.choice(["none", self.pick(tree).id]) if tree else "none"
+            on_close = self.chance.choice(["", "stop", "abandon", f"heir:{self.pick(known).id}"])
+            launches.append(
+                Launch(
+                    effect=key,
+                    child_id=child_session_id(claim.session, f"{claim.run}|{key}"),
+                    agent=self.pick(AGENTS),
+                    description="d",
+                    envelope=self.envelope(),
+                    correlation="c",
+                    chain=(),
+                    callback=not caller and self.chance.random() < 0.85,
+                    group=self.chance.choice(["", "", "g"]),
+                    on_failure=self.chance.choice(["deliver", "deliver", "ignore", "fail"]),
+                    on_close=on_close,
+                    caller=caller,
+                    caller_agent="a" if caller.startswith("ses_") else "",
+                    budget=Budget(tokens=20) if self.chance.random() < 0.2 else None,
+                    time_limit_ms=self.chance.choice([0, 0, 3000]),
+                )
+            )
+        self.ledger.delegate_all(claim, launches)
+
+    def _policy(self) -> Any:
+        rules = {}
+        for group in self.chance.choice([[""], ["", "g"], ["g"]]):
+            rule: dict[str, Any] = {"mode": self.chance.choice(["any", "all", "quorum"])}
+            if rule["mode"] == "quorum":
+                rule["k"] = self.chance.randint(1, 3)
+            if self.chance.random() < 0.3:
+                rule["deadline_ms"] = self.clock.now_ms() + self.chance.choice([-10, 2000, 9000])
+                if self.chance.random() < 0.3:
+                    rule["parks"] = True
+            if self.chance.random() < 0.3:
+                rule["window_ms"] = self.chance.choice([50, 3000])
+            rules[group] = rule
+        return rules
+
+    def commit(self, claim: Claim) -> None:
+        status = self.chance.choice(["completed"] * 5 + ["failed", "failed", "stopped", "parked"])
+        done = status == "completed"
+        outcome = Outcome(
+            status=status,  # type: ignore[arg-type]
+            text=self.text(),
+            state={"n": 1} if done and self.chance.random() < 0.4 else None,
+            waiting=self._policy() if done and self.chance.random() < 0.4 else None,
+            parked_ms=self.chance.choice([0, 1500]),
+            steps_left_out=("s1",) if self.chance.random() < 0.2 else (),
+            steps_failed=("s2",) if self.chance.random() < 0.2 else (),
+            memory=f"memory {self.chance.randint(1, 3)}" if done and self.chance.random() < 0.4 else None,
+            told=self.chance.choice(["completed", "partial-success"]),
+            body='{"b": 1}' if self.chance.random() < 0.2 else "",
+            once=self.chance.random() < 0.5,
+            attachments={"x": self.text()} if done and self.chance.random() < 0.3 else {},
+        )
+        wish = self._wish() if self.chance.random() < 0.3 else None
+        answer = None
+        if self.chance.random() < 0.5:
+            answer = self._answer_for(claim)
+        self.ledger.commit(
+            claim,
+            outcome,
+            make_envelope=lambda: self.envelope("task-completion"),
+            expect_over=self.chance.random() < 0.3,
+            attempts=self.chance.randint(1, 3),
+            retry_ms=self.chance.choice([0, 700]),
+            following=wish,
+            answer_questions=answer,
+        )
+        if wish is not None:
+            self._got(wish.held)
+
+    def _answer_for(self, claim: Claim) -> Any:
+        def answer(questions: Sequence[str]) -> bool:
+            for q in questions:
+                asker = asker_of(q)
+                if asker is None:
+                    return False
+                try:
+                    self.ledger.send(
+                        claim,
+                        asker,
+                        "failed",
+                        effect=f"refuse|{q}",
+                        item_id=reply_id(q),
+                        kind="reply",
+                        priority="high",
+                        answers=q,
+                        extra={"status": "failed", "answers": q},
+                    )
+                except (WrongState, UnknownSession):
+                    continue
+            return self.chance.random() < 0.9
+
+        return answer
+
+    def ask(self, claim: Claim) -> None:
+        key = self.chance.choice("xy")
+        about = self.ledger.session(claim.session)
+        if about.parent and self.chance.random() < 0.9:
+            self.ledger.send(
+                claim,
+                about.parent,
+                self.text(),
+                effect=f"ask{key}",
+                item_id=question_id(claim.session, f"{claim.run}|{key}"),
+                kind=self.chance.choice(["query", "blocker"]),
+                priority="normal",
+                opens=True,
+                extra={"agent": about.agent},
+            )
+        else:
+            self.ledger.ask_user(
+                claim,
+                "q",
+                effect=f"ask{key}",
+                item_id=question_id(claim.session, f"{claim.run}|{key}"),
+                kind="query",
+                priority="high",
+                envelope=self.envelope("callback-request"),
+                conversation="c",
+                open_ms=self.chance.choice([0, 5000]),
+                extra={"agent": about.agent},
+            )
+
+    def message(self, claim: Claim) -> None:
+        about = self.ledger.session(claim.session)
+        below = [s.id for s in self.sessions() if s.parent == claim.session]
+        target = self.pick(below) if below and self.chance.random() < 0.5 else about.parent
+        if not target:
+            return
+        key = f"m{self.chance.randint(1, 2)}"
+        self.ledger.send(
+            claim,
+            target,
+            self.text(),
+            effect=key,
+            item_id=item_id(target, f"{claim.run}|{key}"),
+            kind="message",
+            priority="low",
+            envelope=self.envelope("message"),
+        )
+
+    def _questions(self) -> list[tuple[Session, str]]:
+        return [(s, q) for s in self.sessions() for q in s.questions]
+
+    def reply(self) -> None:
+        """Whoever answers: a run, or a user."""
+        found, claim = self.pick(self._questions()), self._held()
+        if found is None:
+            return
+        asker, q = found
+        if claim is None or self.chance.random() < 0.5:
+            self._answer(asker, q)
+        elif q not in asker.approvals:
+            self.using = claim
+            options = {"kind": "reply", "priority": "high", "answers": q}
+            self.ledger.send(
+                claim, asker.id, self.text(), effect=f"reply|{q}", item_id=reply_id(q), **options
+            )
+
+    def request_approval(self, claim: Claim) -> None:
+        key = self.chance.choice("pq")
+        name = approval_id(claim.session, f"{claim.run}|{key}")
+        self.ledger.approvals.request(
+            claim,
+            ApprovalRequest(
+                tool="t",
+                arguments="{}",
+                digest="d",
+                agent="a",
+                session=claim.session,
+                run=claim.run,
+                expires_ms=self.clock.now_ms() + 3000 if self.chance.random() < 0.5 else 0,
+            ),
+            approval=name,
+            effect=f"approve{key}",
+            title="t",
+            envelope=self.envelope("approval-request"),
+        )
+
+    def decide(self) -> None:
+        if found := self.pick([(s, a) for s in self.sessions() for a in s.approvals]):
+            self._answer(*found)
+
+    def withdraw(self) -> None:
+        """Who asked waits no more, or a user has answered in the place of who was asked."""
+        found = self.pick(self._questions())
+        if found is None:
+            return
+        asker, q = found
+        claim = self.pick([c for c in self.held if c.session == asker.id])
+        self.using = claim
+        asked = self.ledger.asked(asker.id, q) or asker.id
+        if claim is None:
+            self._answer(asker, q)
+        self.ledger.withdraw(q, asker=asker.id, asked=asked, reason="why", claim=claim)
+
+    def _answer(self, asker: Session, q: str) -> None:
+        item = decision_id(q) if q in asker.approvals else reply_id(q)
+        options: dict[str, Any] = {"kind": "reply", "priority": "high", "answers": q, "extra": {"answers": q}}
+        self.ledger.enqueue(asker.id, "r", item_id=item, **options)
+
+    def give_up(self) -> None:
+        found = self.pick(self._questions())
+        if found is not None:
+            self.delivery.give_up(found[1], "late")
+
+    def take(self, claim: Claim) -> None:
+        items = [i.id for i in self.ledger.items(claim.session)]
+        item = self.pick(items) if items and self.chance.random() < 0.9 else "itm_00unknown"
+        self.ledger.claim_item(claim, item, waits=self.chance.choice(["wait", "wait", "give up", ""]))
+
+    def reject(self, claim: Claim) -> None:
+        run = self.ledger.run(claim.run)
+        if run is not None and run.items:
+            self.ledger.reject(claim, self.pick(run.items), "not genuine")
+
+    def effect(self, claim: Claim) -> None:
+        facts: dict[str, Arg] = {}
+        if self.chance.random() < 0.3:
+            known = self.sessions()
+            facts["close_policy"] = self.chance.choice(["stop", "abandon", f"heir:{self.pick(known).id}"])
+        self.ledger.effect(
+            claim,
+            effect=f"e{self.chance.randint(1, 3)}",
+            envelope=self.envelope("status-update"),
+            value="v",
+            facts=facts,
+        )
+
+    def record(self, claim: Claim) -> None:
+        header = StepHeader(
+            key=self.chance.choice(["s1", "s2", "s3", "a", "asky", "b"]),
+            how=self.chance.choice(["done", "failed", "retry"]),  # type: ignore[arg-type]
+        )
+        self.ledger.journal.record(claim, header, b"v" * self.chance.choice([3, 300]))
+
+    def forget(self, claim: Claim) -> None:
+        self.ledger.journal.forget(claim, ["s1", "s3"])
+
+    def reserve(self, claim: Claim) -> None:
+        about = self.ledger.session(claim.session)
+        budgets = (self.client.hget(ledger_keys.session(claim.session), "budgets") or b"").decode().split()
+        self.ledger.spending.reserve(
+            claim,
+            f"call{self.chance.randint(1, 3)}",
+            Cost(requests=1, input_tokens=7),
+            agent=about.agent,
+            budgets=budgets,
+            agent_budget=Budget(requests=9, per_s=3) if self.chance.random() < 0.5 else None,
+        )
+
+    def spend(self, claim: Claim) -> None:
+        self.ledger.spending.spend(
+            claim, f"call{self.chance.randint(1, 3)}", Cost(requests=1, input_tokens=3), agent="a"
+        )
+
+    def renew(self, claim: Claim) -> None:
+        assert self.ledger.renew(claim).held == self.counts(claim)
+
+    def lose(self) -> None:
+        leases = self.ledger.sweep.leases(0)
+        if leases:
+            died = self.chance.choice(["", "", "signal 9"])
+            self.ledger.release(self.pick(leases), died=died, wait_ms=self.chance.choice([0, 900]))
+
+    def stop(self, s: Session) -> None:
+        state = self.chance.choice(["stopped", "stopped", "failed", "deleted"])
+        self.ledger.stop(s.id, "why", state=state, force=self.chance.random() < 0.3)
+
+    def prompt(self, s: Session) -> None:
+        item = item_id(s.id, f"prompt-{next(self.numbers) % 4}")
+        self.ledger.enqueue(s.id, "p", item_id=item)
+
+    def flush(self, s: Session) -> None:
+        self.ledger.flush(s.id)
+
+    def events(self) -> None:
+        self.service.run_once()
+
+    def sweep(self) -> None:
+        self.reaper.run_once()
+
+    def close(self) -> None:
+        if (s := self.session(*CLOSED)) is not None:
+            self.delivery.close(s.id)
+
+    def cleanup(self, s: Session) -> None:
+        self.ledger.finish_cleanup(s.id, seen_as=self.chance.choice([None, SessionState(s.state)]))
+
+    def reindex(self, s: Session) -> None:
+        if wrong := self.ledger.sweep.reindex(s.id, recount=True):
+            raise Broken(f"reindex of {s.id}, which is {s.state}: {wrong}")
+        if wrong := self.concurrency.forget_slots(0, recount=True)[1]:
+            raise Broken(f"recount: {wrong}")
+        if wrong := list(leftovers(self.ledger)):
+            raise Broken(f"leftovers: {wrong}")
+
+    def restore(self) -> None:
+        if (s := self.session("finished")) is not None and self.ledger.sweep.restore_text(s.id):
+            raise Broken(f"a text of {s.id} was restored")
+
+    def pause(self) -> None:
+        self.concurrency.pause("agent", self.pick(AGENTS))
+
+    def unpause(self) -> None:
+        for agent in AGENTS:
+            self.concurrency.unpause("agent", agent, agents=[agent])
+
+    def limit(self) -> None:
+        known = self.sessions()
+        match self.chance.randint(0, 2):
+            case 0:
+                self.concurrency.limit_agent(self.pick(AGENTS), self.chance.choice([1, 2, "none", "default"]))
+            case 1:
+                self.concurrency.limit_trees(self.chance.choice([1, 2, "none", "default"]))
+            case 2 if known:
+                self.concurrency.limit_tree(self.pick(known).root, self.chance.choice([1, "none", "default"]))
+
+    def unpin(self, s: Session) -> None:
+        self.ledger.sweep.unpin(s.id)
+
+    def take_external(self) -> None:
+        queued = [s for s in self.sessions() if s.run and self._state_of(s.run) == "queued"]
+        if (s := self.pick(queued)) is not None:
+            self.ledger.take_external(RunRef(run=s.run, session=s.id, agent=s.agent, cause="start"))
+
+    def report(self) -> None:
+        """The program that runs a session says that it has ended."""
+        found = [s for s in self.sessions() if s.run]
+        found = [s for s in found if (run := self.ledger.run(s.run)) is not None and run.external]
+        if (s := self.pick(found)) is not None:
+            self._report(s, self.chance.choice(["completed", "partial-success", "failed"]))
+
+    def _report(self, s: Session, status: str) -> None:
+        from orchestrator.ledger import layout
+
+        n = next(self.numbers)
+        mark = keys.seen(0, "program", f"report-{n}")
+        self.scripts.run(
+            "route_report",
+            [
+                *layout.ending(s.id, parent=s.parent, run=s.run),
+                mark,
+                keys.messages(0, "task-completion", "high"),
+                keys.conversation(0, "c"),
+            ],
+            ["", status, "said", "g", "1-1", HOUR_MS, "d", HOUR_MS, "", "", f"m{n}"],
+        )
+
+    def program_launch(self) -> None:
+        """An external program gives an agent work."""
+        known = self.sessions()
+        if len(known) > 14:
+            return
+        n = next(self.numbers)
+        parent = self.pick(known) if known and self.chance.random() < 0.5 else None
+        session = child_session_id(parent.id, f"m|{n}") if parent else root_session_id(f"x{n}")
+        run, agent = run_id(session, 1), self.pick(AGENTS)
+        ids = {
+            "session": session,
+            "root": parent.root if parent else session,
+            "run": run,
+            "parent": parent.id if parent else session,
+            "agent": agent,
+            "mark": keys.seen(0, "program", f"l{n}"),
+            "stream": keys.messages(0, "task-delegation", "high"),
+            "correlation": f"c{n}",
+        }
+        facts: list[Arg] = []
+        for pair in {
+            "agent": agent,
+            "title": "",
+            "task": "",
+            "priority": "high",
+            "correlation": f"c{n}",
+            "message": f"l{n}",
+            "chain": json.dumps([f"l{n}"]),
+            "delegator": "program",
+            "task_id": f"t{n}",
+        }.items():
+            facts += pair
+        self.scripts.run(
+            "route_launch",
+            keys_of("route_launch", ids),
+            [
+                "",
+                session,
+                run,
+                "g",
+                "1-1",
+                HOUR_MS,
+                "p",
+                parent.id if parent else "",
+                callback_id(session),
+                f"t{n}",
+                f"l{n}",
+                0,
+                HOUR_MS,
+                1000,
+                "d",
+                f"l{n}",
+                agent,
+                0,
+                "program",
+                "1",
+                "",
+                "",
+                *facts,
+            ],
+        )
+
+    def program_says(self) -> None:
+        """An external program puts something into a session's queue."""
+        from orchestrator.ledger import layout
+
+        to, speaker = self.session(), self.session()
+        if to is None or speaker is None:
+            return
+        n = next(self.numbers)
+        opens = speaker.parent == to.id and speaker.state == "running"
+        answers = self.pick(list(to.questions)) or "" if not opens and self.chance.random() < 0.5 else ""
+        kind = "query" if opens else "reply" if answers else "message"
+        item = (
+            question_id(speaker.id, f"m{n}")
+            if opens
+            else reply_id(answers)
+            if answers and not answers.startswith("apr_")
+            else item_id(to.id, f"m{n}")
+        )
+        record = {
+            "kind": kind,
+            "priority": "normal",
+            "child": speaker.id,
+            **({"question": True} if opens else {}),
+        }
+        self.scripts.run(
+            "route_put",
+            [
+                *layout.mailbox(to.id, speaker=speaker.id, envelope=None),
+                keys.seen(0, "program", f"m{n}"),
+                keys.messages(0, "message", "high"),
+                keys.conversation(0, "c"),
+            ],
+            [
+                "",
+                item,
+                json.dumps(record),
+                "t",
+                "1" if opens else "0",
+                answers,
+                "g",
+                "1-1",
+                HOUR_MS,
+                "d",
+                HOUR_MS,
+            ],
+        )
+
+    def wait(self) -> None:
+        self.advance(self.chance.choice([100, 1000, 3000]))
+
+    def wait_long(self) -> None:
+        self.advance(TTL_MS + 10)
+
+    def advance(self, ms: int) -> None:
+        self.clock.advance(ms / 1000)
+        self.ledger.set_time(self.clock.now_ms())
+
+    def late(self) -> None:
+        """A call whose answer was lost long ago is sent again."""
+        if not self.scripts.late:
+            return
+        call = self.chance.choice(self.scripts.late)
+        before = Facts.read(self.client)
+        self.told[-1] += f" {call[0]}"
+        answer = self.scripts.again(call)
+        if call[0] in ("claim", "claim_next") and answer[0] == b"held":
+            run = json.loads(answer[2])
+            s = json.loads(answer[1])
+            self._got_raw(run, s)
+        if call[0] not in SAID_ANEW and (wrong := before.same_as(Facts.read(self.client))):
+            raise Broken(f"{call[0]} sent late, answer {answer}: {wrong}; {call}")
+
+    def _got_raw(self, run: dict[str, str], s: dict[str, str]) -> None:
+        self.held.append(
+            Claim(
+                run=run["id"],
+                claim=run["claim"],
+                session=s["id"],
+                parent=s["parent"],
+                root=s["root"],
+                agent=s["agent"],
+            )
+        )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Everybody does what is theirs to do; then all is over, and nothing is owed."""
+        self.told.append("settle")
+        self.unpause()
+        for kind in (*map("agent:".__add__, AGENTS), "trees", *(f"tree:{s.root}" for s in self.sessions())):
+            self.concurrency._set(0, kind, "none")
+        for _ in range(60):
+            self.advance(2000)
+            while self.service.run_once():
+                pass
+            self.reaper.run_once()
+            for s in self.sessions():
+                self._move(s)
+            self._end_all_runs()
+            self.check()
+            left = [s for s in self.sessions() if s.run or s.state not in (*CLOSED, "finished")]
+            index = map(self.client.zcard, (ledger_keys.waiting(0), ledger_keys.closing(0)))
+            if not left and not any(index) and not self.client.xlen(keys.session_events(0)):
+                break
+        else:
+            raise Broken(f"it does not come to an end: {left}; closing {self.ledger.sweep.closing(0)}")
+        ends = (
+            i
+            for s in self.sessions()
+            for i in self.ledger.items(s.id)
+            if i.kind == "completion" and i.callback
+        )
+        if open_ := [i for i in ends if i.state not in ("delivered", "dead")]:
+            raise Broken(f"at the end there are {open_}")
+
+    def _move(self, s: Session) -> None:
+        """Do what somebody outside of the stack has to do for a session."""
+        if s.state == "pending" and not s.run:
+            self._start(s)
+        if s.run and (run := self.ledger.run(s.run)) is not None and run.external:
+            self._report(s, "completed")
+        for q in s.questions:
+            with contextlib.suppress(WrongState, UnknownSession):
+                self._answer(s, q)
+
+    def _end_all_runs(self) -> None:
+        lanes = (*AGENTS, *(f"{a}@{v}" for a in AGENTS for v in ("v1", "v2")))
+        versions = {lane: f"{lane.partition('@')[2] or 'v1'} pin" for lane in lanes}
+        while True:
+            for lease in self.ledger.sweep.leases(0):
+                s = self.ledger.session(lease.session)
+                claim = Claim(run=lease.run, claim=lease.claim, session=s.id, parent=s.parent, root=s.root)
+                end = Outcome(status="completed", text="end")
+                self.ledger.commit(claim, end, make_envelope=lambda: self.envelope("task-completion"))
+            wish = Next(
+                slot=Slot(name="slot1", worker="w", agents=lanes, versions=versions), claim=new_claim_id()
+            )
+            self.ledger.claim_next(0, wish)
+            if wish.held is None:
+                return
+
+    def expire(self) -> None:
+        """Every tree has had its lifetime: nothing is left of any."""
+        self.told.append("expire")
+        for _ in range(6):
+            self.advance(TTL_MS + 700_000)
+            while self.service.run_once():
+                pass
+            self.reaper.run_once()
+        self.check()
+        facts = Facts.read(self.client)
+        lasting = {
+            name for name in facts.names() - facts.expiring if not name.startswith(("msg:", "spending:"))
+        }
+        if left := lasting - {"totals", "transitions", "limits", "sweep", "session-events"}:
+            raise Broken(f"left: {sorted(left)}; {dict(facts.sorted)}")
+
+
+STEPS = {
+    "submit": 4,
+    "start": 9,
+    "start_any": 1,
+    "refuse": 1,
+    "claim": 5,
+    "claim_next": 12,
+    "delegate": 12,
+    "commit": 14,
+    "ask": 5,
+    "message": 3,
+    "reply": 4,
+    "request_approval": 2,
+    "decide": 2,
+    "withdraw": 2,
+    "give_up": 1,
+    "take": 4,
+    "reject": 1,
+    "effect": 2,
+    "record": 4,
+    "forget": 1,
+    "reserve": 3,
+    "spend": 3,
+    "renew": 1,
+    "lose": 4,
+    "stop": 2,
+    "prompt": 3,
+    "flush": 6,
+    "events": 8,
+    "sweep": 3,
+    "close": 2,
+    "cleanup": 2,
+    "reindex": 2,
+    "restore": 1,
+    "pause": 1,
+    "unpause": 1,
+    "limit": 2,
+    "unpin": 1,
+    "take_external": 1,
+    "report": 2,
+    "program_launch": 1,
+    "program_says": 1,
+    "wait": 4,
+    "wait_long": 0.15,
+    "late": 8,
+}
+
+
+def play(client: redis_py.Redis, seed: int, *, steps: int = 60, share: float = 0.1) -> None:
+    """One play from its beginning to its end."""
+    one = Play(client, seed, share=share)
+    try:
+        one.begin()
+        for _ in range(steps):
+            one.step()
+        one.settle()
+        one.expire()
+    except Exception as error:
+        told = "\n".join(f"{n}: {what}" for n, what in enumerate(one.told))
+        raise Broken(f"seed {seed}, {steps} steps\n{told}\n{type(error).__name__}: {error}") from error
