@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help demo example-research example-code-review test check lint format types contracts docs docs-check picture lock wheel release chaos fuzz mutants bench bench-quick clean
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
 # --- set-up: one stamp for each lock file; a stamp newer than its lock means there is nothing to do ----------
 

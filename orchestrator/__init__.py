@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.agents.definition import AgentDefinition, agent
+    from orchestrator.agents.definition import AgentDefinition, agent, define_agent
     from orchestrator.agents.model_agents import model_agent
     from orchestrator.client.approvals import Approval
     from orchestrator.client.async_client import AsyncClient
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.callback import Callback
     from orchestrator.policy.callback_text import parse_callbacks
     from orchestrator.worker.context.context import Context
+    from orchestrator.worker.context.prices import cost_of
 
 __all__ = [
     "AgentDefinition",
@@ -135,7 +136,9 @@ __all__ = [
     "UnknownAgent",
     "UnknownSession",
     "agent",
+    "cost_of",
     "current_session",
+    "define_agent",
     "load_settings",
     "model_agent",
     "parse_callbacks",
@@ -144,7 +147,7 @@ __all__ = [
 
 #: The names of each module.
 _NAMES = {
-    "orchestrator.agents.definition": "AgentDefinition agent",
+    "orchestrator.agents.definition": "AgentDefinition agent define_agent",
     "orchestrator.agents.model_agents": "model_agent",
     "orchestrator.client.approvals": "Approval",
     "orchestrator.client.async_client": "AsyncClient",
@@ -171,6 +174,7 @@ _NAMES = {
     "orchestrator.policy.callback": "Callback",
     "orchestrator.policy.callback_text": "parse_callbacks",
     "orchestrator.worker.context.context": "Context",
+    "orchestrator.worker.context.prices": "cost_of",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

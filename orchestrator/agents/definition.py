@@ -223,19 +223,19 @@ def define_agent(
     version: object = None,
     **fields: Any,
 ) -> AgentDefinition:
-    """The definition of an agent, checked.
+    """Define an agent of any executor, such as a command-line program; `agent` and `model_agent` define functions and models.
 
     Args:
         name: the agent's name.
-        source: file and line of the definition.
+        source: the file of the definition, and its line if you like: errors name it.
         function: what the `python` executor calls.
-        options: settings of the executor, checked already or not.
+        options: settings of the executor.
         queue: the Celery queue of its runs; by default one of its own.
-        executor: what runs the agent.
+        executor: what runs the agent: `python`, `llm` or `command`.
         steps: what becomes of a try that asks for other durable steps than an earlier one.
         budget: what all its sessions may spend together.
         version: the version of the definition; by default a digest of it.
-        fields: the other fields of its record.
+        fields: the other settings of an agent, such as `role` and `attempts`.
 
     Raises:
         ConfigurationError: names the agent, the value and what it may be.

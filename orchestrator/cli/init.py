@@ -55,7 +55,8 @@ def init(*, folder: Path, kind: str | None, as_json: bool) -> None:
         return
     say(f"{folder.absolute()}: {', '.join(names)}")
     say(
-        "Next, each as it is (`orchestra up` in a terminal of its own):\n  " + "\n  ".join(commands),
+        "Next, one command after the other (`orchestra up` in a terminal of its own):\n  "
+        + "\n  ".join(commands),
         lines=True,
     )
 

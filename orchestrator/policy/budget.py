@@ -30,10 +30,10 @@ _PAIR = re.compile(r"\s*(requests|tokens|usd|per_s)\s*=\s*([0-9.][0-9_.eE+-]*)\s
 class Cost:
     """What one call costs, or may cost at most."""
 
-    requests: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    nano_usd: int = 0
+    requests: int = 0  #: calls of models
+    input_tokens: int = 0  #: tokens that went in, those of caches included
+    output_tokens: int = 0  #: tokens that came out
+    nano_usd: int = 0  #: billionths of a US dollar
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(

@@ -47,6 +47,8 @@ from orchestrator import (
     Task,
     TaskContext,
     agent,
+    cost_of,
+    define_agent,
     model_agent,
 )
 
@@ -69,6 +71,18 @@ async def asker(ctx: Context) -> int:
     pages = await ctx.astep("fetch", fetch_slowly, "https://example.org")
     assert_type(pages, list[str])
     return len(pages)
+
+
+@agent("payer")
+def payer(ctx: Context) -> str:
+    most = cost_of("claude-sonnet-4-5", input_tokens=len(ctx.prompt), output_tokens=2_000)
+    assert_type(most.usd, float)
+    with ctx.spending.reserve_cost(most) as reservation:
+        reservation.settle_cost(cost_of("claude-sonnet-4-5", input_tokens=10, output_tokens=20))
+    return "paid"
+
+
+coder = define_agent("coder", source=__file__, executor="command", options={"preset": "claude"})
 
 
 @agent("lead", role="coordinator", runs_at_once=2, time_limit_s=60.0, may_send_to=["tag:text"])
