@@ -72,7 +72,8 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Broken]:
             child,
             f"the audit trail says it launched {child}; its records do not know of it",
         )
-    for child in sorted(booked - said - by_message - inherited) if evidence.whole_trail else ():
+    lacking = booked - said - by_message - inherited - evidence.unwritten
+    for child in sorted(lacking) if evidence.whole_trail else ():
         yield ("unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks")
 
 

@@ -62,7 +62,7 @@ class Ward:
         ledger.submit(self.root, agent="lead", prompt="p", envelope=launch, correlation=self.correlation)
         held = play.run(self.root)
         for name in ("delivered", "dead", "claimed", "queued", "owed"):
-            self.children[name] = self._delegate(held, name)
+            self.children[name] = self.delegate(held, name)
         play.finish(self.children["delivered"])
         ledger.effect(held.claim, effect="x")
         play.commit(held.claim)
@@ -74,7 +74,7 @@ class Ward:
         while self.writer.run_once():
             pass
 
-    def _delegate(self, held: Claimed, name: str) -> str:
+    def delegate(self, held: Claimed, name: str) -> str:
         child = child_session_id(self.root, name)
         letter = self.parts.message_factory.delegation(
             sender="lead",
@@ -110,6 +110,15 @@ def test_a_kept_promise_is_found_kept_and_every_pending_callback_names_its_mover
         callback_id(ward.children[n]) for n in ("claimed", "queued", "owed")
     }
     assert all(w.waits_for and w.mover and w.by for w in diagnosis.waits)
+
+
+def test_an_audit_writer_that_is_behind_breaks_nothing(ward: Ward) -> None:
+    """A launch that nobody has written yet is in its stream; one that was written before and is gone is missed."""
+    ward.delegate(ward.resumed, "unwritten")
+    ward.redis.hset(ledger_keys.session(ward.children["owed"]), "created_ms", 1)
+    assert ward.broken_rules() == set()
+    remove_launch(ward.store, ward.children["owed"])
+    assert ward.broken_rules() == {"unaudited-launch"}
 
 
 DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
