@@ -22,6 +22,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     return "".join(_shown(character, lines=lines) for character in text)
 
 
+def well_formed(text: str) -> str:
+    """The text with halves of surrogate pairs joined, or as U+FFFD: escapes in JSON may be halves, which no encoding has."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _shown(character: str, *, lines: bool) -> str:
     if character == " " or (lines and character in "\n\t"):
         return character

@@ -31,3 +31,14 @@ def test_an_answer_in_very_many_pieces_takes_no_longer_for_each() -> None:
     before_s = time.process_time()
     assert read(*["x" * 100] * 40_000).answer == "x" * 4_000_000
     assert time.process_time() - before_s < 8
+
+
+def test_halves_of_surrogate_pairs_are_joined_or_replaced() -> None:
+    """Programs that cut their text by UTF-16 units print such halves."""
+    facts = {"command": ["x"], "output": "json", "read": {"answer": "a", "conversation": "c"}}
+    options = check_options("x", "command", facts)
+    assert isinstance(options, CommandOptions)
+    reader = reader_of(options, lambda *_: None)
+    reader.add(json.dumps({"a": "\ud83d\ude00 \ud83d", "c": {"id": "\ude00"}}).encode())
+    report = reader.end()
+    assert (report.answer, report.conversation) == ("\N{GRINNING FACE} \ufffd", '{"id": "\ufffd"}')

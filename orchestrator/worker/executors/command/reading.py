@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.options.command import CommandOptions, Reading, Readings
+from orchestrator.display.text import well_formed
 from orchestrator.policy.budget import MOST_TOKENS
 from orchestrator.worker.execution.printing import Tail, note
 
@@ -214,10 +215,8 @@ class _Collector:
 
 def _texts(reading: Reading | None, event: Any) -> Iterator[str]:
     for value in found(reading, event):
-        if isinstance(value, str):
-            yield value
-        elif value is not None:
-            yield json.dumps(value, ensure_ascii=False)
+        if value is not None:
+            yield well_formed(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def found(reading: Reading | None, event: Any) -> Iterator[Any]:

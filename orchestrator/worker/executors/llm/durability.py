@@ -27,6 +27,7 @@ from pydantic_ai.durable_exec import (
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.tools import RunContext, ToolDefinition
 
+from orchestrator.display.text import well_formed
 from orchestrator.worker.executors.llm import failures
 from orchestrator.worker.executors.llm.current import current, current_context
 
@@ -115,9 +116,9 @@ class Durability(BaseDurabilityCapability[Any]):
 
 
 def _well_formed(value: object) -> object:
-    """A JSON value of a provider or tool that others can read: halves of surrogate pairs are joined, or become U+FFFD."""
+    """A JSON value of a provider or tool that others can read."""
     text = json.dumps(value, ensure_ascii=False)
-    fit = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    fit = well_formed(text)
     return value if fit == text else json.loads(fit)
 
 
