@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.errors import ClaimLost, PayloadError
 from orchestrator.ids import shard_of
@@ -31,6 +31,8 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
+#: Bytes of what a session says that it is doing.
+_MOST_OF_ACTIVITY: Final = 16 * 1024
 
 
 class Runs:
@@ -358,7 +360,9 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        facts: dict[str, Arg] = {"activity": self._core.seals.write(activity, claim.seal)}
+        # Each look at the session reads it.
+        shown = beginning(activity, _MOST_OF_ACTIVITY)
+        facts: dict[str, Arg] = {"activity": self._core.seals.write(shown, claim.seal)}
         if progress is not None:
             facts["progress"] = progress
         message = envelope.message_id if envelope is not None else ""

@@ -14,6 +14,8 @@ from orchestrator.envelope.structured import pack
 from orchestrator.errors import InputError
 from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
 from orchestrator.ledger import CLOSED, Ledger, RunRef
+from orchestrator.ledger.large_text import beginning
+from orchestrator.messages.given import MAX_BESIDE_BYTES
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import keys_of
 from orchestrator.router.commands import (
@@ -191,4 +193,6 @@ def _structured(body: Launch | None) -> str:
 
 def _title_and_prompt(received: ReceivedMessage, body: Launch | None) -> tuple[str, str]:
     """Title and prompt of what begins a session."""
-    return (SEALED_TITLE, received.sealed) if body is None else (title_of(body), prompt_of(body))
+    if body is None:
+        return SEALED_TITLE, received.sealed
+    return beginning(title_of(body), MAX_BESIDE_BYTES), prompt_of(body)

@@ -11,7 +11,9 @@ from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import Ledger, Session, layout
+from orchestrator.ledger.large_text import beginning
 from orchestrator.messages.factory import MessageFactory, Thread, summary
+from orchestrator.messages.given import MAX_BESIDE_BYTES
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
@@ -94,7 +96,7 @@ class ExternalMessages:
             return Resolved(session_unknown(received))
         facts: list[str | int] = []
         if body.current_activity is not None:
-            facts += ["activity", body.current_activity]
+            facts += ["activity", beginning(body.current_activity, MAX_BESIDE_BYTES)]
         if body.progress_percentage is not None:
             facts += ["progress", body.progress_percentage]
         if body.status == "blocked":

@@ -9,7 +9,9 @@ from typing import Any
 from orchestrator.agents.registry import ROUTER
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Ledger, Session, layout
+from orchestrator.ledger.large_text import beginning
 from orchestrator.ledger.sealing import Seal
+from orchestrator.messages.given import MAX_BESIDE_BYTES
 from orchestrator.router.commands import (
     CommandOutcome,
     ConversationLimits,
@@ -84,7 +86,7 @@ class SessionMessages:
             "priority": priority or received.entry.stream.priority,
             "child": speaker.id if speaker is not None else "",
             "agent": received.sender,
-            "title": title,
+            "title": beginning(title, MAX_BESIDE_BYTES),
             "status": "",
             "message": received.id,
             **({"question": True} if opens else {}),

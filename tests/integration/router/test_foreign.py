@@ -257,6 +257,30 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
     assert (child.progress, child.activity) == (60, "waiting for a key")
 
 
+def test_titles_and_activities_of_programs_are_cut_and_their_texts_are_not(
+    stack: Stack, family: Family
+) -> None:
+    """Each look at a session reads them."""
+    long = "x" * 100_000
+    update = StatusUpdate(task_id=family.child, status="in-progress", current_activity=long)
+    say(stack, family, update, "status-update", "normal")
+    say(stack, family, Query(query_type="ask-for-help", subject=long), "query")
+    data = stack.envelope(
+        TaskDelegation(task=Task(task_id="T-1", title=long, description=long)),
+        sender="partner",
+        recipient="reviewer",
+    )
+    stack.publish(data, "task-delegation", "high")
+    stack.router("four").run_once()
+    ledger, lead = stack.parts.ledger, family.lead.session.id
+    (asked,) = [item for item in ledger.items(lead) if item.kind == "query"]
+    begun = roots(stack)[0]
+    cut = [ledger.session(family.child).activity, asked.title, begun.title]
+    assert [text.endswith("x\n[cut]") and len(text) < 20_000 for text in cut] == [True] * 3
+    assert long in ledger.texts(lead, [asked.id])[asked.id]
+    assert stack.claim(begun.id).prompt == long
+
+
 def test_a_partial_success_arrives_as_such(stack: Stack, family: Family) -> None:
     """Its session has ended with a result; its parent sees that it is not all of it."""
     done = TaskCompletion(task_id=family.child, status="partial-success", summary="half", result="half of it")
