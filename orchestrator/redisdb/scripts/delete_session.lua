@@ -22,5 +22,6 @@ if ARGV[1] == ARGV[2] then
   redis.call('ZREM', KEYS[8], 'expire|' .. ARGV[1])
   redis.call('DEL', beside(KEYS[1], 'blocked:' .. ARGV[2]))
   redis.call('SREM', beside(KEYS[1], 'blocked'), ARGV[2])
+  redis.pcall('HDEL', beside(KEYS[1], 'limits'), 'tree:' .. ARGV[2])
 end
 return { 'pruned', tostring(redis.call('ZCARD', KEYS[6])) }

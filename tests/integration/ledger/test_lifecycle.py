@@ -12,6 +12,7 @@ from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongS
 from orchestrator.ids import callback_id, child_session_id, new_claim_id
 from orchestrator.ledger import (
     Committed,
+    Concurrency,
     ItemState,
     Lease,
     Ledger,
@@ -671,6 +672,7 @@ def test_the_sweep_looks_at_a_run_that_nobody_claimed_ever_more_rarely(play: Pla
 
 def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> None:
     root = play.submit()
+    Concurrency(redis).limit_tree(root, 2)
     parent = play.run(root)
     child = play.delegate(parent, "a")
     play.commit(parent.claim)

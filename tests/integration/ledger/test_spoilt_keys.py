@@ -37,6 +37,13 @@ def waiting_parent(play: Play, seed: str) -> str:
     return root
 
 
+def test_a_spoilt_lane_hinders_no_end(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
+    root = play.submit()
+    play.start(root)
+    spoil(redis, ledger_keys.ready(0, "lead"))
+    assert ledger.stop(root, "why").outcome == "ended"
+
+
 @pytest.mark.parametrize("key", [ledger_keys.session, ledger_keys.items, ledger_keys.queue, ledger_keys.runs])
 def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
     stack: Stack,

@@ -205,11 +205,11 @@ local function stop_counting(now, r, s)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
--- A run that is queued is nothing to take any more.
+-- A run that was queued is nothing to take any more. A lane that somebody has spoilt hinders no end.
 local function leave_lane(id)
   local s = fields(S, 'agent', 'root', 'version', 'on_deploy')
   local lane = lane_of(s)
-  leave_ready(beside(S, 'ready:' .. lane), beside(S, 'turns:' .. lane), id, s.root)
+  pcall(leave_ready, beside(S, 'ready:' .. lane), beside(S, 'turns:' .. lane), id, s.root)
 end
 
 -- The run leaves the records of what is at work, and its steps go with it.
