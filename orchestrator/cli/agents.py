@@ -229,14 +229,17 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     from orchestrator.agents.loader import load_agents
     from orchestrator.agents.options import LlmOptions
     from orchestrator.cli.documents.stack import PromptDocument
-    from orchestrator.errors import UnknownAgent
+    from orchestrator.config.settings import did_you_mean
     from orchestrator.worker.executors.protocol import protocol_text, takes_tagged_answers
 
     settings = settings_of(agents=agents or None)
     catalogue = load_agents(settings.agents)
     definition: AgentDefinition | None = catalogue.get(agent)
     if definition is None:
-        raise UnknownAgent(agent, sorted(catalogue))
+        raise click.ClickException(
+            f"no agent {agent!r} is defined in {', '.join(settings.agents) or 'any file that is named here'}; name the "
+            f"module or file that defines it with --agents{did_you_mean(agent, catalogue)}"
+        )
     sub_session = not root and takes_tagged_answers(definition)
     parts = [protocol_text(definition, sub_session=sub_session, folder=settings.prompts)]
     options = definition.options

@@ -131,7 +131,9 @@ def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
     )
     unknown = runner.invoke(main, ["prompt", "ghost", "--agents", str(file)])
     assert unknown.exit_code == 1
-    assert "no agent named 'ghost'" in unknown.output
+    assert unknown.output == (
+        f"Error: no agent 'ghost' is defined in {file}; name the module or file that defines it with --agents\n"
+    )
 
 
 @pytest.mark.parametrize(
