@@ -33,6 +33,8 @@ def refusal(task_name: str, *, what: Literal["rate", "time"]) -> str | None:
     return None
 
 
+#: What Celery's own programs send, and do without an answer: a worker that starts, whoever reads task events.
+_SENT_ANYWAY: Final = frozenset({"hello", "heartbeat", "enable_events", "disable_events"})
 #: What to use where workers obey no command, by its name.
 _USE: Final = {
     "revoke": "orchestra stop SESSION",
@@ -50,8 +52,7 @@ class StackControl(Control):
         Raises:
             ConfigurationError: workers do not obey remote control.
         """
-        # A worker that starts says hello to others, and starts without an answer, too.
-        if command != "hello" and not self.app.conf.worker_enable_remote_control:
+        if command not in _SENT_ANYWAY and not self.app.conf.worker_enable_remote_control:
             raise ConfigurationError(
                 "workers do not obey Celery's remote control, which knows no authentication: use "
                 f"{_USE.get(command, '`orchestra agents`, `sessions` and `doctor`')}, or set "

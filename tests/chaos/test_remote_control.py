@@ -98,4 +98,9 @@ def test_where_workers_obey_nobody_it_is_said(make_stack: Callable[..., Stack]) 
     ):
         with pytest.raises(ConfigurationError, match="do not obey Celery's remote control"):
             call()
+    # What Flower and a worker that starts send, and do without an answer.
+    with app.connection() as connection:
+        app.events.Receiver(connection, handlers={}).wakeup_workers()
+    app.control.enable_events()
+    app.control.inspect(timeout=0.1).hello("worker@here")
     app.close()
