@@ -204,6 +204,10 @@ def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, 
         loss = "a failover can lose what they had not got"
         waits = f"{replicas} replicas are connected and claims do not wait for them (replicas = 0)"
         yield "replicas-not-waited-for", f"{waits}: {loss}"
+    if replicas < settings.replicas:
+        waits = f"{replicas} of replicas = {settings.replicas} are connected"
+        loss = "each claim, step and commit waits a second for them, in vain, and a failover can lose it; start them"
+        yield "replicas-missing", f"{waits}: {loss}"
     policy = config.get("maxmemory-policy")
     if config.get("maxmemory", "0") != "0" and policy != "noeviction":
         loss = "a full server drops keys of the ledger; set it to noeviction"

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import redis as redis_py
 
+from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import find_binary
+from orchestrator.doctor.health import setup
 from orchestrator.ledger import Ledger, TreeLimits
 from tests.waiting import wait_until
 
@@ -82,6 +84,8 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
     client, replica_server, replica = pair
     play = Play(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
     copy = Ledger(replica)
+    settings = load_settings(replicas=1)
+    assert "replicas-missing" not in {problem.rule for problem in setup(client, settings)}
     for n in range(20):
         root = play.submit(f"root-{n}")
         held = play.run(root)
@@ -94,3 +98,4 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
     root = play.submit("alone")
     play.commit(play.run(root).claim)
     assert play.ledger.session(root).state == "finished"
+    assert "replicas-missing" in {problem.rule for problem in setup(client, settings)}
