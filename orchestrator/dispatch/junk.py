@@ -18,9 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 Text = Annotated[str, Field(min_length=1)]
 Number = int | float
 _SHAPE: Final = ConfigDict(strict=True, extra="ignore")
-#: Levels of lists and objects in a message. A worker hands it to a process of its pool by pickle, which ends the worker at
-#: about 900.
-_MOST_DEPTH: Final = 100
 
 
 class _Delivery(BaseModel):
@@ -98,38 +95,22 @@ class _Message(BaseModel):
 def flaw(octets: bytes) -> str | None:
     """What is wrong with the octets of a message, without quoting it; None: Celery can read it."""
     try:
-        outer = _read(octets)
-        message = _Message.model_validate(outer)
+        message = _Message.model_validate(_read(octets))
         headers = message.headers or {}
         body = base64.b64decode(message.body) if message.properties.body_encoding else message.body.encode()
         if "compression" in headers:
             body = decompress(body, headers["compression"])  # type: ignore[no-untyped-call]
         if "task" in headers:
             _Headers.model_validate(headers)
-            call = _read(body)
-            _Call.model_validate(dict(zip(("args", "kwargs", "embed"), call, strict=True)))
+            _Call.model_validate(dict(zip(("args", "kwargs", "embed"), _read(body), strict=True)))
         else:  # the first version of the protocol, which other languages may speak
-            _OldTask.model_validate(call := _read(body))
-        if _is_deep([outer, call]):
-            return f"the whole: more than {_MOST_DEPTH} levels of lists and objects"
+            _OldTask.model_validate(_read(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
     except Exception as error:  # noqa: BLE001  (decoders of kombu's raise whatever the values in it provoke)
         return f"{type(error).__name__} on reading it"
     return None
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(_MOST_DEPTH):
-        inner: list[Any] = []
-        for one in level:
-            inner += one.values() if type(one) is dict else one
-        level = [one for one in inner if type(one) is dict or type(one) is list]
-        if not level:
-            return False
-    return True
 
 
 def _read(octets: bytes) -> Any:

@@ -15,7 +15,7 @@ from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.log import get_logger
 from orchestrator.worker.container import RuntimeOfProcess
-from orchestrator.worker.execution.deaths import release_runs_of, request_class
+from orchestrator.worker.execution.deaths import SoundRequest, release_runs_of, request_class
 from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot import SlotLoop
@@ -33,7 +33,13 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
     # An error before anything is submitted (arguments of other names, say) must reach the caller that waits.
-    @app.task(name=START_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    @app.task(
+        name=START_TASK,
+        Request=SoundRequest,
+        bind=True,
+        ignore_result=True,
+        store_errors_even_if_ignored=True,
+    )
     def start_session(
         celery_task: Task,
         *,
@@ -72,7 +78,13 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         # The result is stored when the root has ended, which is not now.
         raise Ignore
 
-    @app.task(name=RESUME_TASK, bind=True, ignore_result=True, store_errors_even_if_ignored=True)
+    @app.task(
+        name=RESUME_TASK,
+        Request=SoundRequest,
+        bind=True,
+        ignore_result=True,
+        store_errors_even_if_ignored=True,
+    )
     def resume_session(
         task: Task,
         *,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.app.control import Control
 
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, wait_until
@@ -92,8 +93,8 @@ def junk(sprung: Path) -> Iterator[bytes]:
     for body in (7, None, "text", [], [1], [[], []], [{}, [], []], [[], {"x": 1}, {}], [[], {}, 7]):
         yield json.dumps(message(body if body is not None else {})).encode()
     deep = "[" * 900 + "]" * 900
-    body = base64.b64encode(f'[[], {{"task": {deep}}}, {{}}]'.encode()).decode()
-    yield json.dumps({**whole, "body": body}).encode()
+    for text in (f'[[], {{"task": {deep}}}, {{}}]', f'[[], {{}}, {{"chain": [{{"x": {deep}}}]}}]'):
+        yield json.dumps({**whole, "body": base64.b64encode(text.encode()).decode()}).encode()
     stamped = json.dumps(message(headers={**whole["headers"], "stamps": {"x": "deep"}}))
     yield stamped.replace('"deep"', deep).encode()
     for kind in ("application/x-python-serialize", "application/x-yaml", "text/plain", "nonsense"):
@@ -134,7 +135,7 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
     before = terminal.workers()
     with terminal.client() as client:
         app = build_celery(client.settings)
-        control = app.control
+        control = Control(app)
         assert control.ping(timeout=2) == []
         limit = {"task_name": "orchestrator.start_session", "rate_limit": "1/h"}
         control.broadcast("rate_limit", arguments=limit)

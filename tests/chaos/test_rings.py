@@ -132,12 +132,21 @@ def test_every_ring_comes_many_times(
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 def test_rabbitmq_as_the_broker(pool: str, rabbit: RabbitServer, make_stack: MakeStack) -> None:
-    """A submission by a plain Celery message and one by the client; the results are in the ledger's Redis."""
+    """A submission by a plain Celery message and one by the client; the results are in the ledger's Redis.
+
+    Before them comes a message of lists in lists, at which pickle gives up in the process that consumes.
+    """
     stack = make_stack(broker_url=rabbit.url)
     stack.start_all(but="worker")
     stack.start("worker", "--pool", pool)
     stack.wait_ready()
     app = build_celery(stack.settings)
+    deep: list[object] = []
+    for _ in range(900):
+        deep = [deep]
+    app.send_task(
+        START_TASK, kwargs={"agent": "leaf", "task": deep}, argsrepr="", kwargsrepr="", queue="chaos"
+    )
     task = app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "2")) == "2"

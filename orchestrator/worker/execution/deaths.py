@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
-from celery.exceptions import WorkerShutdown, WorkerTerminate
+from celery.exceptions import InvalidTaskError, WorkerShutdown, WorkerTerminate
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -28,6 +28,9 @@ from orchestrator.worker.execution.retry import retry_outages
 _SIGNALLED: Final = tuple(number - 256 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
 
 _log = get_logger()
+#: Levels of lists and objects that a message may have.
+_MOST_DEPTH: Final = 100
+_NESTS: Final = (list, dict, tuple)
 
 
 def claim_of_this_process() -> str:
@@ -86,10 +89,35 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
     _log.error(event, run=lease.run, session=lease.session, died=died, outcome=outcome)
 
 
-def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
-    """What Celery keeps of a message while it is at work, for the rings of slots."""
+class SoundRequest(Request):
+    """What Celery keeps of a message while it is at work.
 
-    class RunRequest(Request):
+    A worker hands it to a process of its pool by pickle, which ends the worker where lists and objects are nested some
+    900 levels deep. Celery drops an invalid message.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if _is_deep([self.request_dict, self.args, self.kwargs]):
+            raise InvalidTaskError(f"it has more than {_MOST_DEPTH} levels of lists and objects")
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(_MOST_DEPTH):
+        inner: list[Any] = []
+        for one in level:
+            inner += one.values() if isinstance(one, dict) else one
+        level = [one for one in inner if isinstance(one, _NESTS)]
+        if not level:
+            return False
+    return True
+
+
+def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
+    """What Celery keeps of the ring of a slot while it is at work."""
+
+    class RunRequest(SoundRequest):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             # Whoever reaches the broker may not end the runs that the slot takes for this message.
