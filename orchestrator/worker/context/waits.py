@@ -7,6 +7,7 @@ what is waited for.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
@@ -14,7 +15,7 @@ from functools import partial
 from typing import Final, Literal
 
 from orchestrator.crashpoints import failpoint
-from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, SessionStopped
+from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, SessionStopped, WouldDeadlock
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Item, ItemState
 from orchestrator.log import get_logger
@@ -34,6 +35,13 @@ Taken = tuple[Item, str]
 
 
 _log = get_logger()
+
+_thread = threading.local()
+
+
+def share_this_thread() -> None:
+    """Several runs work in the present thread, by turns: none of them may wait for another one in it."""
+    _thread.is_shared = True
 
 
 class Blocking:
@@ -59,11 +67,16 @@ class Blocking:
         self._execute = execute
 
     def check_depth(self, what: str) -> None:
-        """Return if this run may wait.
+        """Return if this run may wait here.
 
         Raises:
-            WouldDeadlock: too many runs wait for one another in this slot already.
+            WouldDeadlock: too many runs wait for one another in this slot already, or other runs work in this thread.
         """
+        if getattr(_thread, "is_shared", False):
+            raise WouldDeadlock(
+                what,
+                "it holds up the event loop of all model agents here; use asyncio.to_thread in an async tool",
+            )
         if self._slot_sharing is not None:
             self._slot_sharing.check_depth(what)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -186,6 +188,38 @@ def test_a_tool_with_the_context_and_one_that_fails(
     assert "The tool broken failed: FileNotFoundError: no x.txt" in said
     assert "The tool odd failed: it returned a value of type object, which has no form as JSON" in said
     assert {"where", "broken", "odd", "ask_parent"} <= set(server.requests[0].tools)
+
+
+def test_a_tool_that_exits_or_holds_up_the_loop_ends_no_other_run(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+) -> None:
+    """All model agents of a process share one loop: without it each of them would wait until its time is over."""
+
+    def exits() -> str:
+        sys.exit(2)
+
+    async def calls(ctx: Context) -> str:
+        return ctx.call("bare", "x").result or ""
+
+    async def sleeps(ctx: Context) -> str:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(ctx.sleep, 0))
+        return "slept"
+
+    def counts() -> Any:
+        yield from (1, 2)
+
+    serve(
+        Script(
+            Say(calls=[Call("exits"), Call("calls"), Call("sleeps"), Call("counts")]),
+            lambda request: Say(request.last),
+        )
+    )
+    model("handy", instructions="You use tools.", tools=[exits, calls, sleeps, counts], time_limit_s=20)
+    said = theatre.answer(stage.submit("handy"))
+    assert "The tool exits failed: SystemExit: 2" in said
+    assert "asyncio.to_thread" in said
+    assert said.endswith("slept\n1\n2")
 
 
 def test_an_answer_that_does_not_fit_is_handed_back(

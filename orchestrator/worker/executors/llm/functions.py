@@ -24,6 +24,7 @@ from orchestrator.errors import (
     StepMismatch,
 )
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.outcome import cause_of
 from orchestrator.worker.executors.llm.current import current
 from orchestrator.worker.executors.llm.secrets import one_line
 
@@ -79,14 +80,19 @@ def _failures_of(function: Callable[..., Any]) -> Iterator[None]:
         yield
     except _PASSING:
         raise
-    except Exception as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as raised:  # a parser of arguments exits, for example
+        error = cause_of(raised) if isinstance(raised, BaseExceptionGroup) else raised
+        if isinstance(error, _PASSING):
+            raise error from None
         text = one_line(error)
         what = text if isinstance(error, OrchestraError) else f"{type(error).__name__}: {text}"
-        raise ToolFailed(f"The tool {getattr(function, '__name__', 'tool')} failed: {what}") from error
+        raise ToolFailed(f"The tool {getattr(function, '__name__', 'tool')} failed: {what}") from raised
 
 
 def _checked(value: Any) -> Any:
     """The value, if it has a form that can be recorded and shown to the model."""
+    if inspect.isgenerator(value):
+        value = list(value)  # to look at it uses it up
     try:
         pydantic_core.to_jsonable_python(value)
     except pydantic_core.PydanticSerializationError as error:

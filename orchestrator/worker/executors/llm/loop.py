@@ -9,7 +9,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final, TypeVar
+
+from orchestrator.worker.context.waits import share_this_thread
 
 T = TypeVar("T")
 
@@ -25,9 +28,17 @@ def _running_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None or _loop[0] != os.getpid():
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="model-agents", daemon=True).start()
+            threading.Thread(target=_run, args=(loop,), name="model-agents", daemon=True).start()
             _loop = (os.getpid(), loop)
         return _loop[1]
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    share_this_thread()
+    while True:
+        # A task that raises one of these ends the loop, on which others work, before its own error gets to its run.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
@@ -38,7 +49,8 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) 
     Raises:
         BaseException: whatever the coroutine, ``check`` or a signal raises.
     """
-    future = asyncio.run_coroutine_threadsafe(coroutine, _running_loop())
+    loop = _running_loop()
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
     try:
         while True:
             try:
