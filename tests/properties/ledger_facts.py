@@ -366,6 +366,8 @@ def _lanes(book: Book) -> Iterator[str]:
             s = book.sessions.get(r["session"]) if r else None
             if s is None:
                 yield f"{key} has {run}, which is gone"
+            elif key.startswith("blocked:") and book.state(run) != "queued":
+                yield f"{key} has {run}, which is {book.state(run)}"
             elif key.startswith("ready:") and book.state(run) == "queued":
                 version = f"@{s.facts['version']}" if s.facts.get("on_deploy") == "pin" else ""
                 yield from _compare(f"the lane of {run}", key, f"ready:{s.facts['agent']}{version}")

@@ -109,6 +109,7 @@ SAID_ANEW |= {
     "delete_session",
     "refuse",
     "touch_blob",
+    "forget_steps",
 }
 
 
@@ -155,7 +156,10 @@ class RepeatingScripts(Scripts):
     def sent(self, call: tuple[Any, Any], answer: Any) -> None:
         self.late = [*self.late[-40:], call]
         self.calls += 1
-        if call[0] in ("renew", "make_ready", "release_call") or self._chance.random() > self._share:
+        if (
+            call[0] in ("renew", "make_ready", "release_call", "unblock")
+            or self._chance.random() > self._share
+        ):
             return
         before = Facts.read(self.client)
         self.again(call)
@@ -448,7 +452,7 @@ class Play:
 
     def delegate(self, claim: Claim) -> None:
         known = self.sessions()
-        if len(known) > 16:
+        if not known or len(known) > 16:
             return
         launches = []
         for _ in range(self.chance.choice([1, 1, 1, 3])):
@@ -679,8 +683,7 @@ class Play:
 
     def effect(self, claim: Claim) -> None:
         facts: dict[str, Arg] = {}
-        if self.chance.random() < 0.3:
-            known = self.sessions()
+        if self.chance.random() < 0.3 and (known := self.sessions()):
             facts["close_policy"] = self.chance.choice(["stop", "abandon", f"heir:{self.pick(known).id}"])
         self.ledger.effect(
             claim,
@@ -935,8 +938,11 @@ class Play:
             return
         call = self.chance.choice(self.scripts.late)
         before = Facts.read(self.client)
-        if call[0] in CLAIMS and not any(r["claim"] in call[1] for r in before.of_kind("run").values()):
+        runs = before.of_kind("run").values()
+        if call[0] in CLAIMS and not any(r["claim"] and r["claim"] in call[1] for r in runs):
             return  # whoever sent it has worked under it, and sends no claim again
+        if call[0] == "step" and not self.client.hexists(call[1][3], f"h:{call[1][7]}"):
+            return  # its holder has forgotten the step since, and records it no more
         self.told[-1] += f" {call[0]}"
         answer = self.scripts.again(call)
         if call[0] not in SAID_ANEW and (wrong := before.same_as(Facts.read(self.client))):

@@ -10,7 +10,9 @@ local now = clock(ARGV[1])
 if redis.call('HGET', KEYS[2], 'state') ~= 'queued' then return 0 end
 redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'external', 'worker', ARGV[3], 'attempt', 1, 'started_ms', now)
 redis.call('ZREM', KEYS[3], ARGV[2])
-leave_ready(KEYS[4], KEYS[5], ARGV[2], redis.call('HGET', KEYS[1], 'root') or '')
+local root = redis.call('HGET', KEYS[1], 'root') or ''
+leave_ready(KEYS[4], KEYS[5], ARGV[2], root)
+leave_blocked(KEYS[3], ARGV[2], root)
 redis.call('HSET', KEYS[1], 'state', 'running', 'updated_ms', now)
 changed('run', session_of(KEYS[1]), ARGV[2], 'running', 'program=' .. ARGV[3])
 changed('session', session_of(KEYS[1]), '-', 'running')

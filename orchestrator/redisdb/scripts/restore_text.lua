@@ -11,7 +11,8 @@ local record = item(KEYS[3], ARGV[1])
 if not record or record.kind ~= 'completion' or record.state == 'owed' or record.state == 'none' then
   return { 'nothing' }
 end
-if count(s.ended_ms) == 0 or count(s.ended_ms) ~= record.at_ms then return { 'nothing' } end
+-- A deleted session keeps no texts: nobody lost them.
+if s.state == 'deleted' or count(s.ended_ms) == 0 or count(s.ended_ms) ~= record.at_ms then return { 'nothing' } end
 local own = redis.call('HMGET', KEYS[2], 'result', 'whole')
 local theirs = redis.call('HGET', KEYS[4], ARGV[1])
 if not own[1] and theirs then

@@ -11,7 +11,7 @@
 --       message-id, which anybody may have used before  21 its task beside the prompt, as JSON, or ''
 --       22 '1': it is a replay of the operator's, whose conversation may be forgotten  23… field, value, …
 -- Returns  {'started', run, agent, 'start', '1': tell workers of it | '0'} | {'duplicate'} | {'task', session that has the task-id}
---          | {'closed', state of the parent} | {'chain'} | {'limit'} | {'stranger'}: its sender has no part in the
+--          | {'closed', state of the parent, or 'removed'} | {'chain'} | {'limit'} | {'stranger'}: its sender has no part in the
 --          conversation | {'other'}: its id is another message's; on the last six nothing was acknowledged
 -- Complexity: O(1).
 -- include: base
@@ -37,6 +37,7 @@ if taken then return { 'task', taken } end
 local p = { id = '', root = ARGV[2], depth = '-1', budgets = '' }
 if ARGV[8] ~= '' then
   p = fields(KEYS[11], 'id', 'root', 'depth', 'state', 'budgets')
+  if p.id == '' then return { 'closed', 'removed' } end
   if CLOSED[p.state] then return { 'closed', p.state } end
 end
 check('ZCARD', KEYS[3], KEYS[4], KEYS[7], KEYS[13], KEYS[14])

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
+import redis as redis_py
 
+from orchestrator.ids import callback_id, child_session_id, run_id
 from orchestrator.ledger import CLOSED, Ledger, SessionState
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.scripts import keys_of
 
 from .conftest import Play
 from .test_services import Stack, stack
@@ -264,3 +267,25 @@ def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: P
     stack.redis.xadd(keys.session_events(0), outdated)
     stack.drain()
     assert [ledger.run(d.run).number for d in stack.sent if d.session == root][-1] == 3
+
+
+def test_a_programs_task_whose_parent_is_removed_meanwhile_begins_nothing(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """The router has found the parent; its tree expires before the session is made, which would have no root."""
+    root = play.submit()
+    play.finish(root)
+    ledger.sweep.mark_result_published(root)
+    session = child_session_id(root, "message|m1")
+    ids = {"session": session, "root": root, "run": run_id(session, 1), "parent": root, "agent": "reviewer"}
+    ids |= {"mark": keys.seen(0, "program", "m1"), "stream": keys.messages(0, "task-delegation", "high")}
+    named = keys_of("route_launch", {**ids, "correlation": "c1"})
+    assert ledger.sweep.delete_session(root, root) == 0
+    before = set(redis.scan_iter())
+    facts = ["agent", "reviewer", "priority", "high"]
+    # As in the header of the script: no limits, and a sender that is one of the system's own.
+    begun = ["", session, ids["run"], "router", "1-1", 60_000, "go", root, callback_id(session), "t1", "m1"]
+    options = [0, 60_000, 1000, "d", "m1", "reviewer", 0, "", "1", "", ""]
+    answer = ledger.scripts.run("route_launch", named, [*begun, *options, *facts])
+    assert answer == [b"closed", b"removed"]
+    assert set(redis.scan_iter()) == before

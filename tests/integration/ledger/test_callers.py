@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Claimed, ItemState, Ledger, RunRef, SessionState
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play
 
@@ -76,3 +76,19 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
         if f[b"event"] == b"stop"
     ]
     assert stopped == [child]
+
+
+def test_a_caller_that_was_deleted_before_the_launch_keeps_no_text_of_the_child(
+    play: Play, ledger: Ledger, parent: Claimed
+) -> None:
+    """What the child says would outlive the records of the caller, of which a tombstone is left."""
+    caller = play.delegate(parent, "caller")
+    assert ledger.stop(caller, "gone", state="deleted").outcome == "ended"
+    assert ledger.finish_cleanup(caller, seen_as=SessionState.DELETED)
+    child = launch_for(play, parent, caller)
+    play.finish(child, "a secret")
+    item = ledger.item(caller, callback_id(child))
+    assert item is not None
+    assert (item.state, item.reason) == (ItemState.DEAD, "parent deleted")
+    assert play.balance(caller) == (1, 0, 0, 1)
+    assert not ledger.redis.exists(ledger_keys.bodies(caller))

@@ -583,6 +583,17 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
         ledger.enqueue(root, "hello?", item_id="itm_00cc")
 
 
+def test_the_text_of_a_deleted_session_is_not_restored(play: Play, ledger: Ledger) -> None:
+    """A doctor may have looked before the session was deleted: its parent still has a copy of what it said."""
+    parent = play.run(play.submit())
+    child = play.delegate(parent, "a")
+    play.finish(child, "a secret")
+    assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
+    assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
+    assert not ledger.sweep.restore_text(child)
+    assert ledger.texts(child, ["result"]) == {}
+
+
 def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:
     play.ledger = ledger = Ledger(redis, limits=TreeLimits(max_children=3))
     held = play.run(play.submit())

@@ -65,6 +65,8 @@ local function hold(load, session, run, running, dispatch, id, claim, worker, no
   count_in(running, load.session.agent, load.session.root)
   redis.call('ZADD', running, now, id)
   redis.call('ZREM', dispatch, id)
+  -- It may be blocked still: the sweep makes ready what is queued, and somebody may take it by its name.
+  leave_blocked(running, id, load.session.root)
   set(run, load.run, 'state', 'running', 'claim', claim, 'lease_version', '0', 'worker', worker, 'started_ms', at,
     'dispatches', '0', 'standing', '0', 'attempt', string.format('%.0f', count(load.run.attempt) + 1), 'version', version)
   set(session, load.session, 'state', 'running', 'updated_ms', at, 'version', begun_with, 'on_deploy', on_deploy)

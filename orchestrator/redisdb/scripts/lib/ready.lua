@@ -70,6 +70,14 @@ local function leave_ready(ready, turns, run, root, score)
   return true
 end
 
+-- Remove a run from the blocked ones of its tree: it was taken, or has ended. A key that somebody has spoilt hinders neither.
+local function leave_blocked(key, run, root)
+  local blocked = beside(key, 'blocked:' .. root)
+  if redis.pcall('ZREM', blocked, run) == 1 and redis.call('EXISTS', blocked) == 0 then
+    redis.pcall('SREM', beside(key, 'blocked'), root)
+  end
+end
+
 -- Up to `room` blocked runs of a tree are ready again. Returns the lanes of these whose workers are to be told.
 local function unblock(key, root, room, now)
   local blocked, freed, rung = beside(key, 'blocked:' .. root), {}, {}

@@ -104,7 +104,8 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   record.body = END.body ~= '' and END.body or nil
   record.message = END.message ~= '' and END.message or nil
   record.proof = proof
-  redis.call('HSET', P_BODIES, id, text)
+  -- A deleted parent keeps no texts: it may be a tombstone already, as only owed callbacks hold its cleanup.
+  if parent.state ~= 'deleted' then redis.call('HSET', P_BODIES, id, text) end
   if reason then
     record.state = 'dead'
     record.reason = reason
@@ -205,11 +206,12 @@ local function stop_counting(now, r, s)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
--- A run that was queued is nothing to take any more. A lane that somebody has spoilt hinders no end.
+-- A run that was queued is nothing to take any more, ready or blocked. A lane that somebody has spoilt hinders no end.
 local function leave_lane(id)
   local s = fields(S, 'agent', 'root', 'version', 'on_deploy')
   local lane = lane_of(s)
   pcall(leave_ready, beside(S, 'ready:' .. lane), beside(S, 'turns:' .. lane), id, s.root)
+  leave_blocked(S, id, s.root)
 end
 
 -- The run leaves the records of what is at work, and its steps go with it.
