@@ -7,7 +7,7 @@ from typing import Final
 
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import UnknownSession
-from orchestrator.ledger import CLOSED, Ledger, Session, SessionState
+from orchestrator.ledger import CLOSED, ItemState, Ledger, Session, SessionState
 
 #: Milliseconds after which a tree that was due and is still needed is looked at again.
 _LOOK_AGAIN_MS: Final = 600_000
@@ -52,8 +52,20 @@ def _is_awaited(tree: Sequence[Session]) -> bool:
 
 
 def _is_read_elsewhere(ledger: Ledger, tree: Sequence[Session]) -> bool:
-    """Whether an heir in another tree, which is kept, has a callback whose large text is in this tree."""
+    """Whether a large text of this tree is for a session of another one.
+
+    An heir there has it as a callback as long as the heir is kept, or a child that was inherited from there has yet to
+    read it.
+    """
     own = {member.id for member in tree}
-    elsewhere = [m for m in tree if m.parent and m.parent not in own and ledger.large_texts.digests(m.id)]
-    heirs = ledger.find([member.parent for member in elsewhere])
-    return any(heir.state != SessionState.DELETED for heir in heirs)
+    speakers = [member for member in tree if ledger.large_texts.digests(member.id)]
+    heirs = ledger.find([member.parent for member in speakers if member.parent and member.parent not in own])
+    if any(heir.state != SessionState.DELETED for heir in heirs):
+        return True
+    children = {item.child for member in speakers for item in ledger.items(member.id)} - own - {""}
+    return any(
+        item.state in (ItemState.QUEUED, ItemState.CLAIMED) and text["session"] in own
+        for child in ledger.find(sorted(children))
+        for item in ledger.items(child.id)
+        for text in item.large_texts
+    )

@@ -163,6 +163,37 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     assert not redis.exists(ledger_keys.large_texts(child.session.id))
 
 
+def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, play: Play) -> None:
+    """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
+    stack = Stack(redis, play)
+    ledger, ttl_ms = play.ledger, play.ledger.limits.tree_ttl_ms
+    ledger.set_time(1_000_000)
+    heir = play.submit("heir")
+    parent = play.run(play.submit("root"))
+    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim, "boom", status="failed")
+    play.commit(play.run(heir).claim)
+    stack.drain()
+    play.finish(child)
+    asked = play.resume(heir)
+    ledger.send(asked.claim, child, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal")
+    play.commit(asked.claim)
+    told = ledger.flush(child).dispatch
+    assert told is not None
+    stack.reaper.run_once()
+    ledger.set_time(1_000_000 + ttl_ms + 1)
+    stack.reaper.run_once()
+    held = play.claim(told)
+    (item,) = held.items
+    assert ledger.large_texts.read(item.extra["whole"]) == LARGE
+    play.commit(held.claim)
+    for step in range(2, 5):
+        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
+        stack.reaper.run_once()
+    assert ledger.find([heir, child]) == []
+
+
 def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:
     """The tree in which it was said is over long before, and is kept until the heir's own is gone."""
     stack = Stack(redis, play)
