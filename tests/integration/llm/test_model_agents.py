@@ -268,6 +268,24 @@ def test_an_agent_object_is_used_as_it_is(
     assert theatre.answer(stage.submit("dice")) == "rolled 4"
 
 
+def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
+    stage: StackHarness, model: Model, serve: Serve
+) -> None:
+    serve(Script(Say(calls=[Call("exits")]), Say(calls=[Call("exits")]), Say("here")))
+    given: Agent[None, str] = Agent("anthropic:claude-haiku-5-5", defer_model_check=True)
+
+    @given.tool_plain
+    def exits() -> str:
+        sys.exit(2)
+
+    model("parser", agent=given, attempts=2)
+    model("other", instructions="You answer.")
+    dispatch = stage.start(session := stage.submit("parser"))
+    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "failed")
+    assert stage.ledger.session(session).reason == "SystemExit: 2"
+    assert stage.execute(stage.start(stage.submit("other"))) == "finished"
+
+
 @pytest.mark.parametrize("failure", [Fail(500), Cut()], ids=repr)
 def test_a_provider_that_is_away_costs_a_retry(
     stage: StackHarness, model: Model, serve: Serve, failure: Reply
