@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from orchestrator import agent, model_agent
@@ -33,6 +34,13 @@ def announce(ctx: Context, to: str) -> str:
     return f"announced to {to}"
 
 
+async def hold() -> str:
+    """Block the event loop, as a tool does that waits without saying so."""
+    time.sleep(600)  # noqa: ASYNC251
+    return "held"
+
+
+HOLDER = model_agent("model-holder", queue="chaos", instructions="You hold.", tools=[hold], time_limit_s=1)
 LEAD = model_agent(
     "model-lead", role="coordinator", queue="chaos", instructions="You lead.", tools=[note], backoff_s=0.05
 )

@@ -16,7 +16,7 @@ from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.client.async_client import AsyncClient
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.deployment.forks import ForkServer
-from orchestrator.errors import WrongState
+from orchestrator.errors import SessionFailed, WrongState
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
@@ -82,6 +82,7 @@ SCRIPT = ByInstructions(
             ),
             finish,
         ),
+        "You hold": Script(Say(calls=[Call("hold")])),
         "You help": Script(Say("<response>I helped.</response>")),
         "You ask": Script(
             Say(
@@ -164,6 +165,17 @@ def test_experts_that_have_finished_are_asked_again_and_each_is_killed_once(
     stack.assert_settled()
     experts = [child for child in stack.ledger.tree(session.id) if child.parent]
     assert [expert.runs for expert in experts] == [2, 2, 2]
+
+
+def test_a_tool_that_blocks_the_loop_of_all_model_agents_costs_its_process(stack: Stack) -> None:
+    """Its run fails at its time limit, and the next model agent of that slot works."""
+    with stack.client() as client:
+        held = client.submit("model-holder", "go").id
+        with pytest.raises(SessionFailed, match=r"time limit of 1 s, and its agent, .* was ended by force"):
+            client.wait(held, timeout_s=120)
+            client.answer(held)
+        assert stack.answer(client.submit("model-helper", "help")) == "<response>I helped.</response>"
+    stack.assert_settled()
 
 
 def test_who_reads_along_loses_nothing_when_the_writer_is_killed(stack: Stack) -> None:

@@ -129,7 +129,8 @@ class _Conversation:
         self, prompt: str, history: list[ModelMessage], results: DeferredToolResults | None
     ) -> AgentRunResult[Any]:
         asked = self._run_agent(prompt, history, results)
-        self._result = result = run_coroutine(asked, self._context.check)
+        grace_s = self._context.settings.stop_grace_s
+        self._result = result = run_coroutine(asked, self._context.check, grace_s=grace_s)
         if isinstance(result.output, DeferredToolRequests):
             self.pending = _pending(self._definition, result.output)
             self._approvals = result.output.approvals

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 #: Seconds between two looks at whether the run may go on.
 _LOOK_S: Final = 0.5
+#: Seconds after which an end by force has come, if it ends the process: of a pool of threads it does not.
+_MORE_S: Final = 10.0
 
 _lock = threading.Lock()
 _loop: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -41,10 +43,12 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
 
 
-def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) -> T:
+def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None], *, grace_s: float) -> T:
     """Run a coroutine on the loop of this process and return what it returns.
 
-    ``check`` is called now and then; when it raises, the coroutine is cancelled and the error passes through.
+    ``check`` is called now and then; when it raises, the coroutine is cancelled and the error passes through. A tool that
+    blocks the loop keeps it from every model agent of this process: its run has not ended before the loop is free, and so
+    its end by force, after ``grace_s`` seconds, ends the process.
 
     Raises:
         BaseException: whatever the coroutine, ``check`` or a signal raises.
@@ -62,3 +66,6 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None]) 
     finally:
         if not future.done():
             future.cancel()
+            free = threading.Event()
+            loop.call_soon_threadsafe(free.set)
+            free.wait(grace_s + _MORE_S)
