@@ -8,6 +8,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,11 @@ def test_locked_requirements_are_hashed_and_name_no_index() -> None:
 
 
 def test_the_generated_documentation_is_up_to_date() -> None:
+    locked = re.search(
+        r"^click==(\S+)", (ROOT / "requirements/main.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    if locked is None or version("click") != locked[1]:
+        pytest.skip("the pages show usage lines as the locked release of click writes them")
     pages = [
         p
         for p in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
