@@ -170,10 +170,9 @@ def test_experts_that_have_finished_are_asked_again_and_each_is_killed_once(
 def test_a_tool_that_blocks_the_loop_of_all_model_agents_costs_its_process(stack: Stack) -> None:
     """Its run fails at its time limit, and the next model agent of that slot works."""
     with stack.client() as client:
-        held = client.submit("model-holder", "go").id
+        held = client.submit("model-holder", "go")
         with pytest.raises(SessionFailed, match=r"time limit of 1 s, and its agent, .* was ended by force"):
-            client.wait(held, timeout_s=120)
-            client.answer(held)
+            held.result(timeout_s=120)
         assert stack.answer(client.submit("model-helper", "help")) == "<response>I helped.</response>"
     stack.assert_settled()
 
