@@ -154,27 +154,33 @@ class Termination:
         ``seen_as``: the state in which the caller has just gone through all of its items. Nothing is done before a
         caller has gone through them in the present state.
         """
+        heard, by = self._still_heard(session_id)
         reply = self._core.scripts.run(
             "finish_cleanup",
             [
                 *keys_of("finish_cleanup", {"session": session_id}),
-                *self._core.owned_keys(session_id, but=self._still_heard(session_id)),
+                *self._core.owned_keys(session_id, but=heard),
             ],
-            [session_id, seen_as or ""],
+            [session_id, seen_as or "", " ".join(by)],
         )
         return bool(reply[0] in (b"kept", b"tombstone"))
 
-    def _still_heard(self, session_id: str) -> set[str]:
-        """The digests of a session's large texts that are in the records of a session which is not deleted."""
+    def _still_heard(self, session_id: str) -> tuple[set[str], list[str]]:
+        """The digests of a session's large texts that are in the records of sessions which are not deleted, and these."""
         said = self._core.large_texts.digests(session_id)
         if not said:
-            return set()
-        about = self._core.find([session_id])
-        spoken_to = [s.parent for s in about if s.parent]
-        spoken_to += [i.child for i in self._core.items(session_id) if i.kind == "completion"]
+            return set(), []
+        # The items first: what a cleanup takes from them meanwhile, it has written down in the session.
+        spoken_to = [i.child for i in self._core.items(session_id) if i.kind == "completion"]
+        spoken_to += decode.text(self._core.redis.hget(ledger_keys.session(session_id), "heard_by")).split()
+        spoken_to += [s.parent for s in self._core.find([session_id]) if s.parent]
         heard: set[str] = set()
-        for other in self._core.find(spoken_to):
-            if other.state is not SessionState.DELETED:
-                refs = (ref for item in self._core.items(other.id) for ref in item.large_texts)
-                heard |= {ref["sha256"] for ref in refs if ref.get("session") == session_id}
-        return heard & said
+        by: list[str] = []
+        for other in self._core.find(list(dict.fromkeys(spoken_to))):
+            if other.state is SessionState.DELETED:
+                continue
+            refs = (ref for item in self._core.items(other.id) for ref in item.large_texts)
+            if found := said & {ref["sha256"] for ref in refs if ref.get("session") == session_id}:
+                heard |= found
+                by.append(other.id)
+        return heard, by

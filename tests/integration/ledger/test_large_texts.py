@@ -163,6 +163,28 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     assert not redis.exists(ledger_keys.large_texts(child.session.id))
 
 
+def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
+    play: Play, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """However often the parent is cleaned up: its tombstone has no record of a child to which it owes no end."""
+    root = play.submit()
+    parent = play.run(root)
+    child = play.delegate(parent, "a", callback=False, on_close="abandon")
+    said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
+    ledger.send(parent.claim, child, LARGE, **said)  # type: ignore[arg-type]
+    play.commit(parent.claim)
+    ledger.stop(root, "enough", state="deleted")
+    for _ in range(3):
+        assert ledger.finish_cleanup(root, seen_as=SessionState.DELETED)
+        assert len(blobs(redis, root)) == 1
+    assert ledger.items(root) == []
+    assert ledger.large_texts.read(ledger.item(child, "itm_00m").extra["whole"]) == LARGE
+    ledger.stop(child, "enough", state="deleted")
+    assert ledger.finish_cleanup(root)
+    assert blobs(redis, root) == []
+    assert not redis.exists(ledger_keys.large_texts(root))
+
+
 def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, play: Play) -> None:
     """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
     stack = Stack(redis, play)
