@@ -1,13 +1,18 @@
--- set_limit: fields of the limits of a shard are set or removed; agents that may go on are rung for at once.
+-- set_limit: fields of the limits of a shard are set or removed; agents that may go on are rung for at once. The limit of a
+-- tree that was removed meanwhile is not set: nobody would remove it.
 -- KEYS  1 limits
 -- ARGV  agents whose rings start again, as a JSON list; then fields and values in turn, '' removes a field
 -- Returns  how many fields changed
 -- include: base
 local changed = 0
+local function is_gone(field)
+  local root = string.match(field, '^tree:(.*)$')
+  return root and redis.call('EXISTS', beside(KEYS[1], 'session:' .. root)) == 0
+end
 for i = 2, #ARGV, 2 do
   if ARGV[i + 1] == '' then
     changed = changed + redis.call('HDEL', KEYS[1], ARGV[i])
-  elseif redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
+  elseif not is_gone(ARGV[i]) and redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
     redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
     changed = changed + 1
   end
