@@ -185,18 +185,23 @@ def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
     assert not redis.exists(ledger_keys.large_texts(root))
 
 
-def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, play: Play) -> None:
-    """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
-    stack = Stack(redis, play)
-    ledger, ttl_ms = play.ledger, play.ledger.limits.tree_ttl_ms
-    ledger.set_time(1_000_000)
+def inherited(play: Play, stack: Stack) -> tuple[str, str]:
+    """An heir that has finished, at 1,000 s, and a pending child of another tree that was handed to it."""
+    play.ledger.set_time(1_000_000)
     heir = play.submit("heir")
     parent = play.run(play.submit("root"))
-    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    play.ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
     child = play.delegate(parent, "a")
     play.commit(parent.claim, "boom", status="failed")
     play.commit(play.run(heir).claim)
     stack.drain()
+    return heir, child
+
+
+def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, play: Play) -> None:
+    """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
+    stack, ledger, ttl_ms = Stack(redis, play), play.ledger, play.ledger.limits.tree_ttl_ms
+    heir, child = inherited(play, stack)
     play.finish(child)
     asked = play.resume(heir)
     ledger.send(asked.claim, child, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal")
@@ -218,16 +223,8 @@ def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis
 
 def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:
     """The tree in which it was said is over long before, and is kept until the heir's own is gone."""
-    stack = Stack(redis, play)
-    ledger, ttl_ms = play.ledger, play.ledger.limits.tree_ttl_ms
-    ledger.set_time(1_000_000)
-    heir = play.submit("heir")
-    parent = play.run(play.submit("root"))
-    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim, "boom", status="failed")
-    play.commit(play.run(heir).claim)
-    stack.drain()
+    stack, ledger, ttl_ms = Stack(redis, play), play.ledger, play.ledger.limits.tree_ttl_ms
+    heir, child = inherited(play, stack)
     play.finish(child, LARGE)
     play.commit(play.resume(heir).claim)
     stack.reaper.run_once()
