@@ -20,6 +20,8 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger.sealing import Seal, Seals
 from orchestrator.redisdb import ledger_keys
 
+#: Bytes of what stands beside a text in each record of it, such as its title.
+MAX_BESIDE_BYTES: Final = 16 * 1024
 #: Bytes of a large text that the ledger holds itself.
 HEAD_BYTES: Final = 256 * 1024
 #: Seconds that a large text lives to which nothing refers yet.

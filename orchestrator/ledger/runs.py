@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from orchestrator.errors import ClaimLost, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.large_text import Shortened, beginning, digest_of
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Shortened, beginning, digest_of
 from orchestrator.ledger.model import JSON, Session, SessionState
 from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import (
@@ -31,8 +31,6 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg
 
 _log = get_logger()
-#: Bytes of what a session says that it is doing.
-_MOST_OF_ACTIVITY: Final = 16 * 1024
 
 
 class Runs:
@@ -361,7 +359,7 @@ class Runs:
             ClaimLost: the run is not held under this claim any more.
         """
         # Each look at the session reads it.
-        shown = beginning(activity, _MOST_OF_ACTIVITY)
+        shown = beginning(activity, MAX_BESIDE_BYTES)
         facts: dict[str, Arg] = {"activity": self._core.seals.write(shown, claim.seal)}
         if progress is not None:
             facts["progress"] = progress

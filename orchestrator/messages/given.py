@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from orchestrator.errors import InputError
-
-#: Bytes of what stands beside a text in each record of it, such as its title.
-MAX_BESIDE_BYTES: Final = 16 * 1024
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES
 
 
 def check_text(name: str, value: object) -> str:

@@ -14,8 +14,7 @@ from orchestrator.envelope.structured import pack
 from orchestrator.errors import InputError
 from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
 from orchestrator.ledger import CLOSED, Ledger, RunRef
-from orchestrator.ledger.large_text import beginning
-from orchestrator.messages.given import MAX_BESIDE_BYTES
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import keys_of
 from orchestrator.router.commands import (

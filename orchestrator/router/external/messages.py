@@ -11,9 +11,8 @@ from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import Ledger, Session, layout
-from orchestrator.ledger.large_text import beginning
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.messages.factory import MessageFactory, Thread, summary
-from orchestrator.messages.given import MAX_BESIDE_BYTES
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys

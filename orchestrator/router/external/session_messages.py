@@ -9,9 +9,8 @@ from typing import Any
 from orchestrator.agents.registry import ROUTER
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Ledger, Session, layout
-from orchestrator.ledger.large_text import beginning
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.ledger.sealing import Seal
-from orchestrator.messages.given import MAX_BESIDE_BYTES
 from orchestrator.router.commands import (
     CommandOutcome,
     ConversationLimits,
