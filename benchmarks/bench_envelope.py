@@ -92,8 +92,8 @@ def measure(body_type: str, signer: signature.Signer, keys: OneKey) -> None:
 
     def read_and_verify() -> None:
         checked = check(octets, advice=False)
-        assert checked.tree is not None
-        signature.verify(checked.tree, keys, octets=octets)
+        assert checked.message is not None
+        signature.verify(checked.require_tree, keys, canonical_octets=checked.octets, message=checked.message)
 
     reading = best_us(
         bare=lambda: compiled.validate(etree.fromstring(octets)),

@@ -82,7 +82,7 @@ def _verdict(name: str, octets: bytes, keys: KeyLookup, size: int) -> Verified:
     from orchestrator.errors import SignatureError
 
     try:
-        good = signature.verify(parse(octets, ParseLimits(size=size)).root, keys, octets=octets)
+        good = signature.verify(parse(octets, ParseLimits(size=size)).root, keys)
     except Unparsable as refused:
         return Verified(file=name, valid=False, rule=refused.finding.rule, message=refused.finding.message)
     except SignatureError as error:

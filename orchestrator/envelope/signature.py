@@ -178,7 +178,7 @@ def verify(
     root: etree._Element | Callable[[], etree._Element],
     keys: KeyLookup,
     *,
-    octets: bytes | None = None,
+    canonical_octets: bytes = b"",
     message: AgentMessage | None = None,
 ) -> VerifiedSignature:
     """Check the signature of a parsed message.
@@ -188,8 +188,9 @@ def verify(
         keys: where the public key comes from.
         message: what validation read from ``root``, if it did: the schema has vouched for the one signature, its
             place and its parts then, and they are not read once more.
-        octets: exactly what ``root`` was parsed from, if at hand. A signer signs canonical forms only,
-            so octets whose signature holds are canonical, and canonicalizing them again is saved.
+        canonical_octets: the document, if it is known to be in canonical form (``canonical.read`` has read it): neither
+            parsing nor canonicalizing is needed then. Other octets are never what was signed, whatever their
+            signature: who checks later has only the canonical form.
 
     Raises:
         SignatureError: with the rule that is broken, one of those in ``docs/security.md``.
@@ -218,16 +219,16 @@ def verify(
             "(`orchestra keys generate`), or this data folder trusts another operator",
         )
     _check_key(key, algorithm=algorithm, signer=signer, sender=sender, signed_ms=signed_ms)
-    sent = signed = _as_sent(value, octets)
-    if signed is None or not key.verifies(signature, signed):
+    if canonical_octets:
+        signed = canonical_octets.removesuffix(value.encode() + _TAIL) + _TAIL
+    else:
         signed = _signed_octets(root() if callable(root) else root)
-        # What came in canonical form is not verified once more.
-        if signed == sent or not key.verifies(signature, signed):
-            raise SignatureError(
-                "signature-invalid",
-                f"the signature by {signer!r} does not fit the message: it was changed after it was signed, "
-                f"or signed with another key than {key_id}",
-            )
+    if not key.verifies(signature, signed):
+        raise SignatureError(
+            "signature-invalid",
+            f"the signature by {signer!r} does not fit the canonical form of the message: it was changed after it "
+            f"was signed, or signed in another form, or with another key than {key_id}",
+        )
     return VerifiedSignature(
         signer=signer, key_id=key_id, algorithm=algorithm, signed_ms=signed_ms, digest=digest_of(signed)
     )
@@ -271,12 +272,6 @@ def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str
         refuse("key-too-young", f"the message says it was signed before key {key.key_id} was made")
     if key.retired_ms is not None and signed_ms > key.retired_ms:
         refuse("key-retired", f"key {key.key_id} of {signer!r} was rotated out before the message was signed")
-
-
-def _as_sent(value: str, octets: bytes | None) -> bytes | None:
-    """What was signed if the octets are canonical, which they are if the signature holds."""
-    end = value.encode() + _TAIL
-    return None if octets is None or not octets.endswith(end) else octets[: -len(end)] + _TAIL
 
 
 def _signed_octets(root: etree._Element) -> bytes:

@@ -25,7 +25,7 @@ RULES: Final = {
     "key-revoked": "The key was not revoked.",
     "key-too-young": "The message was signed after its key was made.",
     "key-retired": "The message was signed before its key was rotated out.",
-    "signature-invalid": "The signature fits the message.",
+    "signature-invalid": "The signature fits the canonical form of the message.",
 }
 
 _ROOT: Final = f"{{{NAMESPACE}}}agent-message"

@@ -26,7 +26,7 @@ class Report:
     findings: tuple[Finding, ...]
     message: AgentMessage | None
     root: etree._Element | None = None
-    #: The document, if it was read without a tree.
+    #: The document, if it was read without a tree: then it is in canonical form.
     octets: bytes = b""
 
     @property

@@ -16,6 +16,7 @@ from orchestrator.envelope.markup import excess
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import _detailed_schema
+from orchestrator.envelope.signature import canonical as canonical_form
 from orchestrator.envelope.validate import check
 from orchestrator.envelope.xsd import first_violations, schema
 from tests.properties.test_envelope_canonical import RESPELLINGS
@@ -178,6 +179,7 @@ def compare(octets: bytes, chance: random.Random) -> str:
         assert not check(octets).valid
         assert short is None, "what no parser takes is read without a tree"
         return "refused"
+    assert short is None or canonical_form(root) == octets, "what is read without a tree is not canonical"
     try:
         events, attributes, declared = by_expat(utf8)
     except expat.ExpatError:

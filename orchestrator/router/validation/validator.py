@@ -116,7 +116,7 @@ class Validator:
         """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
         if report.tree is not None:
             try:
-                signature.verify(report.tree, self._keys, octets=octets)
+                signature.verify(report.tree, self._keys)
             except SignatureError:
                 pass
             else:
@@ -128,7 +128,9 @@ class Validator:
         if not self._signatures_required and message.signature is None:
             return signature.digest_of(octets)
         try:
-            return signature.verify(report.require_tree, self._keys, octets=octets, message=message).digest
+            return signature.verify(
+                report.require_tree, self._keys, canonical_octets=report.octets, message=message
+            ).digest
         except SignatureError as error:
             rule, reason = str(error.args[0]), brief(str(error))
             retryable = RULES.get(rule, (False, ""))[0]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+from base64 import b64encode
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -16,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.audit.kept import KeptHeads
+from orchestrator.audit.proof import proof_of
 from orchestrator.audit.verification import broken_chain
 from orchestrator.cli import main
 from orchestrator.envelope.codec import decode, encode_unsigned
@@ -105,6 +108,33 @@ def test_a_blank_before_the_task_does_not_hide_it(stack: Stack, blank: bytes) ->
     assert stack.router().run_once().done == 1
     write(stack)
     assert [row["task_id"] for row in found(stack, "--task", "T-1")] == ["T-1"]
+
+
+@pytest.mark.parametrize("signed", ["its octets", "its canonical form"])
+@pytest.mark.parametrize("size", [10, 70_000], ids=["as it is", "compressed"])
+def test_router_and_trail_have_one_rule_for_what_is_signed(stack: Stack, size: int, signed: str) -> None:
+    """A signature over octets that are not canonical counts for nobody; a comment may be added to what is."""
+    text = "".join(Random(3).choices(PRINTABLE, k=size))
+    body = TaskDelegation(task=Task(task_id="T-1", title="t", description=text))
+    key = stack.parts.keyring.signer("partner")
+    message = decode(stack.envelope(body, sender="partner", recipient="reviewer"))
+    plain = stack.parts.encrypter.sign(message, key)
+    head, value, tail = re.split(rb"(?<=<signature-value>)(.+)(?=</signature-value>)", plain)
+    head = head.replace(b"<header>", b"<!-- --><header>")
+    if signed == "its octets":
+        value = b64encode(key.sign(head + tail))
+    stack.publish(head + value + tail, "task-delegation", "high")
+    done = stack.router().run_once().done
+    write(stack)
+    refused = [letter.rule for letter in stack.dead()]
+    proof = proof_of(stack.parts.keyring, stack.settings)
+    doubted = proof.fault(head + value + tail, published_ms=message.header.timestamp.instant_ms)
+    tasks = [row["task_id"] for row in found(stack, "--type", "task-delegation")]
+    if signed == "its octets":
+        assert (done, refused, doubted) == (0, ["signature-invalid"], "signature-invalid")
+    else:
+        assert (done, refused, doubted, tasks) == (1, [], "", ["T-1"])
+    assert verify(stack).exit_code == 0
 
 
 def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:

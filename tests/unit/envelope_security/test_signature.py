@@ -37,11 +37,14 @@ Write = Callable[..., AgentMessage]
 
 
 def read(octets: bytes, keys, *, sent: bool = True) -> VerifiedSignature:
-    return verify(parse(octets).root, keys, octets=octets if sent else None)
+    """Check a signature by the tree; ``sent``: as a router does, which canonicalizes only what may not be canonical."""
+    if sent and (report := check(octets, advice=False)).message is not None:
+        return verify(report.require_tree, keys, canonical_octets=report.octets, message=report.message)
+    return verify(parse(octets).root, keys)
 
 
 def refusal(octets: bytes, keys) -> str:
-    """The rule by which octets are refused, the same with and without the octets at hand."""
+    """The rule by which octets are refused, the same with and without a tree."""
     rules = set()
     for sent in (True, False):
         with pytest.raises(SignatureError) as caught:
