@@ -11,8 +11,8 @@ from orchestrator.testing.requests import Request
 
 #: Characters of one piece of a streamed text.
 _PIECE: Final = 12
-_ANTHROPIC_STOP: Final = {"end": "end_turn", "tool": "tool_use", "length": "max_tokens"}
-_OPENAI_STOP: Final = {"end": "stop", "tool": "tool_calls", "length": "length"}
+_ANTHROPIC_STOP: Final = {"end": "end_turn", "tool": "tool_use", "length": "max_tokens", "none": None}
+_OPENAI_STOP: Final = {"end": "stop", "tool": "tool_calls", "length": "length", "none": None}
 
 
 def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request) -> Answer:
@@ -27,13 +27,22 @@ def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request
                 input_tokens=reply.input_tokens,
                 output_tokens=reply.output_tokens,
                 pace_s=reply.pace_s,
+                usage=reply.usage,
             )
         case Cut():
-            return Answer(text=reply.text, calls=_calls(reply.calls, request), cut=True)
+            calls = _calls(reply.calls, request)
+            stop = "none" if reply.in_order else "end"
+            return Answer(text=reply.text, calls=calls, stop=stop, cut=not reply.in_order)
         case Malformed():
             return Answer(calls=((_call_id(request, 0), reply.tool, reply.arguments),), stop="tool")
         case Truncated():
-            return Answer(text=reply.text, calls=_calls(reply.calls, request), stop="length")
+            return Answer(
+                text=reply.text,
+                calls=_calls(reply.calls, request),
+                stop="length",
+                input_tokens=reply.input_tokens,
+                output_tokens=reply.output_tokens,
+            )
         case Empty():
             return Answer()
         case _:
@@ -86,6 +95,8 @@ def anthropic_events(answer: Answer, request: Request) -> Iterator[tuple[str, di
         for delta in deltas:
             yield "content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta}
         yield "content_block_stop", {"type": "content_block_stop", "index": index}
+    if answer.stop == "none":
+        return
     yield (
         "message_delta",
         {
@@ -111,14 +122,14 @@ def openai_whole(answer: Answer, request: Request) -> dict[str, Any]:
         "created": 1_700_000_000,
         "model": request.model,
         "choices": [{"index": 0, "message": message, "finish_reason": _OPENAI_STOP[answer.stop]}],
-        "usage": _openai_usage(answer),
+        **({"usage": _openai_usage(answer)} if answer.usage else {}),
     }
 
 
 def openai_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
     """The answer as the chunks of a stream of OpenAI."""
     base = {**openai_whole(answer, request), "object": "chat.completion.chunk"}
-    del base["usage"]
+    base.pop("usage", None)
 
     def chunk(delta: dict[str, Any], finish: str | None = None) -> tuple[str, dict[str, Any]]:
         return "", {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
@@ -131,8 +142,11 @@ def openai_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[
         yield chunk({"tool_calls": [{"index": index, "id": call, "type": "function", "function": function}]})
         for piece in _pieces(arguments):
             yield chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+    if answer.stop == "none":
+        return
     yield chunk({}, _OPENAI_STOP[answer.stop])
-    yield "", {**base, "choices": [], "usage": _openai_usage(answer)}
+    if answer.usage:
+        yield "", {**base, "choices": [], "usage": _openai_usage(answer)}
 
 
 def _openai_usage(answer: Answer) -> dict[str, int]:

@@ -29,6 +29,8 @@ class Say:
     output_tokens: int = 20
     #: Seconds between two pieces of a stream.
     pace_s: float = 0
+    #: Whether the answer tells what it took.
+    usage: bool = True
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Cut:
 
     text: str = "this is where the connection"
     calls: Sequence[Call] = ()
+    #: A stream that ends in good order all the same: nothing but the missing reason tells that it is half an answer.
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Truncated:
 
     text: str = ""
     calls: Sequence[Call] = ()
+    input_tokens: int = 100
+    output_tokens: int = 20
 
 
 #: What a script may say.
@@ -87,8 +93,9 @@ class Answer:
     text: str = ""
     #: Of each tool call: its id, the tool, the arguments as JSON text.
     calls: tuple[tuple[str, str, str], ...] = ()
-    stop: str = "end"  #: end, tool or length
+    stop: str = "end"  #: end, tool, length, or `none`: the stream does not say why it ends
     input_tokens: int = 100
     output_tokens: int = 20
     pace_s: float = 0
     cut: bool = False
+    usage: bool = True

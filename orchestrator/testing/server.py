@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             case Answer():
                 # Before its last byte is written: a client may act on it before this thread goes on.
-                if not answer.cut and not request.stream:
+                if not (answer.cut or answer.stop == "none" or request.stream):
                     owner.note_answered(request)
                 self._answer(answer, request)
 
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             if answer.cut and number >= len(events) // 2:
                 self._break_off()
                 return
-            if number == len(events) - 1:
+            if number == len(events) - 1 and answer.stop != "none":
                 self.server.owner.note_answered(request)
             self._write_event(name, json.dumps(event))
             if answer.pace_s:

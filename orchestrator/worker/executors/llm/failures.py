@@ -37,6 +37,16 @@ _SHOWN_CHARS = 300
 _PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
 
 
+class BrokenAnswer(ModelConnectionError):
+    """The stream of an answer ended without saying why: the rest of it is missing."""
+
+    def __init__(self, model_name: str) -> None:
+        super().__init__(model_name, "the stream ended without a finish_reason", phase="read", in_stream=True)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return type(self), (self.model_name,)
+
+
 def translate(error: Exception, agent: str) -> Exception:
     """The error that ends the run, for whatever was raised while a model agent ran."""
     match error:
@@ -53,9 +63,7 @@ def translate(error: Exception, agent: str) -> Exception:
                 f"of its limits: {_short(error)}",
             )
         case _ if isinstance(error, _PASSING) or _is_passing_status(error):
-            after_s = getattr(error, "retry_after", None)
-            wait = min(float(after_s), MAX_RETRY_AFTER_S) if after_s is not None and after_s >= 0 else None
-            return Retry(f"the model of agent {agent!r} is not available: {_short(error)}", after_s=wait)
+            return _again(error, agent)
         case ModelRequestRejectedError() | ModelAPIError():
             return ModelFailed(agent, f"the provider refused the request: {_short(error)}")
         case UsageLimitExceeded():
@@ -75,6 +83,18 @@ def translate(error: Exception, agent: str) -> Exception:
             return ConfigurationError(f"agent {agent!r}: {_short(error)}")
         case _:
             return error
+
+
+def _again(error: Exception, agent: str) -> Retry:
+    """What the model's failure means for this attempt: another one may succeed."""
+    if isinstance(error, BrokenAnswer):
+        return Retry(
+            f"the model of agent {agent!r} gave half an answer: its stream ended without a finish_reason, as when a server "
+            "or gateway drops a request; its log says why"
+        )
+    after_s = getattr(error, "retry_after", None)
+    wait = min(float(after_s), MAX_RETRY_AFTER_S) if after_s is not None and after_s >= 0 else None
+    return Retry(f"the model of agent {agent!r} is not available: {_short(error)}", after_s=wait)
 
 
 def _of_step(error: StepFailed, agent: str) -> Exception:

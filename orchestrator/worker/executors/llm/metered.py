@@ -27,6 +27,7 @@ from orchestrator.worker.context.prices import cost_of
 from orchestrator.worker.context.provider_limits import Permit
 from orchestrator.worker.context.spending import Reservation
 from orchestrator.worker.executors.llm.current import current_context
+from orchestrator.worker.executors.llm.failures import BrokenAnswer
 
 #: Tokens of an answer at most, where the settings of the model do not say it (`max_tokens`).
 MAX_OUTPUT_TOKENS: Final = 16_384
@@ -95,6 +96,8 @@ class Metered(WrapperModel):
                             yield stream
                         finally:
                             await asked.settle(reservation, permit, stream.usage)
+                        if not _says_why_it_ended(stream.get()):
+                            raise BrokenAnswer(self.model_name)
                     return
                 except ModelAPIError as error:
                     if began:
@@ -190,6 +193,16 @@ class _Request:
             )
         except InputError as error:
             raise ModelFailed(self._context.agent, str(error)) from None
+
+
+def _says_why_it_ended(response: ModelResponse) -> bool:
+    """Whether a stream gave the reason for its end; one without is half an answer, in however good order it ended.
+
+    Some clients put `stop` where a provider gave none, so that the provider's own word counts.
+    """
+    if response.provider_url is None or response.finish_reason == "content_filter":
+        return True  # a function of this process; a refusal, which clients mark in words of their own
+    return response.state == "suspended" or "finish_reason" in (response.provider_details or {})
 
 
 def _give_back(reservation: Reservation | None, permit: Permit) -> None:
