@@ -6,6 +6,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import (
     BY_FORCE,
     CLOSED,
+    OVERDUE,
     WORKER_LOST,
     Item,
     ItemState,
@@ -36,12 +37,14 @@ from orchestrator.ledger.transitions import (
     Start,
     StopVerdict,
     Submitted,
+    TooLate,
     TreeLimits,
 )
 
 __all__ = [
     "BY_FORCE",
     "CLOSED",
+    "OVERDUE",
     "WORKER_LOST",
     "Claim",
     "Claimed",
@@ -75,6 +78,7 @@ __all__ = [
     "StepRecord",
     "StopVerdict",
     "Submitted",
+    "TooLate",
     "TreeLimits",
     "Try",
 ]

@@ -32,6 +32,12 @@ BY_FORCE = "ended by force"
 #: … whose worker was lost after it was asked to stop.
 WORKER_LOST = "its worker was lost"
 
+#: Why a session fails that has not ended within its time, by the timer that says so.
+OVERDUE: Mapping[str, str] = {
+    "limit": "it was not done within its time limit",
+    "review": "the review was not done in time",
+}
+
 #: States in which a session will never run again.
 CLOSED = frozenset({SessionState.FAILED, SessionState.STOPPED, SessionState.DELETED})
 

@@ -13,7 +13,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Shortened, beginning, digest_of
-from orchestrator.ledger.model import JSON, Session, SessionState
+from orchestrator.ledger.model import JSON, OVERDUE, Session, SessionState
 from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import (
     Claim,
@@ -25,6 +25,7 @@ from orchestrator.ledger.transitions import (
     Renewal,
     RetryLater,
     RunRef,
+    TooLate,
 )
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
@@ -136,7 +137,7 @@ class Runs:
         retry_ms: int = 0,
         following: Next | None = None,
         answer_questions: Callable[[Sequence[str]], bool] | None = None,
-    ) -> Committed | RetryLater:
+    ) -> Committed | RetryLater | TooLate:
         """End a run with what its agent returned or how it failed.
 
         The envelope that reports the end of the session is made only when the session has ended, or
@@ -240,6 +241,8 @@ class Runs:
                         attached = attached and self._keep_attachments(claim, outcome, seal)
                 case b"lost":
                     raise ClaimLost(claim.run)
+                case b"late":
+                    return TooLate(reason=OVERDUE[decode.text(reply[1])])
                 case b"retry" | b"parked":
                     return RetryLater(failures=int(reply[1]))
                 case _:

@@ -267,6 +267,13 @@ class RetryLater:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TooLate:
+    """The session's time had passed when its run answered: nothing was changed, and it has failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunsSoFar:
     """How many runs a session has had, which gives the next one its id; whose tree it is in; and its agent."""
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 
-from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, RetryLater
+from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, RetryLater, TooLate
 from orchestrator.ledger.journal import StepHeader, StepRecord
 from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.testing.effects import Effect, EffectKind
@@ -79,7 +79,7 @@ class RecordingLedger(Ledger):
 
         return cast("_Transition", recorded)
 
-    def _note_end(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater:
+    def _note_end(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater | TooLate:
         self._see_alive(claim)
         if claim.session == self.of:
             self.outcome = outcome

@@ -14,7 +14,7 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ledger import Concurrency, Lease, Ledger
+from orchestrator.ledger import OVERDUE, Concurrency, Lease, Ledger
 from orchestrator.log import Seldom, get_logger
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper.expiry import expire_tree
@@ -231,10 +231,9 @@ class Reaper:
                     _log.info("scheduled-session-begun", session=identifier)
                     failpoint("reaper.submitted")
                 return
-            case "review":
-                ledger.stop(identifier, "the review was not done in time", state="failed")
-            case "limit":
-                ledger.stop(identifier, "it was not done within its time limit", state="failed")
+            case "review" | "limit":
+                if ledger.stop(identifier, OVERDUE[kind], state="failed").outcome == "asked":
+                    return  # the timer says of an answer that comes in the grace that it comes too late
             case "question":
                 self._delivery.give_up(identifier, f"none came within {ledger.limits.question_ms / 1000:g} s")
             case "approval":

@@ -19,7 +19,7 @@
 --       22 how the parent is told of an answer: completed | partial-success
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
---          | {'lost'} | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
+--          | {'lost'} | {'late', limit | review}: its time has passed, say that it has failed | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
 --          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first
 -- include: base
 -- include: termination
@@ -40,6 +40,9 @@ if new_parent(s) then return { 'parent', s.parent } end
 END.body, END.message = ARGV[20], ARGV[21]
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
+
+local late = status == 'completed' and overdue(s.id, now)
+if late then return { 'late', late } end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
   local failures, wait_ms = count(r.failures) + 1, tonumber(ARGV[9])

@@ -10,7 +10,7 @@ from orchestrator.envelope.details import Detailed, details_of
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import InputError, KeyringError
-from orchestrator.ledger import Ledger, Session, layout
+from orchestrator.ledger import OVERDUE, Ledger, Session, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.messages.factory import MessageFactory, Thread, summary
 from orchestrator.messages.progress import status_of
@@ -168,6 +168,8 @@ class ExternalMessages:
                 ),
                 packed,
                 received.id,
+                OVERDUE["limit"],
+                self._ledger.vouch_for_end(session, "failed", OVERDUE["limit"], by=ROUTER),
             ],
             read=read,
         )

@@ -16,7 +16,7 @@ from typing import Self
 import redis
 
 from orchestrator.errors import ClaimLost, SessionStopped
-from orchestrator.ledger import Claim, Ledger
+from orchestrator.ledger import OVERDUE, Claim, Ledger
 from orchestrator.log import get_logger
 from orchestrator.worker.execution.ticker import ticker
 
@@ -30,14 +30,21 @@ class ClaimStatus:
         self._claim = claim
         self.lost = False  #: whether the run belongs to somebody else by now, or has ended
         self._stop_reason = ""
-        self.timed_out = False  #: whether it was the time limit that asked it to stop
-        #: When the run has used up its time, on the monotonic clock.
-        self.ends_at = math.inf
+        self.timed_out = False  #: whether it was a time limit that asked it to stop
+        #: When the run has used up its time, on the monotonic clock, and the seconds that it had.
+        self.ends_at = self.time_limit_s = math.inf
 
     @property
     def stop_reason(self) -> str:
         """Why the run is to stop; empty while it may go on."""
         return self._stop_reason or ("another worker has it" if self.lost else "")
+
+    def is_too_late(self) -> bool:
+        """Whether the run has used up its time; if so, it is asked to stop because of that."""
+        if time.monotonic() >= self.ends_at:
+            self.ask_to_stop(f"it ran longer than its time limit of {self.time_limit_s:g} s", timed_out=True)
+            return True
+        return False
 
     @property
     def left_s(self) -> float:
@@ -82,7 +89,7 @@ class Heartbeat:
         self._claim_status = claim_status
         self._interval_s = interval_s
         self._ends_at = claim_status.ends_at = time.monotonic() + time_limit_s
-        self._time_limit_s = time_limit_s
+        claim_status.time_limit_s = time_limit_s
         self._grace_s = grace_s
         self._end = end
         self._kill_at = 0.0
@@ -116,11 +123,7 @@ class Heartbeat:
             if not self._claim_status.lost:
                 self._renew()
             now = time.monotonic()
-            if now >= self._ends_at and not self._claim_status.stop_reason:
-                self._claim_status.ask_to_stop(
-                    f"it ran longer than its time limit of {self._time_limit_s:g} s", timed_out=True
-                )
-            if self._claim_status.stop_reason:
+            if self._claim_status.is_too_late() or self._claim_status.stop_reason:
                 self._kill_at = self._kill_at or now + self._grace_s
                 self._ends_at = self._kill_at  # the next beat comes when the grace has passed, if not before
                 if now >= self._kill_at:
@@ -147,4 +150,4 @@ class Heartbeat:
             _log.warning("claim-lost", run=self._claim.run, session=self._claim.session)
             self._claim_status.lost = True
         elif renewal.stop:
-            self._claim_status.ask_to_stop(renewal.stop)
+            self._claim_status.ask_to_stop(renewal.stop, timed_out=renewal.stop in OVERDUE.values())

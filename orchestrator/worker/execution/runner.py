@@ -31,7 +31,16 @@ from orchestrator.errors import (
     SessionStopped,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, RetryLater, RunRef
+from orchestrator.ledger import (
+    BY_FORCE,
+    Claimed,
+    Committed,
+    Next,
+    Outcome,
+    RetryLater,
+    RunRef,
+    TooLate,
+)
 from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.budget import describe
@@ -173,7 +182,7 @@ class _RunOfAgent:
                     ttl_s=settings.tree_ttl_s,
                 ),
             ):
-                outcome = self._let_agent_work()
+                outcome = self._in_time(self._let_agent_work())
             self._worked = True
             if outcome is None:
                 return RunEnd(run=self._held.claim.run, verdict="outage")
@@ -214,6 +223,12 @@ class _RunOfAgent:
             else:
                 _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
+
+    def _in_time(self, outcome: Outcome | None) -> Outcome | None:
+        """The outcome; that of a timeout where the agent, whatever it returned, did so after its time limit."""
+        if outcome is None or not self._claim_status.is_too_late():
+            return outcome
+        return ending.stopped(self._claim_status)
 
     def _check_version(self) -> None:
         """Return if the session may go on with the definition that this worker has.
@@ -391,6 +406,9 @@ class _RunOfAgent:
         except ClaimLost:
             self._claim_status.lost = True
             return RunEnd(run=self._held.claim.run, verdict="lost")
+        if isinstance(done, TooLate):
+            self._claim_status.ask_to_stop(done.reason, timed_out=True)
+            return self._commit(ending.stopped(self._claim_status), following)
         failpoint("worker.committed")
         if isinstance(done, Committed):
             self._runtime.ring_each(done.ring)

@@ -196,6 +196,20 @@ def test_a_foreign_completion_is_the_commit_of_its_session(stack: Stack, family:
     assert ledger.texts(family.lead.session.id, [callback.id]) == {callback.id: "it is 42"}
 
 
+def test_a_foreign_completion_after_the_time_limit_is_a_timeout(stack: Stack, family: Family) -> None:
+    """No sweep has noticed yet that the time has passed."""
+    stack.redis.zadd(ledger_keys.timers(0), {f"limit|{family.child}": stack.parts.ledger.server_ms() - 1})
+    done = TaskCompletion(task_id=family.child, status="success", summary="found", result="it is 42")
+    say(stack, family, done, "task-completion")
+    why = "it was not done within its time limit"
+    assert stack.parts.ledger.result(family.child) == (SessionState.FAILED, why)
+    (callback,) = stack.parts.ledger.items(family.lead.session.id)
+    assert (callback.status, callback.state) == ("failed", ItemState.QUEUED)
+    found = callback_from(callback, why)
+    assert found.error == why
+    assert stack.redis.zcard(ledger_keys.timers(0)) == 0
+
+
 def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None:
     """What is stored apart arrives whole."""
     text = "x" * 300_000

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic_ai.models.test import TestModel
 
-from orchestrator import RetryPolicy, Task, agent
+from orchestrator import RetryPolicy, Task, agent, model_agent
+from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.client.task_file import read_task_file
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.errors import InputError, SessionFailed
@@ -69,9 +73,59 @@ def sleeper(ctx: Context) -> str:
         time.sleep(0.01)
 
 
+def dawdle(ctx: Context) -> str:
+    """Heeds no limit, and answers in the time that is left to it to stop."""
+    time.sleep(1)
+    return "done after all"
+
+
+async def dawdle_async(ctx: Context) -> str:
+    """The same in an event loop."""
+    await asyncio.sleep(1)
+    return "done after all"
+
+
+def rest(ctx: Context) -> str:
+    """Parks its run after the time that it had."""
+    time.sleep(1)
+    ctx.sleep(0.5)
+    return "done after all"
+
+
+class Dawdler(TestModel):
+    """A model whose answer takes its time."""
+
+    async def request(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.to_thread(time.sleep, 1)  # and is not to be interrupted
+        return await super().request(*args, **kwargs)
+
+
+def _program(name: str, time_limit_s: float | None) -> AgentDefinition:
+    """A program that holds on to its answer when it is asked to stop."""
+    command = ("sh", "-c", "trap '' TERM; sleep 1; echo done after all")
+    options = {"command": command, "stop_grace_s": 20.0, "protocol": False}
+    return define_agent(name, source="here", executor="command", options=options, time_limit_s=time_limit_s)
+
+
+_DAWDLERS = {"dawdler": dawdle, "async": dawdle_async, "rester": rest}
+#: Agents whose answers take a second, by executor: with a limit of their own, and without any.
+LATE_AGENTS = [
+    definition
+    for suffix, limit_s in (("", 0.2), ("-unlimited", None))
+    for definition in (
+        *(
+            define_agent(f"{name}{suffix}", function=function, source="here", time_limit_s=limit_s)
+            for name, function in _DAWDLERS.items()
+        ),
+        model_agent(f"model{suffix}", model=Dawdler(), time_limit_s=limit_s),
+        _program(f"program{suffix}", limit_s),
+    )
+]
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[InProcessStack]:
-    with InProcessStack([planner, coder, chief, sleeper], heartbeat_s=0.1) as running:
+    with InProcessStack([planner, coder, chief, sleeper, *LATE_AGENTS], heartbeat_s=0.1) as running:
         yield running
 
 
@@ -127,6 +181,20 @@ def test_a_child_that_takes_longer_than_it_may_has_failed(stack: InProcessStack)
     assert stack.run("chief", how).text == "failed: it was not done within its time limit"
     with pytest.raises(SessionFailed, match="not done within its time limit"):
         stack.client.submit("sleeper", "sleep", time_limit_s=0.3).result(timeout_s=30)
+
+
+@pytest.mark.parametrize("executor", ["dawdler", "async", "rester", "model", "program"])
+def test_an_answer_that_comes_after_the_time_limit_is_a_timeout(stack: InProcessStack, executor: str) -> None:
+    """The agent's own, a root's, and a delegation's, by whatever the agent is executed."""
+    late = f"{executor}-unlimited"
+    how = json.dumps({"to": [late, "x"], "how": {"time_limit_s": 0.2}})
+    own = stack.client.submit(executor, "x")
+    root, parent = stack.client.submit(late, "x", time_limit_s=0.2), stack.client.submit("chief", how)
+    with pytest.raises(SessionFailed, match=r"ran longer than its time limit of 0\.2 s"):
+        own.result(timeout_s=60)
+    with pytest.raises(SessionFailed, match="not done within its time limit"):
+        root.result(timeout_s=60)
+    assert parent.result(timeout_s=60) == "failed: it was not done within its time limit"
 
 
 def test_a_task_that_ends_in_time_is_left_alone(stack: InProcessStack) -> None:

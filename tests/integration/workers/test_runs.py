@@ -35,6 +35,7 @@ from orchestrator.errors import (
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.messages.factory import Thread
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
@@ -44,6 +45,15 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import runner
 from tests.integration.workers.conftest import StackHarness
 from tests.ready import ready_runs
+from tests.waiting import wait_until
+
+
+def _is_to_stop(ctx: Context) -> bool:
+    try:
+        ctx.check()
+    except SessionStopped:
+        return True
+    return False
 
 
 def wait_for_event(event: threading.Event) -> None:
@@ -581,6 +591,41 @@ def test_a_run_that_takes_too_long_fails_with_that_reason(stage: StackHarness) -
     session = stage.submit("solo")
     assert stage.play(session) == "failed"
     assert stage.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["no sweep has noticed", "it was asked to stop"])
+def test_an_answer_after_the_time_of_its_session_is_a_timeout(stage: StackHarness, swept: bool) -> None:
+    """It is reported as such, and its parent hears of nothing else."""
+    parts, heard = stage.parts, list[Any]()
+    sweep = Reaper(parts.ledger, parts.delivery, settle=lambda _: None).run_once
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("late", "go", time_limit_s=0.2)
+        heard.extend((c.status, c.error) for c in ctx.callbacks)
+        return "done"
+
+    @stage.agent("late", attempts=3)
+    def late(ctx: Context) -> str:
+        due = stage.redis.zscore(ledger_keys.timers(0), f"limit|{ctx.session}")
+        wait_until(lambda: stage.ledger.server_ms() > due, "the time has passed")
+        for _ in range(2 * swept):  # it is asked to stop for as long as it does not
+            sweep()
+        if swept:
+            wait_until(lambda: _is_to_stop(ctx), "it hears of that, and does not heed it")
+        return "done after all"
+
+    root = stage.submit("lead")
+    stage.play(root)
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "failed"
+    stage.resume(root)
+    assert heard == [("failed", "it was not done within its time limit")]
+    reports = stage.redis.xrange(keys.messages(0, "error", "critical"))
+    bodies = [check(fields[b"envelope"]).message.body for _, fields in reports]  # type: ignore[union-attr]
+    assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]  # type: ignore[union-attr]
+    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{child.id}") is None
 
 
 def test_an_answer_that_takes_long_to_commit_counts(

@@ -37,6 +37,15 @@ local function session_facts()
   return s
 end
 
+-- The timer by which the session had to have ended by now: limit | review, or nil. The sweep, which fails such sessions,
+-- may not have noticed yet.
+local function overdue(id, now)
+  for _, timer in ipairs({ 'limit', 'review' }) do
+    local due = tonumber(redis.call('ZSCORE', TIMERS, timer .. '|' .. id) or '')
+    if due and due <= now then return timer end
+  end
+end
+
 -- Whether the end of a child may move its parent, so that the callback service is to look at it.
 local affects_parent = true
 
