@@ -4,41 +4,27 @@ A worktree lives in the data folder of the host that made it, beside a file that
 the session's id, so no two sessions share one, and a session that is tried again or resumed on the same host gets its
 own back. What its agent has not committed is committed to the branch before the worktree is removed: nothing is lost.
 
-An agent may have written anything into its worktree, so git always gets the path of the repository and never asks the
-worktree, and runs no hook, no monitor and no external program on its behalf.
+What git is told to do, and how, so that it obeys nothing that an agent wrote: `git.py`.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
-import subprocess
-import tempfile
 import time
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import WorktreeError
+from orchestrator.worker.git import Git, Repository, git_on
 
 #: The beginning of the name of each branch; the session's id follows.
 BRANCH: Final = "orchestra/"
-_CAREFUL: Final = (
-    "-c", "core.fsmonitor=false",
-    "-c", "core.hooksPath=/dev/null",
-    "-c", "core.untrackedCache=false",
-    "-c", "submodule.recurse=false",
-    "-c", "diff.external=",
-    "-c", "commit.gpgSign=false",
-    "-c", "gc.auto=0",
-)  # fmt: skip
-_AUTHOR: Final = ("-c", "user.name=agent-orchestra", "-c", "user.email=agent@orchestra.invalid")
-_TIMEOUT_S: Final = 300
 #: Bytes of a diff that are read: more than an attachment may have.
 _MOST_OF_DIFF: Final = 5 * 1024 * 1024
 
@@ -63,7 +49,7 @@ class Worktrees:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self._folder = data / "worktrees"
+        self._folder, self._scratch = data / "worktrees", data / "scratch"
 
     def take(
         self,
@@ -82,16 +68,13 @@ class Worktrees:
         with self._locked():
             known = self._read(session)
             if known is None:
-                common = self._git(
-                    ("rev-parse", "--path-format=absolute", "--git-common-dir"), folder=repository
-                )
-                commit = self._git(
-                    ("rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}"), folder=repository
-                )
+                found = Repository.around(repository)
+                with git_on(found, scratch=self._scratch) as git:
+                    commit = git.say("rev-parse", "--verify", "--end-of-options", f"{base}^{{commit}}")
                 known = Worktree(
                     session=session,
                     agent=agent,
-                    repository=Path(common),
+                    repository=found.common,
                     path_name=self._folder / session,
                     branch=f"{BRANCH}{session}",
                     base=commit,
@@ -105,17 +88,21 @@ class Worktrees:
             return known
 
     def _make(self, worktree: Worktree) -> None:
-        shutil.rmtree(worktree.path, ignore_errors=True)
-        at = f"--git-dir={worktree.repository}"
-        self._git((at, "worktree", "prune"))
-        branch = f"refs/heads/{worktree.branch}"
-        there = self._git((at, "for-each-ref", "--format=%(refname)", branch))
-        how = (
-            (str(worktree.path), worktree.branch)
-            if there
-            else ("-b", worktree.branch, str(worktree.path), worktree.base)
-        )
-        self._git((at, "worktree", "add", "--quiet", *how))
+        own, branch = self._own_git_dir(worktree), f"refs/heads/{worktree.branch}"
+        for folder in (worktree.path, own):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        (own / "commondir").write_text("../..\n")
+        (own / "gitdir").write_text(f"{worktree.path}/.git\n")
+        (worktree.path / ".git").write_text(f"gitdir: {own}\n")
+        (own / "HEAD.new").write_text(f"ref: {branch}\n")
+        at = Repository(worktree.repository, worktree.repository)
+        with git_on(at, scratch=self._scratch, files=worktree.path, index=own / "index") as git:
+            if not git.run("for-each-ref", branch):
+                git.run("update-ref", branch, worktree.base)
+            git.run("read-tree", "--reset", "-u", branch)
+        # Last what makes it whole: after a crash before this it is made anew.
+        (own / "HEAD.new").replace(own / "HEAD")
 
     def _is_whole(self, worktree: Worktree) -> bool:
         return worktree.path.is_dir() and (self._own_git_dir(worktree) / "HEAD").is_file()
@@ -135,7 +122,8 @@ class Worktrees:
 
     def changed_files(self, worktree: Worktree) -> int:
         """How many files differ from the base, committed or not."""
-        return len(self._diff(worktree, "--name-only")[0].splitlines())
+        with self._differing(worktree) as (git, ends, _):
+            return git.run("diff", "--name-only", "-z", *_QUIET_DIFF, *ends).count(b"\0")
 
     def diff(self, worktree: Worktree) -> str:
         """Everything that differs from the base, committed or not, as git applies it; its beginning, if it is long.
@@ -145,47 +133,32 @@ class Worktrees:
         Raises:
             WorktreeError: git fails.
         """
-        with tempfile.TemporaryDirectory(prefix="orchestra-diff-") as folder:
-            output, attributes = Path(folder) / "diff", Path(folder) / "attributes"
-            options = ("--binary", f"--output={output}")
-            _, left_out = self._diff(worktree, *options)
-            text = _beginning(output)
-            if "\N{REPLACEMENT CHARACTER}" not in text:
-                return left_out + text
-            # Something is not UTF-8. As a binary file it is whole in a text.
-            attributes.write_text("* -diff\n")
-            self._diff(worktree, *options, settings=("-c", f"core.attributesFile={attributes}"))
-            return left_out + _beginning(output)
-
-    def _diff(self, worktree: Worktree, *options: str, settings: tuple[str, ...] = ()) -> tuple[str, str]:
-        """What git printed, and what it said of files that it left out."""
-        diff = (*settings, "diff", *options, *_QUIET_DIFF, worktree.base)
-        if not self._is_whole(worktree):
-            at, branch = f"--git-dir={worktree.repository}", f"refs/heads/{worktree.branch}"
-            return self._git((at, *diff, branch, "--")), ""
-        left_out: list[str] = []
-        with self._everything_added(worktree, left_out) as index:
-            printed = self._inside(worktree, (*diff, "--cached", "--"), index)
-        return printed, "".join(f"# not in this diff: {line}\n" for line in left_out)
+        with self._differing(worktree) as (git, ends, left_out):
+            output = git.folder / "diff"
+            show = ("diff", "--binary", f"--output={output}", *_QUIET_DIFF, *ends)
+            git.run(*show)
+            if "\N{REPLACEMENT CHARACTER}" in _beginning(output):
+                # Something is not UTF-8. As a binary file it is whole in a text.
+                with (git.folder / "info" / "attributes").open("a") as attributes:
+                    attributes.write("\n* -diff\n")
+                git.run(*show)
+            return "".join(f"# not in this diff: {line}\n" for line in left_out) + _beginning(output)
 
     @contextmanager
-    def _everything_added(
-        self, worktree: Worktree, left_out: list[str] | None = None
-    ) -> Iterator[Mapping[str, str]]:
-        """An index of its own with all files as they are: that of the agent stays as the agent left it.
+    def _differing(self, worktree: Worktree) -> Iterator[tuple[Git, tuple[str, ...], list[str]]]:
+        """Git, what it has to compare, and what cannot be read of the files."""
+        if self._is_whole(worktree):
+            with self._inside(worktree) as git:
+                yield git, ("--cached", worktree.base, "--"), git.take_in("HEAD")
+        else:
+            at = Repository(worktree.repository, worktree.repository)
+            with git_on(at, scratch=self._scratch) as git:
+                yield git, (worktree.base, f"refs/heads/{worktree.branch}", "--"), []
 
-        ``left_out``: gets what git says of files that it cannot take in; without it that is an error.
-        """
-        with tempfile.TemporaryDirectory(prefix="orchestra-index-") as folder:
-            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-            self._inside(worktree, ("read-tree", "HEAD"), index)
-            try:
-                self._inside(worktree, ("add", "--all", "--ignore-errors"), index)
-            except WorktreeError as error:
-                if left_out is None:
-                    raise
-                left_out += str(error.args[1]).splitlines()
-            yield index
+    def _inside(self, worktree: Worktree) -> AbstractContextManager[Git]:
+        """Git in a worktree, with an index of its own: that of the agent stays as the agent left it."""
+        at = Repository(self._own_git_dir(worktree), worktree.repository)
+        return git_on(at, scratch=self._scratch, files=worktree.path)
 
     def save(self, worktree: Worktree) -> str:
         """Commit to the branch whatever is not committed; the branch's newest commit.
@@ -193,16 +166,14 @@ class Worktrees:
         Raises:
             WorktreeError: git fails.
         """
-        with self._everything_added(worktree) as index:
-            tree = self._inside(worktree, ("write-tree",), index)
-            head = self._inside(worktree, ("rev-parse", "HEAD"))
-            if tree == self._inside(worktree, ("rev-parse", "HEAD^{tree}")):
-                commit = head
-            else:
+        with self._inside(worktree) as git:
+            if left_out := git.take_in("HEAD"):
+                raise WorktreeError("add", "; ".join(left_out))
+            tree, commit = git.say("write-tree"), git.say("rev-parse", "HEAD")
+            if tree != git.say("rev-parse", "HEAD^{tree}"):
                 words = f"What session {worktree.session} left uncommitted"
-                commit = self._inside(worktree, (*_AUTHOR, "commit-tree", tree, "-p", head, "-m", words))
-        at = f"--git-dir={worktree.repository}"
-        self._git((at, "update-ref", f"refs/heads/{worktree.branch}", commit))
+                commit = git.say("commit-tree", tree, "-p", commit, "-m", words)
+            git.run("update-ref", f"refs/heads/{worktree.branch}", commit)
         return commit
 
     def remove(
@@ -223,52 +194,17 @@ class Worktrees:
         with self._locked():
             if unless(worktree):
                 return False
-            at = f"--git-dir={worktree.repository}"
             if worktree.repository.is_dir():
                 if self._is_whole(worktree) and not with_branch:
                     self.save(worktree)
-                shutil.rmtree(worktree.path, ignore_errors=True)
-                self._git((at, "worktree", "prune"))
+                shutil.rmtree(self._own_git_dir(worktree), ignore_errors=True)
                 if with_branch:
-                    self._git((at, "branch", "--quiet", "-D", worktree.branch))
+                    at = Repository(worktree.repository, worktree.repository)
+                    with git_on(at, scratch=self._scratch) as git:
+                        git.run("update-ref", "-d", f"refs/heads/{worktree.branch}")
             shutil.rmtree(worktree.path, ignore_errors=True)
             self._file(worktree.session).unlink(missing_ok=True)
             return True
-
-    def _inside(
-        self,
-        worktree: Worktree,
-        arguments: tuple[str, ...],
-        env: Mapping[str, str] | None = None,
-    ) -> str:
-        """Git in a worktree whose own `.git` file is not asked."""
-        at = (f"--git-dir={self._own_git_dir(worktree)}", f"--work-tree={worktree.path}")
-        return self._git((*at, *arguments), env=env, folder=worktree.path)
-
-    @staticmethod
-    def _git(
-        arguments: tuple[str, ...],
-        *,
-        folder: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> str:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-        try:
-            done = subprocess.run(
-                ["git", *_CAREFUL, *arguments],
-                cwd=folder,
-                env={**own, "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", **(env or {})},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                check=False,
-                timeout=_TIMEOUT_S,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise WorktreeError(" ".join(arguments), f"git does not run: {error}") from error
-        if done.returncode:
-            why = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-            raise WorktreeError(" ".join(arguments), why)
-        return done.stdout.decode(errors="replace").strip()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

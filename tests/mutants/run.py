@@ -24,7 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 FAULTS: Final = Path(__file__).with_name("faults.toml")
 #: What the tests need of the source tree.
-PARTS: Final = ("orchestrator", "workers", "schemas", "tests", "docs", "pyproject.toml")
+PARTS: Final = ("orchestrator", "workers", "schemas", "tests", "docs", "examples", "pyproject.toml")
 #: Seconds that tests may take; tests that hang with a fault have noticed it.
 LIMIT_S: Final = 300
 #: Exit codes of pytest.

@@ -6,15 +6,17 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from orchestrator import Client
-from orchestrator.errors import WorktreeError
+from orchestrator.errors import WorktreeError, WrongState
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES
+from orchestrator.worker.git import Git
 from orchestrator.worker.janitor import Janitor
 from orchestrator.worker.scratch import remove_left_over, scratch_folder
 from orchestrator.worker.worktrees import Worktrees
@@ -60,22 +62,83 @@ def test_a_diff_of_what_is_not_utf8_is_one_that_git_applies(repository: Path, tm
     assert (repository / "a.txt").read_bytes() == "th\xe9\n".encode("latin-1")
 
 
-def test_a_repository_without_a_commit_in_a_worktree_costs_no_answer_and_is_not_lost(
-    crew: Crew, repository: Path
-) -> None:
-    """The diff says that it is not in it, and has the rest; the worktree stays."""
+def test_a_repository_in_a_worktree_is_a_folder_like_others(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
-    root = crew.stage.submit("coder", "!run git init -q new\n!write b.txt two\n!say done")
+    root = crew.stage.submit("coder", "!run git init -q new\n!write new/b.txt two\n!say done")
     assert crew.stage.play(root) == "finished"
     worktrees = Worktrees(crew.stage.settings.data)
     (worktree,) = worktrees.all()
-    diff = worktrees.diff(worktree)
-    assert diff.startswith("# not in this diff: error: 'new/' does not have a commit checked out\n")
-    assert "+two" in diff
-    subprocess.run(["git", "apply"], cwd=repository, input=diff, text=True, check=True)
-    with pytest.raises(WorktreeError, match="does not have a commit"):
-        worktrees.remove(worktree)
-    assert (worktree.path / "new").is_dir()
+    subprocess.run(["git", "apply"], cwd=repository, input=worktrees.diff(worktree), text=True, check=True)
+    assert (repository / "new" / "b.txt").read_text() == "two\n"
+    worktrees.remove(worktree)
+    assert git(repository, "ls-tree", "-r", "--name-only", worktree.branch) == "a.txt\nnew/b.txt"
+
+
+def test_what_is_saved_is_what_git_adds(repository: Path, tmp_path: Path) -> None:
+    """A deleted, a changed, an ignored, a tracked ignored file; a folder in place of a file, and so on."""
+    for path in ("b.txt", "c/one", "c/two", "d/one", "gone/one", "ign/kept", "e"):
+        (repository / path).parent.mkdir(exist_ok=True)
+        (repository / path).write_text(f"{path}\n")
+    (repository / ".gitignore").write_text("*.o\n/ign/\n/out\n")
+    (repository / ".gitattributes").write_text("*.crlf text eol=crlf\n")
+    git(repository, "add", "--force", ".")
+    git(
+        repository,
+        "update-index",
+        "--add",
+        "--cacheinfo",
+        f"160000,{git(repository, 'rev-parse', 'HEAD')},sub",
+    )
+    (repository / "sub").mkdir()
+    git(repository, "commit", "-qm", "second")
+    (repository / ".git" / "info" / "exclude").write_text("*.secret\n")
+    worktrees = Worktrees(tmp_path / "data")
+    worktree = worktrees.take("ses_1", agent="coder", repository=repository)
+    assert git(worktree.path, "status", "--short") == ""
+    changes = """
+        echo two > b.txt; rm -r gone; echo x > c/x.o; mkdir c/new; echo x > "c/new/a b"; echo x > c/new/.gitignore
+        echo x > out; rm -r d; ln -s c d; rm e; mkdir e; echo x > e/one; echo more >> ign/kept; echo x > ign/new
+        chmod +x a.txt; echo x > run.sh; chmod +x run.sh; ln -s nowhere link; printf 'a\r\n' > a.crlf; mkdir empty
+        echo x > of.secret; echo x > ':(top)odd*'; mkfifo pipe; echo x > "$(printf 'new\nline')"; echo '!y.o' > c/.gitignore; echo x > c/y.o
+    """
+    subprocess.run(["sh", "-ec", changes], cwd=worktree.path, check=True)
+    worktrees.save(worktree)
+    index = {**os.environ, "GIT_INDEX_FILE": str(tmp_path / "index")}
+    plain = ["sh", "-ec", "git read-tree HEAD; git add --all; git write-tree"]
+    tree = subprocess.run(plain, cwd=worktree.path, env=index, check=True, capture_output=True, text=True)
+    assert git(repository, "diff", "--stat", tree.stdout.strip(), worktree.branch) == ""
+    assert worktrees.changed_files(worktree) == len(
+        git(repository, "diff", "--no-renames", "--name-only", worktree.base, worktree.branch).splitlines()
+    )
+
+
+def test_a_pipe_in_place_of_its_orders_does_not_make_git_wait(repository: Path, tmp_path: Path) -> None:
+    worktrees = Worktrees(tmp_path / "data")
+    worktree = worktrees.take("ses_1", agent="coder", repository=repository)
+    os.mkfifo(worktree.path / ".gitignore")
+    with pytest.raises(WorktreeError, match=r"\.gitignore is a pipe"):
+        worktrees.diff(worktree)
+
+
+def test_one_that_is_half_checked_out_is_made_again(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that dies meanwhile must not leave a worktree in which files seem to be deleted."""
+    worktrees = Worktrees(tmp_path / "data")
+    run = Git.run
+
+    def dies(git: Git, *arguments: str, **given: Any) -> bytes:
+        if arguments[0] == "read-tree":
+            raise KeyboardInterrupt
+        return run(git, *arguments, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Git, "run", dies)
+        with pytest.raises(KeyboardInterrupt):
+            worktrees.take("ses_1", agent="coder", repository=repository)
+    again = worktrees.take("ses_1", agent="coder", repository=repository)
+    assert (again.path / "a.txt").read_text() == "one\n"
+    assert worktrees.diff(again) == ""
 
 
 def test_of_a_diff_that_is_long_the_beginning_is_read(repository: Path, tmp_path: Path) -> None:
@@ -200,20 +263,84 @@ def test_a_worktree_that_a_crash_left_half_made_is_made_again(crew: Crew, reposi
     assert (made.path / "a.txt").read_text() == "committed\n"
 
 
-def test_what_an_agent_put_into_its_worktree_runs_nothing_outside(
-    crew: Crew, repository: Path, tmp_path: Path
+#: What an agent writes, with a mark of its making at $1, its repository at $2: each had git run `touch $1`, or would have.
+EVIL: Final = """
+evil() {
+    git config --file "$1" filter.evil.clean "touch $mark; cat"
+    git config --file "$1" filter.evil.smudge "touch $mark; cat"
+    git config --file "$1" diff.evil.textconv "touch $mark; cat"
+    git config --file "$1" diff.evil.command "touch $mark"
+    git config --file "$1" diff.external "touch $mark"
+    git config --file "$1" core.fsmonitor "touch $mark; false"
+    git config --file "$1" core.attributesFile "$own/attributes"
+    git config --file "$1" core.hooksPath "$own/hooks"
+    git config --file "$1" gpg.program "$own/hooks/post-checkout"
+    git config --file "$1" commit.gpgSign true
+}
+hooks() {
+    mkdir -p "$1"
+    for hook in post-checkout post-index-change reference-transaction pre-commit post-commit; do
+        printf '#!/bin/sh\\ntouch %s\\n' "$mark" > "$1/$hook"
+        chmod +x "$1/$hook"
+    done
+}
+nested() {
+    rm -rf "$1" && git init -q "$1"
+    echo x > "$1/f"
+    git -C "$1" add f && git -C "$1" -c user.name=t -c user.email=t@t.invalid commit -qm x
+    evil "$1/.git/config" && hooks "$1/.git/hooks"
+    echo '* filter=evil diff=evil' > "$1/.git/info/attributes"
+    touch -d '1 hour ago' "$1/f"
+}
+mark=$1 repository=$2 own=$3
+mkdir -p "$own" && echo '* filter=evil diff=evil' > "$own/attributes" && hooks "$own/hooks"
+"""
+
+WAYS: Final = {
+    "a repository of its own in a folder": "nested new",
+    "a repository of its own in a submodule": "nested sub",
+    "a submodule whose repository is elsewhere": "nested elsewhere; mv elsewhere/.git meta; echo gitdir: ../meta > sub/.git; cp elsewhere/f sub/f",
+    "a repository in place of its own": "rm .git; nested x; mv x/.git .",
+    "attributes and filters": 'evil "$repository/config"; echo "* filter=evil diff=evil" > .gitattributes; echo y > a.txt',
+    "attributes of the repository": 'evil "$repository/config"; mkdir -p "$repository/info"; echo "* filter=evil diff=evil" > "$repository/info/attributes"; echo y > a.txt',
+    "hooks of the repository": 'hooks "$repository/hooks"',
+    "an included file": 'evil "$own/config"; git config --file "$repository/config" include.path "$own/config"; echo "* filter=evil" > .gitattributes',
+    "the configuration of its worktree": 'git config --file "$repository/config" extensions.worktreeConfig true; evil "$(echo "$repository"/worktrees/*)/config.worktree"; echo "* filter=evil" > .gitattributes',
+    "another common folder": 'nested x; echo "$PWD/x/.git" > "$(echo "$repository"/worktrees/*)/commondir"; echo "* filter=evil" > .gitattributes',
+    "the configuration of its user": 'evil "$HOME/.gitconfig"; mkdir -p "$HOME/.config/git"; cp "$HOME/.gitconfig" "$HOME/.config/git/config"; cp "$own/attributes" "$HOME/.config/git"; echo y > a.txt',
+    "a lost object to fetch": 'evil "$repository/config"; for one in "extensions.partialClone origin" "remote.origin.promisor true" "remote.origin.url ssh://h/p" "core.sshCommand $own/hooks/post-checkout" "core.repositoryFormatVersion 1"; do git config --file "$repository/config" $one; done; rm -rf "$repository"/objects/??',
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_an_agent_wrote_runs_nothing_outside(
+    way: str, crew: Crew, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Git is told where the repository is: a `.git` of the agent's own making, with programs in it, is not asked."""
-    crew.agent(worktree={"repository": repository})
-    mark = tmp_path / "mark"
-    evil = "!run rm .git; git init -q . && git config core.fsmonitor 'touch {0}' && git config core.hooksPath . && printf '#!/bin/sh\\ntouch {0}' > post-index-change && chmod +x post-index-change"
-    answer = crew.ask(evil.format(mark) + "\n!write a.txt two\n!say done")
-    assert "done" in answer
-    mark.unlink(missing_ok=True)
+    """Whatever of git's orders an agent can write, none is obeyed: while its changes are read, when its worktree is
+    removed and made again, and in the next turn."""
+    home, mark, ran, script, own = (tmp_path / name for name in ("home", "mark", "ran", "attack.sh", "own"))
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
+    link = f"160000,{git(repository, 'rev-parse', 'HEAD')},sub"
+    git(repository, "update-index", "--add", "--cacheinfo", link)
+    git(repository, "commit", "-qm", "a submodule")
+    script.write_text(EVIL + WAYS[way])
+    crew.agent(worktree={"repository": repository}, **JSON)
     worktrees = Worktrees(crew.stage.settings.data)
-    (worktree,) = worktrees.all()
-    assert "+two" in worktrees.diff(worktree)
-    worktrees.remove(worktree)
+    attack = f"!run sh -e {script} {mark} {repository / '.git'} {own} && touch {ran}; rm -f {mark}"
+    root = crew.stage.submit("coder", attack)
+    crew.stage.play(root)
+    assert ran.exists(), crew.answer(root)
+    for turn in range(2):
+        for worktree in worktrees.all():
+            with suppress(WorktreeError):  # of some repositories little is left
+                worktrees.diff(worktree)
+                worktrees.remove(worktree)
+        with suppress(WrongState):  # a turn without its repository fails
+            crew.stage.ledger.enqueue(root, attack, item_id=f"itm_{turn}")
+            crew.stage.resume(root)
     assert not mark.exists()
 
 
