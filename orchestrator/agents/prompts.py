@@ -16,7 +16,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import render_callbacks
-from orchestrator.policy.response_tag import RESPONSE
+from orchestrator.policy.response_tag import ANSWER_NOTE, RESPONSE
 
 _PLAN_EXAMPLE: Final = """[
   {{"role": "developer", "task": "Write the module", "sequence": 1, "caller": "{agent}"}},
@@ -38,6 +38,7 @@ def render_prompt(
     *,
     tools: Mapping[str, str],
     sub_session: bool,
+    compact: bool = False,
     folder: Path | None = None,
 ) -> str:
     """The protocol as an agent reads it, by its settings.
@@ -46,6 +47,7 @@ def render_prompt(
         definition: the agent.
         tools: the tools that it has for other agents, each with what it does.
         sub_session: whether another agent gave it its task, and takes its answer.
+        compact: a few lines, for a small context; the model finds its tools in their definitions.
         folder: own texts; by default the shipped ones.
 
     Raises:
@@ -61,15 +63,18 @@ def render_prompt(
         "callback_example": _callback_example(),
         "tools": _list(tools, of_commands=record.executor == "command"),
     }
-    names = ["specialist" if record.role == "specialist" else "coordinator"]
-    if record.answer == "plan":
-        names.append("plan")
-    names.append("callbacks")
-    if tools and record.executor in ("llm", "command"):
-        names.append(f"tools-{record.executor}")
-    if sub_session:
-        names.append("sub-session")
-    return "\n\n".join(_filled(name, values, folder) for name in names)
+    plan = ["plan"] if record.answer == "plan" else []
+    if compact:
+        names = ["compact", *plan]
+    else:
+        role = "specialist" if record.role == "specialist" else "coordinator"
+        names = [role, *plan, "callbacks"]
+        if tools and record.executor in ("llm", "command"):
+            names.append(f"tools-{record.executor}")
+        if sub_session:
+            names.append("sub-session")
+    texts = [_filled(name, values, folder) for name in names]
+    return "\n\n".join([*texts, ANSWER_NOTE] if compact and sub_session else texts)
 
 
 def _callback_example() -> str:

@@ -244,7 +244,7 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     parts = [protocol_text(definition, sub_session=sub_session, folder=settings.prompts)]
     options = definition.options
     if isinstance(options, LlmOptions):
-        parts = [options.all_instructions, *(parts if options.protocol else [])]
+        parts = [options.all_instructions, *parts]
     text = "\n\n".join(filter(None, parts))
     if as_json:
         print_json(PromptDocument(agent=agent, prompt=text))

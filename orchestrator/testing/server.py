@@ -39,6 +39,8 @@ class WireServer:
         self._lock = threading.Lock()
         #: Every request so far, in the order in which they came.
         self.requests: list[Request] = []
+        #: The key that each of them came with; empty: none.
+        self.keys: list[str] = []
         #: Requests that got a complete answer: what a provider would have charged for.
         self.answered: list[Request] = []
         #: When each request came, on the monotonic clock.
@@ -80,9 +82,10 @@ class WireServer:
     ) -> None:
         self.stop()
 
-    def note(self, path: str, body: dict[str, Any]) -> Request:
+    def note(self, path: str, body: dict[str, Any], key: str) -> Request:
         """Take a request into the list."""
         with self._lock:
+            self.keys.append(key)
             request = _PATHS[path](body, len(self.requests))
             self.requests.append(request)
             self.times.append(time.monotonic())
@@ -136,7 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._write_json(400, {"error": {"type": "invalid_request_error", "message": "no JSON"}})
             return
         owner = self.server.owner
-        request = owner.note(path, body)
+        key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
+        request = owner.note(path, body, key.removeprefix("Bearer "))
         answer: Fail | Hang | Answer
         try:
             reply = owner.decide(request)

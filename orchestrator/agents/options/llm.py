@@ -6,8 +6,9 @@ import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from orchestrator.agents.options.base import ExecutorOptions, FilePath, Reference
 
@@ -75,6 +76,13 @@ class McpServer(BaseModel):
         return self
 
 
+def _server_address(url: str) -> str:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise ValueError("give the address of a server, such as http://127.0.0.1:8080/v1")
+    return url
+
+
 class LlmOptions(ExecutorOptions):
     """A model with instructions, tools and an output type; or a ``pydantic_ai.Agent`` that is used as it is."""
 
@@ -83,6 +91,11 @@ class LlmOptions(ExecutorOptions):
 
     #: The model as `provider:name`, or a model object; by default the one that the settings give the agent's tier.
     model: Any = ""
+    #: The address of a server of one's own that serves `model`, in the format of the model's provider. It gets no key but
+    #: the one of `key_env`.
+    base_url: Annotated[str, AfterValidator(_server_address), Field(repr=False)] = ""
+    #: The environment variable with the key for that server, if it wants one.
+    key_env: str = ""
     #: Tried in this order when the model before is away or overloaded.
     fallbacks: tuple[str, ...] = ()
     instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
@@ -96,6 +109,9 @@ class LlmOptions(ExecutorOptions):
     approval: ApprovalTerms = ApprovalTerms()
     #: What the answer must be: a pydantic model, or a JSON Schema as a table. By default any text.
     output: Reference = None
+    #: How the model is made to give that form: `tool`, as the argument of a tool; `native`, by the provider's structured
+    #: outputs, which a server of one's own turns into a grammar; `prompted`, by instructions alone.
+    output_mode: Literal["tool", "native", "prompted"] = "tool"
     limits: ModelLimits = ModelLimits()
     #: Settings of the model, such as `temperature` and `max_tokens`.
     settings: Mapping[str, Any] = Field(default_factory=dict)
@@ -103,8 +119,9 @@ class LlmOptions(ExecutorOptions):
     tree_tools: tuple[str, ...] | None = None
     #: When a session that has answered and has children at work is resumed.
     resume: Literal["any", "all"] = "all"
-    #: Whether the model is told the protocol after its own instructions: its role and its tools.
-    protocol: bool = True
+    #: Whether the model is told the protocol after its own instructions: its role and its tools. `compact` is a few lines
+    #: for a small context.
+    protocol: bool | Literal["compact"] = True
     #: In whose role callbacks come that no tool call waits for.
     callback_role: Literal["user", "system"] = "user"
     #: Shortens the messages that are kept; called with a list of messages, returns one.
@@ -122,6 +139,19 @@ class LlmOptions(ExecutorOptions):
         return value
 
     @model_validator(mode="after")
+    def _server_fits(self) -> LlmOptions:
+        # Said here, where the error does not repeat the value.
+        if urlsplit(self.base_url).username is not None:
+            raise ValueError("base_url: leave user and password out; key_env names the variable with the key")
+        if self.key_env and not self.base_url:
+            raise ValueError("key_env is for the server of base_url; a provider has its own variable")
+        if self.base_url and not isinstance(self.model, str):
+            raise ValueError("a model object has its own address; leave base_url out")
+        if self.base_url and not self.model:
+            raise ValueError('base_url needs the model that the server has: model = "openai-chat:NAME"')
+        return self
+
+    @model_validator(mode="after")
     def _fit_together(self) -> LlmOptions:
         if self.instructions and self.instructions_file:
             raise ValueError("give instructions or instructions_file, not both")
@@ -132,15 +162,19 @@ class LlmOptions(ExecutorOptions):
                     f"{self.instructions_file} has {len(text)} characters; instructions have at most "
                     f"{MAX_INSTRUCTIONS_CHARS}, give the rest through a tool"
                 )
+        if self.output_mode != "tool" and self.output in (None, str):
+            raise ValueError(f"output_mode = {self.output_mode!r} needs output, the form that is asked for")
         if self.agent is not None:
             own = {
                 "model",
+                "base_url",
                 "fallbacks",
                 "instructions",
                 "instructions_file",
                 "tools",
                 "mcp",
                 "output",
+                "output_mode",
                 "settings",
             }
             both = sorted(own & self.model_fields_set)

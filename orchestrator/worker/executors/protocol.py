@@ -9,6 +9,7 @@ from typing import Final
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.agents.prompts import render_prompt
+from orchestrator.policy.response_tag import ANSWER_NOTE
 
 #: The MCP tools of a session, in the order in which an agent uses them (see `orchestrator.mcp`).
 SESSION_TOOLS: Final = (
@@ -39,12 +40,21 @@ def takes_tagged_answers(definition: AgentDefinition) -> bool:
 
 
 def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Path | None) -> str:
-    """The protocol, as the agent reads it.
+    """The protocol, as the agent reads it: whole, compact, or no more than the tag of its answer, as its options say.
 
     Raises:
         ConfigurationError: an own text is not usable, or the agent names an unknown tool.
     """
-    return render_prompt(definition, tools=_tools(definition), sub_session=sub_session, folder=folder)
+    protocol = getattr(definition.options, "protocol", True)
+    if not protocol:
+        return ANSWER_NOTE if sub_session else ""
+    return render_prompt(
+        definition,
+        tools=_tools(definition),
+        sub_session=sub_session,
+        compact=protocol == "compact",
+        folder=folder,
+    )
 
 
 def _tools(definition: AgentDefinition) -> dict[str, str]:

@@ -101,6 +101,23 @@ def test_the_tools_of_a_model_are_those_that_it_has(role: str) -> None:
     assert named == list(tree_toolset(made, made.options).tools)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("role", "sub_session"), list(product(ROLES, (False, True))))
+def test_the_compact_protocol_is_a_tenth_and_names_the_tag_of_the_answer(
+    role: str, sub_session: bool
+) -> None:
+    whole, compact = (
+        protocol_text(
+            define_agent("boss", source="here", executor="llm", options={"protocol": protocol}, role=role),
+            sub_session=sub_session,
+            folder=None,
+        )
+        for protocol in (True, "compact")
+    )
+    assert compact.startswith(f"You are `boss`, a {role}. ")
+    assert (f"<{RESPONSE}>" in compact) == sub_session
+    assert len(compact) < len(whole) / (4 if sub_session else 8)
+
+
 def test_own_texts_take_the_place_of_the_shipped_ones(tmp_path: Path) -> None:
     made = definition("specialist", "text")
     (tmp_path / "specialist.md").write_text("I am ${agent}, and a dollar is $$.\n")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, cast
 
 import pydantic_core
 from pydantic import BaseModel
-from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, StructuredDict
+from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, NativeOutput, PromptedOutput, StructuredDict
 from pydantic_ai.models import infer_model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
@@ -67,7 +67,7 @@ def _make(definition: AgentDefinition, options: LlmOptions, settings: Settings) 
         model_of(definition.record, options, settings),
         name=definition.name,
         instructions=options.all_instructions or None,
-        output_type=[_output_type(options.output), DeferredToolRequests],
+        output_type=[_output_type(options), DeferredToolRequests],
         retries=options.limits.retries,
         model_settings=cast(ModelSettings, dict(options.settings)),
         toolsets=toolsets,
@@ -77,10 +77,18 @@ def _make(definition: AgentDefinition, options: LlmOptions, settings: Settings) 
     return agent
 
 
-def _output_type(output: Any) -> Any:
+def _output_type(options: LlmOptions) -> Any:
+    output = options.output
     if output is None:
         return str
-    return StructuredDict(output) if isinstance(output, dict) else output
+    form = StructuredDict(output) if isinstance(output, dict) else output
+    match options.output_mode:
+        case "tool":
+            return form
+        case "native":
+            return NativeOutput(form)
+        case "prompted":
+            return PromptedOutput(form)
 
 
 def _check_by_schema(agent: AnyAgent, schema: dict[str, Any]) -> None:

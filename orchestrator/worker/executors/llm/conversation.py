@@ -13,7 +13,6 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import ModelFailed
-from orchestrator.policy.response_tag import ANSWER_NOTE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import live, memory
 from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
@@ -168,10 +167,12 @@ class _Conversation:
 
     def _protocol(self) -> str:
         """The protocol, as the model reads it. It reads of the tag of its answer in any case."""
-        context, tagged = self._context, self._in_text and bool(self._context.parent)
-        if self._options.protocol:
-            return protocol_text(self._definition, sub_session=tagged, folder=context.settings.prompts)
-        return ANSWER_NOTE if tagged else ""
+        context = self._context
+        return protocol_text(
+            self._definition,
+            sub_session=self._in_text and bool(context.parent),
+            folder=context.settings.prompts,
+        )
 
 
 def _text_of(result: AgentRunResult[Any]) -> TextAnswer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any, Final
 
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.providers import Provider, infer_provider
+from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
 from orchestrator.agents.options import LlmOptions
 from orchestrator.agents.registry import AgentRecord
@@ -16,6 +18,8 @@ from orchestrator.errors import ModelFailed
 from orchestrator.worker.executors.llm.metered import Metered
 from orchestrator.worker.executors.llm.secrets import one_line
 
+#: What a client sends that wants a key, to a server that wants none.
+_NO_KEY: Final = "no-key-needed"
 #: The extras that bring a provider's client.
 _EXTRAS: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 
@@ -28,8 +32,9 @@ def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Mo
     """
     first = options.model or model_of_tier(record, settings)
     names = (first, *options.fallbacks)
+    own = _own_server(record.name, options) if options.base_url else _provider
     models = [
-        Metered(_infer(record.name, name), stands_in=number < len(names))
+        Metered(_infer(record.name, name, own if number == 1 else _provider), stands_in=number < len(names))
         for number, name in enumerate(names, start=1)
     ]
     return models[0] if len(models) == 1 else FallbackModel(*models)
@@ -40,11 +45,11 @@ def model_of_tier(record: AgentRecord, settings: Settings) -> str:
     return str(getattr(settings, f"model_{record.tier or 'sonnet'}"))
 
 
-def _infer(agent: str, name: str | Model) -> Model:
+def _infer(agent: str, name: str | Model, provider_of: Callable[[str], Provider[Any]]) -> Model:
     if isinstance(name, Model):
         return name
     try:
-        return infer_model(name, provider_factory=_provider)
+        return infer_model(name, provider_factory=provider_of)
     except ImportError:
         provider = name.partition(":")[0]
         extra = _EXTRAS.get(provider)
@@ -60,3 +65,27 @@ def _provider(name: str) -> Provider[Any]:
     if name in _EXTRAS:
         provider.client.max_retries = 0
     return provider
+
+
+def _own_server(agent: str, options: LlmOptions) -> Callable[[str], Provider[Any]]:
+    """A provider at the address of the options. Its key is never one that the environment has for somebody else."""
+
+    def provider_of(name: str) -> Provider[Any]:
+        key = os.environ.get(options.key_env, "") if options.key_env else _NO_KEY
+        if not key:
+            raise ModelFailed(
+                agent, f"the environment variable {options.key_env} with its model's key is not set"
+            )
+        make: Any = infer_provider_class(name)
+        try:
+            provider: Provider[Any] = make(base_url=options.base_url, api_key=key)
+        except TypeError:
+            raise ModelFailed(
+                agent,
+                f'a model of {name!r} takes no base_url; write "openai-chat:NAME" for a server that speaks the format of '
+                "OpenAI's chat completions",
+            ) from None
+        provider.client.max_retries = 0
+        return provider
+
+    return provider_of

@@ -1,0 +1,101 @@
+"""A model on a server of one's own: its address, its key, the form of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel
+
+from orchestrator.errors import ConfigurationError
+from orchestrator.testing import Say, WireServer
+
+from ..workers.conftest import StackHarness
+from ..workers.theatre import Harness
+from .conftest import Model
+
+
+class City(BaseModel):
+    name: str
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[WireServer]:
+    """A server that no variable of the environment names; keys that it has are for others."""
+    for provider in ("OPENAI", "OLLAMA", "VLLM", "ANTHROPIC"):
+        monkeypatch.setenv(f"{provider}_API_KEY", "of-the-provider")
+        monkeypatch.delenv(f"{provider}_BASE_URL", raising=False)
+    with WireServer(lambda request: Say('{"name": "Bern"}')) as server:
+        yield server
+
+
+@pytest.mark.parametrize("provider", ["openai-chat", "ollama", "vllm", "anthropic"])
+def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, provider: str
+) -> None:
+    address = own.url if provider == "anthropic" else f"{own.url}/v1"
+    model("local", model=f"{provider}:small", base_url=address, instructions="You answer.")
+    assert theatre.answer(stage.submit("local")) == '{"name": "Bern"}'
+    assert [request.model for request in own.requests] == ["small"]
+    assert own.keys == ["no-key-needed"]
+
+
+def test_a_server_that_wants_a_key_gets_that_of_its_variable(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"model": "openai-chat:small", "base_url": f"{own.url}/v1", "key_env": "LAB_KEY"}
+    model("local", **settings, instructions="You answer.")
+    failed = theatre.finish(stage.submit("local"))
+    assert "the environment variable LAB_KEY" in failed.reason
+    monkeypatch.setenv("LAB_KEY", "of-the-lab")
+    model("again", **settings, instructions="You answer.")
+    theatre.answer(stage.submit("again"))
+    assert own.keys == ["of-the-lab"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [("tool", "tools"), ("native", "response_format"), ("prompted", "JSON")],
+)
+def test_an_answer_is_forced_into_its_form_as_the_options_say(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, mode: str, asked: str
+) -> None:
+    model(
+        "local",
+        model="ollama:small",
+        base_url=f"{own.url}/v1",
+        output=City,
+        output_mode=mode,
+        tree_tools=[],
+        instructions="You name a city.",
+        limits={"retries": 0},
+    )
+    theatre.finish(stage.submit("local"))
+    (request,) = own.requests
+    assert bool(request.tools) == (mode == "tool")
+    assert (request.body.get("response_format", {}).get("type") == "json_schema") == (mode == "native")
+    assert asked in str(request.body)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"base_url": "127.0.0.1:8080", "model": "ollama:x"}, "such as http://127.0.0.1:8080/v1"),
+        ({"base_url": "http://me:secret@lab/v1", "model": "ollama:x"}, "leave user and password out"),
+        ({"base_url": "http://lab/v1"}, "base_url needs the model that the server has"),
+        ({"key_env": "LAB_KEY"}, "key_env is for the server of base_url"),
+        ({"output_mode": "native"}, "needs output, the form that is asked for"),
+        ({"agent": object(), "base_url": "http://lab/v1", "model": "ollama:x"}, "has its own"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(model: Model, options: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words) as error:
+        model("local", **options)
+    assert "secret" not in str(error.value)
+
+
+def test_a_provider_without_addresses_says_what_to_write(
+    stage: StackHarness, theatre: Harness, model: Model
+) -> None:
+    model("local", model="litellm:small", base_url="http://lab/v1", instructions="You answer.")
+    assert 'write "openai-chat:NAME"' in theatre.finish(stage.submit("local")).reason
