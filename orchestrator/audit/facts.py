@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from lxml import etree
 
+from orchestrator.audit.text import text_of
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.document import read_header
@@ -91,7 +92,13 @@ class FactsReader:
             return NOTHING
         try:
             message = canonical.read(octets, self._limits)
-            return self.parsed(octets) if message is None else facts_of(message)
+            if message is not None:
+                return facts_of(message)
+            facts = self.parsed(octets)
+            if facts.message_id:
+                # The index and searches will do it again: what ends a process that parses it does so here, where that counts.
+                text_of(octets, facts.body)
+            return facts
         except (
             Exception
         ) as error:  # nothing a message holds may end the writer: its bytes are kept all the same

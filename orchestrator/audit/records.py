@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.audit.facts import FactsReader
+from orchestrator.audit.facts import NOTHING, FactsReader
 from orchestrator.audit.transitions import ms_of
 from orchestrator.clock import isoformat
 from orchestrator.streams import Entry
@@ -67,10 +67,13 @@ class DeadRecord:
     received_ms: int
 
 
-def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader = _READER) -> MessageRecord:
-    """What is to be kept of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them."""
+def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader | None = _READER) -> MessageRecord:
+    """What is to be kept of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them.
+
+    Without a reader nothing is parsed, and it has no facts.
+    """
     data = entry.data or b""
-    facts = reader.read(data)
+    facts = NOTHING if reader is None else reader.read(data)
     return MessageRecord(
         stream=str(entry.stream),
         entry_id=entry.id,

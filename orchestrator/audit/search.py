@@ -218,7 +218,8 @@ class Search:
             yield from (records[seq] for seq in page if seq in records)
 
     def _says(self, record: MessageRecord, phrase: Sequence[str]) -> bool:
-        return has_words(text_of(record.xml, self._store.body(record.body) or b""), phrase)
+        stored = self._store.body(record.body) or b""
+        return has_words(text_of(record.xml, stored, known=bool(record.message_id)), phrase)
 
     def _find(self, phrase: Sequence[str], below: int, most: int, *, above: int = 0) -> list[int]:
         with self._store.database.read() as db:

@@ -207,14 +207,14 @@ class AuditStore:
             return 0
         with self.database.write() as db:
             start = words.last(db)
-            query = select(MESSAGES.c.seq, MESSAGES.c.xml, BODIES).outerjoin(
+            query = select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES).outerjoin(
                 BODIES, BODIES.c.sha256 == MESSAGES.c.body
             )
             query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
             texts, size, last = [], 0, start
-            for seq, xml, sha256, content in db.execute(query):
+            for seq, message_id, xml, sha256, content in db.execute(query):
                 stored = bodies.body_of(sha256, bytes(content)) if sha256 else None
-                content_text = text_of(bytes(xml), stored or b"")
+                content_text = text_of(bytes(xml), stored or b"", known=bool(message_id))
                 texts.append((seq, content_text))
                 last, size = seq, size + len(content_text)
                 if size > _TEXT_AT_ONCE:

@@ -20,11 +20,14 @@ _COMPRESSED: Final = f"{{{NAMESPACE}}}compressed-payload"
 _ENCRYPTED: Final = "{http://www.w3.org/2001/04/xmlenc#}EncryptedData"
 
 
-def text_of(xml: bytes, stored: bytes = b"") -> str:
+def text_of(xml: bytes, stored: bytes = b"", *, known: bool = True) -> str:
     """The text of the body of an envelope, a line for each element; of what cannot be parsed, its octets as they are.
 
-    ``stored`` is the body that is stored apart from it.
+    ``stored`` is the body that is stored apart from it. ``known``: whether the trail has its facts. What has none is not
+    valid, or has ended writers, and is not parsed.
     """
+    if not known:
+        return xml.decode("utf-8", "replace")
     if not stored and (texts := canonical.texts(xml, _LIMITS)) is not None:
         return "\n".join(texts)
     return parsed_text(xml, stored)

@@ -1,7 +1,8 @@
 """The audit writer: a consumer group of its own on every stream of messages, transitions and dead letters; misses nothing.
 
-An entry is acknowledged after the commit that wrote it. What a dead writer held is reclaimed; what is written
-already is not written twice. Any number of copies may write to one database, or each to its own.
+An entry is acknowledged after the commit that wrote it. What a dead writer held is reclaimed and read alone; what ends
+every writer that reads it is kept unread. What is written already is not written twice. Any number of copies may write
+to one database, or each to its own.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ BATCH: Final = 500
 BLOCK_MS: Final = 1000
 #: Milliseconds after which an entry's holder counts as dead: a commit on a slow disk takes long.
 RECLAIM_IDLE_MS: Final = 60_000
+#: Deliveries to a writer of its own that ended while it read an entry, after which the entry is kept unread.
+POISON_DELIVERIES: Final = 3
 _RECLAIM_EVERY_S: Final = 5.0
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
@@ -96,6 +99,8 @@ class AuditWriter:
         self._clock = clock or SystemClock()
         self._facts = facts or FactsReader()
         self._held: list[Entry] = []
+        #: Of the entries held, those that have ended the writers that read them.
+        self._poison: set[tuple[StreamId, str]] = set()
         #: Whether there was more to index when there was nothing else to do.
         self._to_index = False
         self._logged: set[str] = set()
@@ -126,8 +131,22 @@ class AuditWriter:
             AuditError: the database cannot be written to; what was read is held for the next round.
         """
         written = self._write([])
-        for left_over in self._consumer.left_over(limit=BATCH):
-            written += self._write(left_over)
+        tried: set[tuple[StreamId, str]] = set()
+        for (entry,) in self._consumer.left_over(limit=1, alone=True):
+            if (
+                entry.stream,
+                entry.id,
+            ) in tried:  # it is held for so long that this writer took it from itself
+                self._consumer.uncount(entry)
+            else:
+                tried.add((entry.stream, entry.id))
+                self._try(entry)
+                self._held.append(entry)
+                if len(tried) < BATCH:
+                    continue
+            written += self._write([])
+            tried.clear()
+        written += self._write([])
         entries = self._consumer.read([self._portion], block_ms=0 if self._to_index else block_ms)
         # Few big transactions cost the disk, and everybody else on it, less than many small ones.
         more = entries
@@ -150,6 +169,28 @@ class AuditWriter:
             self._keep_head()
         return written
 
+    def _try(self, entry: Entry) -> None:
+        """Read an entry that was left over, alone, so that a crash counts against no other entry.
+
+        Its deliveries count the writers that ended here: the first was in a batch, and one that is survived is taken back.
+        """
+        if entry.stream.type == LEDGER:
+            return
+        if entry.deliveries - 1 > POISON_DELIVERIES:
+            self._poison.add((entry.stream, entry.id))
+            get_logger().error(
+                "audit-poison",
+                stream=str(entry.stream),
+                entry=entry.id,
+                octets=len(entry.data or b""),
+                deaths=entry.deliveries - 1,
+            )
+            return
+        try:
+            self._facts.read(entry.data or b"")
+        finally:  # whatever it comes to, it has not ended the process
+            self._consumer.uncount(entry)
+
     def _write(self, entries: Sequence[Entry]) -> int:
         """Commit, then acknowledge; what could not be committed is held and goes first the next time."""
         self._held += entries
@@ -161,6 +202,7 @@ class AuditWriter:
             failpoint("audit.written")
             done, self._held = self._held[:number], self._held[number:]
             self._consumer.acknowledge(done)
+            self._poison.difference_update((entry.stream, entry.id) for entry in done)
             self._note_head()
         return written
 
@@ -178,7 +220,8 @@ class AuditWriter:
                 else:
                     steps.setdefault(str(entry.stream), []).append(Step.of(entry))
                 continue
-            messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts))
+            reader = None if (entry.stream, entry.id) in self._poison else self._facts
+            messages.append(read_entry(entry, received_ms=received_ms, reader=reader))
             size += len(messages[-1].body_octets)
             if size > _BODIES:
                 break

@@ -14,7 +14,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 
-from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
+from orchestrator.audit import AuditReader, AuditStore, AuditWriter, facts, trees
+from orchestrator.audit import text as text_module
 from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.records import read_entry
@@ -24,6 +25,7 @@ from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
+from orchestrator.envelope.parse import parse
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
@@ -133,6 +135,50 @@ def test_what_a_dead_writer_read_is_written_by_the_next(
     texts = [r.xml for r in AuditStore(file).messages()]
     assert [b"committed" in texts[0], b"read" in texts[1], len(texts)] == [True, True, 2]
     assert streams.backlog("audit", [MESSAGES])[0].pending == 0
+
+
+def test_what_ends_each_writer_alone_is_kept_unread(
+    streams: RedisStreams,
+    writer: Callable[..., AuditWriter],
+    file: Path | str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After three deaths alone its octets are kept without facts, and are not parsed for its words either."""
+    parsed: list[bytes] = []
+    for module in (facts, text_module):
+        monkeypatch.setattr(
+            module, "parse", lambda octets, *limits: parsed.append(octets) or parse(octets, *limits)
+        )
+    for text in ("poison", "good"):
+        streams.publish(MESSAGES, xml(text=text).replace(b"<header>", b" <header>"))
+    writer("dead")
+    first, _ = streams.read("audit", "dead", [Portion([MESSAGES], 10)])
+    for deaths in range(2, 5):
+        (again,) = streams.reclaim("audit", "dead", [MESSAGES], idle_ms=0, limit=1)
+        assert (again.id, again.deliveries) == (first.id, deaths)
+    assert writer("a2", reclaim_idle_ms=0).run_once() == 2
+    store = AuditStore(file)
+    assert [(b"poison" in r.xml, r.sender) for r in store.messages()] == [(True, ""), (False, "lead")]
+    assert store.indexed() == 2
+    assert not [octets for octets in parsed if b"poison" in octets]
+    assert [len(AuditReader(store).search(text=text)) for text in ("poison", "good")] == [1, 1]
+
+
+def test_a_delivery_that_a_writer_survives_counts_against_no_message(
+    streams: RedisStreams, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+) -> None:
+    """Writers that end because their database is away, one after the other, lose no facts."""
+    writer().run_once()
+    streams.publish(MESSAGES, xml())
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE messages RENAME TO away")
+    for number in range(8):
+        with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+            writer(f"dead{number}", reclaim_idle_ms=0).run_once()
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE away RENAME TO messages")
+    assert writer("a2", reclaim_idle_ms=0).run_once() == 1
+    assert [r.sender for r in AuditStore(trail_database.where).messages()] == ["lead"]
 
 
 def test_a_database_that_cannot_be_written_to_loses_nothing(

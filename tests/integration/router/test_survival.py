@@ -177,13 +177,6 @@ def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> No
     (poison,) = talk.envelopes(1, "poison")
     for envelope in (*neighbours[:10], poison, *neighbours[10:]):
         stack.redis.xadd(MESSAGES, {"envelope": envelope})
-    environment = {
-        **os.environ,
-        "ORCHESTRA_REDIS_URL": str(stack.settings.redis_url),
-        "ORCHESTRA_DATA": str(stack.settings.data),
-        "ORCHESTRA_LEASE_S": "0.3",
-        "ORCHESTRA_HEARTBEAT_S": "0.1",
-    }
 
     def all_over() -> bool:
         return bool(stack.dead()) and talk.heard().total() >= 20
@@ -192,7 +185,7 @@ def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> No
     deadline = time.monotonic() + 150
     while not all_over():
         process = subprocess.Popen(
-            [sys.executable, "-c", FRAGILE], env=environment, stderr=subprocess.DEVNULL
+            [sys.executable, "-c", FRAGILE], env=environment_of(stack), stderr=subprocess.DEVNULL
         )
         try:
             while process.poll() is None and not all_over():
@@ -206,6 +199,66 @@ def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> No
     assert (letter.rule, letter.data, deaths) == ("poison", poison, 4)
     assert talk.heard() == Counter(str(number) for number in range(20))
     assert stack.pending() == 0
+
+
+#: An audit writer that falls over one message: when it looks for facts, or for the text of its body.
+FRAGILE_WRITER = """
+import os, signal, sys
+from orchestrator.audit import facts, text
+from orchestrator.envelope.parse import parse
+def fall_over(octets, *limits):
+    if b"poison" in octets:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return parse(octets, *limits)
+(facts if sys.argv[1] == "facts" else text).parse = fall_over
+from orchestrator.cli import main
+main(["audit", "writer"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["facts", "text"])
+def test_a_message_that_kills_every_audit_writer_is_kept_unread(stack: Stack, where: str) -> None:
+    """Its octets are written without facts, said aloud; everything beside it has its facts and its words."""
+    talk = Talk(stack)
+    neighbours = talk.envelopes(20, "neighbour")
+    (poison,) = (octets.replace(b"<header>", b"<!-- --><header>") for octets in talk.envelopes(1, "poison"))
+    for envelope in (*neighbours[:10], poison, *neighbours[10:]):
+        stack.redis.xadd(MESSAGES, {"envelope": envelope})
+    store, deaths, said = AuditStore(stack.settings.audit_database), 0, b""
+
+    def all_over() -> bool:
+        return store.total() >= 22 and store.indexed() == store.total()
+
+    deadline = time.monotonic() + 150
+    while not all_over():
+        with subprocess.Popen(
+            [sys.executable, "-c", FRAGILE_WRITER, where], env=environment_of(stack), stderr=subprocess.PIPE
+        ) as process:
+            try:
+                while process.poll() is None and not all_over():
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            finally:
+                deaths += process.poll() is not None
+                process.kill()
+                said += process.communicate()[1]
+    records = [r for r in store.messages() if r.type == "message"]
+    assert [r.xml for r in records if not r.message_id] == [poison]
+    assert (len(records), deaths, said.count(b"audit-poison")) == (21, 4, 1)
+    assert {len(AuditReader(store).search(text=f"neighbour{n}")) for n in range(20)} == {1}
+    assert stack.redis.xpending(MESSAGES, "audit")["pending"] == 0
+
+
+def environment_of(stack: Stack) -> dict[str, str]:
+    """For a service that takes over soon what another one held."""
+    return {
+        **os.environ,
+        "ORCHESTRA_REDIS_URL": str(stack.settings.redis_url),
+        "ORCHESTRA_DATA": str(stack.settings.data),
+        "ORCHESTRA_LEASE_S": "0.3",
+        "ORCHESTRA_HEARTBEAT_S": "0.1",
+    }
 
 
 def _append(client: redis_py.Redis, envelope: bytes) -> None:
