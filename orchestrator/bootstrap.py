@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.keyring.codes import Codes
     from orchestrator.keyring.ring import Keyring
     from orchestrator.keyring.sealed_texts import SealedTexts
-    from orchestrator.ledger import Concurrency, Ledger, Outgoing, RunRef, Session, TreeLimits
+    from orchestrator.ledger import Concurrency, Ledger, LedgerReader, Outgoing, RunRef, Session, TreeLimits
+    from orchestrator.ledger.statements import Statement
     from orchestrator.messages.authenticity import Authenticity
     from orchestrator.messages.factory import MessageFactory
     from orchestrator.messages.recipients import EncryptionKeys
@@ -53,9 +54,19 @@ class Container:
             self.redis,
             limits=ledger_limits(self.settings),
             report=self.end_reports,
-            vouch=self.authenticity.vouch,
-            vault=self.vault,
+            vouch=self._vouch,
+            vault=_VaultOf(self),
         )
+
+    @cached_property
+    def reader(self) -> LedgerReader:
+        """The ledger for who only looks: it loads no transition, and no keys where nothing is sealed."""
+        from orchestrator.ledger.reader import LedgerReader
+
+        return LedgerReader(self.redis, _VaultOf(self))
+
+    def _vouch(self, statement: Statement, *, by: str, to: str) -> str:
+        return self.authenticity.vouch(statement, by=by, to=to)
 
     @cached_property
     def vault(self) -> SealedTexts:
@@ -275,6 +286,19 @@ class Container:
                 # A session whose records are damaged ends all the same.
                 _log.error("end-not-reported", session=about.id, to=recipient, error=str(error))
         return reports
+
+
+class _VaultOf:
+    """The vault of a container, whose keys are loaded when a text is sealed or opened."""
+
+    def __init__(self, parts: Container) -> None:
+        self._parts = parts
+
+    def seal(self, text: str, *, label: str, by: str, to: tuple[str, ...]) -> str:
+        return self._parts.vault.seal(text, label=label, by=by, to=to)
+
+    def open(self, sender: str, readers: str, label: str, content: str) -> str | None:
+        return self._parts.vault.open(sender, readers, label, content)
 
 
 def build_container(client: redis.Redis, settings: Settings) -> Container:

@@ -83,7 +83,6 @@ def submit(
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1. With --at or --in the
     session begins later; `orchestra sessions --state scheduled` lists it, `orchestra stop` cancels it.
     """
-    from orchestrator.client.task_file import read_task_file
     from orchestrator.client.task_options import NO_OPTIONS
     from orchestrator.policy.moments import parse_duration, parse_moment
 
@@ -92,7 +91,11 @@ def submit(
     if at is not None and after is not None:
         raise click.UsageError("--at and --in both say when it begins: give one of them")
     when = parse_moment(at) if at is not None else parse_duration(after) if after is not None else None
-    given = NO_OPTIONS if path is None else read_task_file(path)
+    given = NO_OPTIONS
+    if path is not None:
+        from orchestrator.client.task_file import read_task_file
+
+        given = read_task_file(path)
     with open_client(settings) as client:
         submitted = client.submit(
             agent,

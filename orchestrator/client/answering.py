@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from orchestrator.client.waiting import Waiting
 from orchestrator.errors import DecryptionError, NotGenuine, SessionFailed
-from orchestrator.ledger import Ledger, SessionState
+from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.sealing import Opened
 from orchestrator.messages.authenticity import Authenticity
 
@@ -12,7 +13,9 @@ from orchestrator.messages.authenticity import Authenticity
 class Answering:
     """Waits for the answer of a session, in steps."""
 
-    def __init__(self, ledger: Ledger, authenticity: Authenticity, waiting: Waiting, session: str) -> None:
+    def __init__(
+        self, ledger: LedgerReader, authenticity: Authenticity, waiting: Waiting, session: str
+    ) -> None:
         self._ledger = ledger
         self._authenticity = authenticity
         self._waiting = waiting
@@ -36,7 +39,7 @@ class Answering:
         return found[0] if found is not None else None
 
 
-def read_answer(ledger: Ledger, authenticity: Authenticity, session: str) -> str | None:
+def read_answer(ledger: LedgerReader, authenticity: Authenticity, session: str) -> str | None:
     """The final answer of a session that has ended; None if it has none yet.
 
     With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.

@@ -18,29 +18,16 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import redis
 
-from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.bootstrap import build_container
-from orchestrator.client.answering import Answering, read_answer
-from orchestrator.client.approvals import Approval, answer_approval, open_approvals
-from orchestrator.client.forking import Forking
-from orchestrator.client.history import Event, history
-from orchestrator.client.replies import answer_question, open_questions
-from orchestrator.client.submission import Submission
-from orchestrator.client.submission_tokens import LIFETIME_S, SubmissionToken, make_token
-from orchestrator.client.task_options import TaskOptions
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, is_over, subtree
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
 from orchestrator.display.text import counted
-from orchestrator.envelope.bodies import Task, TaskCompletion
-from orchestrator.envelope.model import RetryPolicy
-from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import (
     DecryptionError,
     EmptyPrompt,
@@ -50,20 +37,25 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
-from orchestrator.ledger import Run, Session, SessionState, StopVerdict, Submitted
-from orchestrator.ledger.live_text import LiveEvent
+from orchestrator.ledger.model import Session, SessionState
 from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import callback_from, checked_callbacks
-from orchestrator.messages.factory import Thread, summary
-from orchestrator.messages.given import check_text
 from orchestrator.policy.budget import Budget, BudgetState
-from orchestrator.policy.callback import Callback
-from orchestrator.policy.plan import agent_of, parse_plan
-from orchestrator.policy.typed_answer import typed
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
-from orchestrator.runtime.service import is_served, living_agents
+
+if TYPE_CHECKING:
+    from orchestrator.agents.registry import AgentRecord
+    from orchestrator.client.answering import Answering
+    from orchestrator.client.approvals import Approval
+    from orchestrator.client.history import Event
+    from orchestrator.client.submission_tokens import SubmissionToken
+    from orchestrator.envelope.bodies import Task, TaskCompletion
+    from orchestrator.envelope.model import RetryPolicy
+    from orchestrator.envelope.model_values import Priority
+    from orchestrator.ledger import Ledger, Run, StopVerdict, Submitted
+    from orchestrator.ledger.live_text import LiveEvent
+    from orchestrator.policy.callback import Callback
 
 T = TypeVar("T")
 
@@ -121,7 +113,12 @@ class Client:
         self._url = resolve_redis_url(self.settings)
         self._redis = connect(self._url, name="orchestra-client")
         self._parts = build_container(self._redis, self.settings)
-        self._ledger = self._parts.ledger
+        self._reader = self._parts.reader
+
+    @property
+    def _ledger(self) -> Ledger:
+        """The ledger with its transitions, for what changes a session."""
+        return self._parts.ledger
 
     def close(self) -> None:
         """Close the connections; idempotent."""
@@ -213,6 +210,9 @@ class Client:
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
+        from orchestrator.client.submission import Submission
+        from orchestrator.client.task_options import TaskOptions
+
         options = TaskOptions.of(
             task=task,
             priority=priority,
@@ -261,6 +261,9 @@ class Client:
             UnknownAgent: no worker serves the agent; nothing was submitted.
             KeyInUse, ServerUnavailable: as :meth:`submit`.
         """
+        from orchestrator.client.submission import Submission
+        from orchestrator.policy.plan import agent_of, parse_plan
+
         read = parse_plan(plan)
         agent = agent or agent_of(read)
         names = self._outlast(self._parts.agents.names, retry_for_s)
@@ -305,6 +308,8 @@ class Client:
             PayloadError: what the run was given is no longer kept, or is too large.
             ServerUnavailable: Redis does not answer.
         """
+        from orchestrator.client.forking import Forking
+
         return self._submit_once(
             partial(Forking(self._parts).fork, session, at, prompt=prompt, budget=Budget.of(budget)),
             key,
@@ -320,9 +325,13 @@ class Client:
             SessionFailed, SessionStopped, SessionDeleted, NotGenuine, TimeoutError, UnknownSession, ServerUnavailable: as
                 :meth:`result`.
         """
+        from orchestrator.envelope.bodies import TaskCompletion
+        from orchestrator.envelope.structured import unpack_body
+        from orchestrator.messages.factory import summary
+
         answer = self.result(session, timeout_s=timeout_s)
         with self._clear_errors():
-            *_, body = self._ledger.answer_as_kept(session)
+            *_, body = self._reader.answer_as_kept(session)
         found = unpack_body(body, answer)
         if isinstance(found, TaskCompletion):
             return found
@@ -335,7 +344,7 @@ class Client:
         *,
         title: str = "",
         task_id: str | None = None,
-        lifetime_s: float = LIFETIME_S,
+        lifetime_s: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> SubmissionToken:
         """The token with which a plain Celery message submits this work, where the setting `submissions` is "token".
@@ -343,12 +352,15 @@ class Client:
         Args:
             agent, prompt, title: as in the message.
             task_id: the Celery task id of the message; by default a new one.
-            lifetime_s: seconds within which the message must reach a worker.
+            lifetime_s: seconds within which the message must reach a worker; by default an hour.
             options: the other arguments in the message: `task`, `priority`, `expires_s`, `retry_policy`, `time_limit_s`.
 
         Raises:
             KeyringError: the key of `operator` is not in this data folder.
         """
+        from orchestrator.client.submission_tokens import LIFETIME_S, make_token
+        from orchestrator.client.task_options import TaskOptions
+
         with self._clear_errors():
             return make_token(
                 self._parts.keyring,
@@ -357,7 +369,7 @@ class Client:
                 title=title,
                 more=TaskOptions.of(**(options or {})).digest,
                 task_id=task_id,
-                lifetime_s=lifetime_s,
+                lifetime_s=LIFETIME_S if lifetime_s is None else lifetime_s,
             )
 
     @overload
@@ -382,6 +394,10 @@ class Client:
         answering = self.answering(session, timeout_s=timeout_s)
         while (answer := self.step(answering)) is None:
             pass
+        if type is str:
+            return answer
+        from orchestrator.policy.typed_answer import typed
+
         return typed(answer, type, what=f"session {session}")
 
     def open_text(self, text: str) -> str:
@@ -393,7 +409,7 @@ class Client:
             DecryptionError: no key in the data folder opens it.
         """
         with self._clear_errors():
-            opened = self._ledger.seals.read(text)
+            opened = self._reader.seals.read(text)
         if isinstance(opened, Opened) and opened.failed:
             raise DecryptionError("the text is sealed, and no key in this data folder opens it")
         return opened
@@ -406,8 +422,10 @@ class Client:
             NotGenuine: somebody has changed it in the ledger.
             UnknownSession: there is no such session.
         """
+        from orchestrator.client.answering import read_answer
+
         with self._clear_errors():
-            return read_answer(self._ledger, self._parts.authenticity, session) or ""
+            return read_answer(self._reader, self._parts.authenticity, session) or ""
 
     def wait(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Session:
         """Wait until a session has ended; with ``item``, also until that item of its queue is delivered or dead.
@@ -426,16 +444,18 @@ class Client:
 
     def waiting(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Waiting:
         """As :meth:`wait`, in steps: call :meth:`step` with it until that returns the session."""
-        return Waiting(self._ledger, session, outage=self._outage(), timeout_s=timeout_s, item=item)
+        return Waiting(self._reader, session, outage=self._outage(), timeout_s=timeout_s, item=item)
 
     def answering(self, session: str, *, timeout_s: float | None = None, item: str = "") -> Answering:
         """As :meth:`result`, in steps: call :meth:`step` with it until that returns the answer."""
+        from orchestrator.client.answering import Answering
+
         waiting = self.waiting(session, timeout_s=timeout_s, item=item)
-        return Answering(self._ledger, self._parts.authenticity, waiting, session)
+        return Answering(self._reader, self._parts.authenticity, waiting, session)
 
     def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
         """As :meth:`watch`, in steps: call :meth:`step` with it until it has ended."""
-        return Watching(self._ledger, session, outage=self._outage(), timeout_s=timeout_s)
+        return Watching(self._reader, session, outage=self._outage(), timeout_s=timeout_s)
 
     def step(self, steps: Steps[T]) -> T:
         """One step of waiting or watching, a quarter of a second at most.
@@ -462,7 +482,11 @@ class Client:
             WrongState: the session has failed, or was stopped or deleted.
             LimitExceeded: its tree has had as many runs as it may.
         """
-        about = self._outlast(lambda: self._ledger.session(session), retry_for_s)
+        from orchestrator.agents.registry import OPERATOR
+        from orchestrator.messages.factory import Thread
+        from orchestrator.messages.given import check_text
+
+        about = self._outlast(lambda: self._reader.session(session), retry_for_s)
         check_text("prompt", prompt)
         check_text("key", key or "")
         if not prompt.strip():
@@ -496,6 +520,9 @@ class Client:
             UnknownSession: the session that asked is gone.
             WrongState: the question has its reply or was withdrawn, or its session will not run again.
         """
+        from orchestrator.client.replies import answer_question
+        from orchestrator.messages.given import check_text
+
         asker = asker_of(question)
         if asker is None and session_of_approval(question):
             raise InputError(f"{question} is an approval: say yes or no with `orchestra approve` or `deny`")
@@ -514,6 +541,8 @@ class Client:
         Raises:
             UnknownSession: there is no such session.
         """
+        from orchestrator.client.approvals import open_approvals
+
         with self._clear_errors():
             return open_approvals(self._parts, session=session)
 
@@ -539,6 +568,9 @@ class Client:
         return self._decide(approval, comment, approved=False, digest="", by=by)
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
+        from orchestrator.client.approvals import answer_approval
+        from orchestrator.messages.given import check_text
+
         check_text("comment", comment)
         with self._clear_errors():
             return answer_approval(
@@ -574,20 +606,22 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            before = self._ledger.session(session).on_deploy
+            before = self._reader.session(session).on_deploy
             run = self._ledger.sweep.unpin(session)
             if run is not None:
                 self._parts.delivery.send([run])
             return before != "latest"
 
     def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
+        from orchestrator.agents.registry import OPERATOR
+
         with self._clear_errors():
-            about = self._ledger.session(session)
+            about = self._reader.session(session)
             verdict = self._ledger.stop(session, reason, state=state, by=OPERATOR)
             if verdict.outcome == "ended" and about.parent == "" and about.task:
                 self._parts.settle(session)
             if verdict.outcome == "over" and verdict.detail == SessionState.FINISHED:
-                below = self._parts.delivery.stop_below(subtree(self._ledger, session), reason)
+                below = self._parts.delivery.stop_below(subtree(self._reader, session), reason)
                 return replace(verdict, below=below)
             return verdict
 
@@ -600,7 +634,7 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return self._ledger.session(session)
+            return self._reader.session(session)
 
     def budgets(self, session: str) -> dict[str, BudgetState]:
         """The budgets that a session counts against, by the session that has the budget, the root's first.
@@ -609,7 +643,7 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            about = self._ledger.session(session)
+            about = self._reader.session(session)
             found = {name: self._ledger.spending.budget(name) for name in about.budgets}
             return {name: state for name, state in found.items() if state is not None}
 
@@ -622,7 +656,7 @@ class Client:
             PayloadError: the attachment is no longer kept, or was altered.
         """
         with self._clear_errors():
-            about, text, whole, attached, body = self._ledger.answer_as_kept(session)
+            about, text, whole, attached, body = self._reader.answer_as_kept(session)
             ref = attached.get(name)
             if ref is None:
                 return None
@@ -631,7 +665,7 @@ class Client:
                 fault := authenticity.answer_fault(about, text, whole, attached, body)
             ):
                 raise NotGenuine(session, about.agent, fault)
-            return self._ledger.large_texts.read(ref)
+            return self._reader.large_texts.read(ref)
 
     def sessions(self, *, limit: int = 50, where: Callable[[Session], bool] | None = None) -> list[Session]:
         """The latest root sessions, newest first; with ``where`` the latest of those for which it is true."""
@@ -640,9 +674,9 @@ class Client:
                 root
                 for shard in range(self.settings.shards)
                 for root in (
-                    self._ledger.roots(shard, limit=limit)
+                    self._reader.roots(shard, limit=limit)
                     if where is None
-                    else islice(filter(where, self._ledger.newest_roots(shard)), limit)
+                    else islice(filter(where, self._reader.newest_roots(shard)), limit)
                 )
             ]
         return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
@@ -650,7 +684,7 @@ class Client:
     def scheduled(self) -> list[Session]:
         """The sessions that were submitted to begin later, the next one first."""
         with self._clear_errors():
-            found = [s for shard in range(self.settings.shards) for s in self._ledger.scheduled(shard)]
+            found = [s for shard in range(self.settings.shards) for s in self._reader.scheduled(shard)]
         return sorted(found, key=lambda session: session.due_ms)
 
     def tree(self, session: str) -> list[Session]:
@@ -660,7 +694,7 @@ class Client:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
-            return subtree(self._ledger, session)
+            return subtree(self._reader, session)
 
     def watch(self, session: str, *, timeout_s: float | None = None) -> Iterator[list[Session]]:
         """Pictures of a session's tree, one for each change; the last one shows that the session has ended.
@@ -711,7 +745,7 @@ class Client:
         """
 
         def read() -> tuple[list[LiveEvent], bool]:
-            over = is_over(self._ledger.session(session))
+            over = is_over(self._reader.session(session))
             return self._ledger.live.read(session, after, wait_s=0 if over else LOOK_AGAIN_S), over
 
         return self._outlast(read, RETRY_FOR_S)
@@ -732,8 +766,10 @@ class Client:
         Each is compared with the session's records word for word: a callback that was copied from another session, or
         altered, is not genuine.
         """
+        from orchestrator.messages.authenticity import checked_callbacks
+
         with self._clear_errors():
-            return checked_callbacks(self._ledger, self._parts.authenticity, session, text)
+            return checked_callbacks(self._reader, self._parts.authenticity, session, text)
 
     def questions(self, session: str | None = None) -> list[Callback]:
         """The open questions in the tree of a session; without a session the questions of roots to you, oldest first.
@@ -743,18 +779,21 @@ class Client:
         Raises:
             UnknownSession: there is no such session.
         """
+        from orchestrator.client.replies import open_questions
+        from orchestrator.messages.authenticity import callback_from
+
         with self._clear_errors():
             if session is not None:
-                askers = subtree(self._ledger, session)
-                return [callback_from(*one) for one in open_questions(self._ledger, askers)]
-            roots = [root for shard in range(self.settings.shards) for root in self._ledger.asking(shard)]
-            found = open_questions(self._ledger, roots)
+                askers = subtree(self._reader, session)
+                return [callback_from(*one) for one in open_questions(self._reader, askers)]
+            roots = [root for shard in range(self.settings.shards) for root in self._reader.asking(shard)]
+            found = open_questions(self._reader, roots)
             return [callback_from(*one) for one in sorted(found, key=lambda one: one[0].at_ms)]
 
     def runs(self, session: str) -> list[Run]:
         """The runs of a session, oldest first; each names the callbacks it carried."""
         with self._clear_errors():
-            return self._ledger.runs(session)
+            return self._reader.runs(session)
 
     def history(self, session: str, *, texts: bool = False) -> list[Event]:
         """What happened in a session, oldest first; with ``texts`` also what went in and came out.
@@ -762,6 +801,8 @@ class Client:
         Raises:
             UnknownSession: there is no such session.
         """
+        from orchestrator.client.history import history
+
         with self._clear_errors():
             return history(self._ledger, session, texts=texts)
 
@@ -775,6 +816,8 @@ class Client:
 
         Work for an agent that no worker serves waits until a worker serves it.
         """
+        from orchestrator.runtime.service import is_served, living_agents
+
         with self._clear_errors():
             record = self._parts.agents.get(agent)
             return record is not None and is_served(record, living_agents(self._parts.redis))

@@ -8,11 +8,11 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.errors import WrongState
 from orchestrator.ids import reply_id
-from orchestrator.ledger import CLOSED, Item, Ledger, Session
+from orchestrator.ledger import CLOSED, Item, LedgerReader, Session
 from orchestrator.messages.factory import Thread
 
 
-def open_questions(ledger: Ledger, askers: Iterable[Session]) -> list[tuple[Item, str]]:
+def open_questions(ledger: LedgerReader, askers: Iterable[Session]) -> list[tuple[Item, str]]:
     """The questions of these sessions that have no reply yet, each with its text; none of sessions that have ended."""
     found = []
     for asker in askers:

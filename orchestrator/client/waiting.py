@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 import redis
 
-from orchestrator.ledger import CLOSED, ItemState, Ledger, Session, SessionState
+from orchestrator.ledger.model import CLOSED, ItemState, Session, SessionState
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.redisdb.retry import Outage
 
@@ -38,7 +39,7 @@ def is_over(session: Session) -> bool:
     return session.state in CLOSED or (session.state is SessionState.FINISHED and not session.busy)
 
 
-def subtree(ledger: Ledger, session: str) -> list[Session]:
+def subtree(ledger: LedgerReader, session: str) -> list[Session]:
     """A session and everything below it, each after its parent, in the order of their launches.
 
     Raises:
@@ -57,7 +58,7 @@ class Waiting:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LedgerReader,
         session: str,
         *,
         outage: Outage,
@@ -129,7 +130,7 @@ class Watching:
     """Takes pictures of a tree in steps."""
 
     def __init__(
-        self, ledger: Ledger, session: str, *, outage: Outage, timeout_s: float | None = None
+        self, ledger: LedgerReader, session: str, *, outage: Outage, timeout_s: float | None = None
     ) -> None:
         self._ledger = ledger
         self._session = session

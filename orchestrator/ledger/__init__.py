@@ -1,45 +1,65 @@
-"""The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions."""
+"""The ledger: sessions, runs, delegations and callbacks in Redis, changed only by atomic transitions.
 
-from orchestrator.ledger.concurrency import Concurrency, HeldBack
-from orchestrator.ledger.journal import Journal, StepHeader, StepRecord
-from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.model import (
-    BY_FORCE,
-    CLOSED,
-    OVERDUE,
-    WORKER_LOST,
-    Item,
-    ItemState,
-    Run,
-    RunState,
-    Session,
-    SessionState,
-    Try,
-)
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.transitions import (
-    Claim,
-    Claimed,
-    Committed,
-    Delegated,
-    Flushed,
-    JournalLimits,
-    Launch,
-    Lease,
-    Next,
-    Outcome,
-    Outgoing,
-    Renewal,
-    RetryLater,
-    RunRef,
-    RunsSoFar,
-    Slot,
-    Start,
-    StopVerdict,
-    Submitted,
-    TooLate,
-    TreeLimits,
-)
+Each name is imported when it is first used: who only looks at sessions loads no transition.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.ledger.concurrency import (
+        Concurrency,
+        HeldBack,
+    )
+    from orchestrator.ledger.journal import (
+        Journal,
+        StepHeader,
+        StepRecord,
+    )
+    from orchestrator.ledger.ledger import (
+        Ledger,
+    )
+    from orchestrator.ledger.model import (
+        BY_FORCE,
+        CLOSED,
+        OVERDUE,
+        WORKER_LOST,
+        Item,
+        ItemState,
+        Run,
+        RunState,
+        Session,
+        SessionState,
+        Try,
+    )
+    from orchestrator.ledger.reader import (
+        LedgerReader,
+    )
+    from orchestrator.ledger.transitions import (
+        Claim,
+        Claimed,
+        Committed,
+        Delegated,
+        Flushed,
+        JournalLimits,
+        Launch,
+        Lease,
+        Next,
+        Outcome,
+        Outgoing,
+        Renewal,
+        RetryLater,
+        RunRef,
+        RunsSoFar,
+        Slot,
+        Start,
+        StopVerdict,
+        Submitted,
+        TooLate,
+        TreeLimits,
+    )
 
 __all__ = [
     "BY_FORCE",
@@ -82,3 +102,15 @@ __all__ = [
     "TreeLimits",
     "Try",
 ]
+
+#: The modules that have these names; each imports those before it, if any.
+_MODULES = ("model", "reader", "transitions", "concurrency", "journal", "ledger")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    modules = (import_module(f"{__name__}.{module}") for module in _MODULES)
+    value = next(getattr(module, name) for module in modules if hasattr(module, name))
+    globals()[name] = value
+    return value

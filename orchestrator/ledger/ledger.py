@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import redis
 
-from orchestrator.errors import UnknownSession
-from orchestrator.ids import is_session_id
 from orchestrator.ledger.approvals import Approvals
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.inbox import Inbox
@@ -16,7 +14,6 @@ from orchestrator.ledger.printed import PrintedTexts
 from orchestrator.ledger.provider_calls import ProviderCalls
 from orchestrator.ledger.runs import Runs
 from orchestrator.ledger.sealing import Vault
-from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.ledger.spending import Spending
 from orchestrator.ledger.statements import Vouch
 from orchestrator.ledger.sweep import Sweep
@@ -92,14 +89,3 @@ class Ledger(LedgerCore):
 
         #: What the reconciler looks for and repairs.
         self.sweep = Sweep(self)
-
-    def events(self, session: str, *, with_children: bool = False) -> SessionEvents:
-        """The events of a session, and of its children ``with_children``, from now on.
-
-        Raises:
-            UnknownSession: the text is no session id.
-            redis.RedisError: the server does not answer.
-        """
-        if not is_session_id(session):
-            raise UnknownSession(session)
-        return SessionEvents(self.redis, session, with_children=with_children)

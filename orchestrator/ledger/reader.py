@@ -15,6 +15,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.sealing import Seals, Vault
+from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -45,6 +46,17 @@ class LedgerReader:
         if not found:
             raise UnknownSession(session_id)
         return found[0]
+
+    def events(self, session: str, *, with_children: bool = False) -> SessionEvents:
+        """The events of a session, and of its children ``with_children``, from now on.
+
+        Raises:
+            UnknownSession: the text is no session id.
+            redis.RedisError: the server does not answer.
+        """
+        if not is_session_id(session):
+            raise UnknownSession(session)
+        return SessionEvents(self.redis, session, with_children=with_children)
 
     def find(self, session_ids: Sequence[str]) -> list[Session]:
         """The sessions of those ids that exist, in one round trip; one that is damaged says so."""

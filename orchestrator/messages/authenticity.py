@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.agents.registry import OPERATOR, REAPER, ROUTER
-from orchestrator.envelope.bodies import ErrorReport, Query, TaskCompletion
-from orchestrator.envelope.details import Detailed, details_of
-from orchestrator.envelope.model_values import UNKNOWN_TASK, Priority
-from orchestrator.envelope.structured import unpack_body
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.ids import approval_of, derived_uuid
 from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
-from orchestrator.ledger import Item, ItemState, Ledger, Session
+from orchestrator.ledger.model import Item, ItemState, Session
+from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.statements import Statement
 from orchestrator.log import Seldom, get_logger
-from orchestrator.messages.factory import summary
-from orchestrator.policy.callback import Callback, same_callback
-from orchestrator.policy.callback_text import parse_callbacks
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.details import Detailed
+    from orchestrator.envelope.model_values import Priority
+    from orchestrator.policy.callback import Callback
 
 #: Signers that may write in the name of others: the operator, and the router, which brings messages of external programs.
 _FOR_OTHERS: Final = frozenset({OPERATOR, ROUTER})
@@ -105,12 +104,14 @@ class Authenticity:
 
 
 def checked_callbacks(
-    ledger: Ledger, authenticity: Authenticity, session: str, text: str
+    ledger: LedgerReader, authenticity: Authenticity, session: str, text: str
 ) -> tuple[Callback, ...]:
     """The callbacks in ``text``; `genuine` are those that a run of ``session`` carried, word for word.
 
     With the key of `operator` in the data folder, only those that the ledger has from whom they say.
     """
+    from orchestrator.policy.callback_text import parse_callbacks
+
     return tuple(
         replace(c, genuine=_is_genuine(ledger, authenticity, session, c)) for c in parse_callbacks(text)
     )
@@ -118,6 +119,10 @@ def checked_callbacks(
 
 def callback_from(item: Item, text: str) -> Callback:
     """An item of a session's queue as the callback that its agent gets."""
+    from orchestrator.envelope.details import details_of
+    from orchestrator.envelope.structured import unpack_body
+    from orchestrator.policy.callback import Callback
+
     body = unpack_body(str(item.extra.get("body", "")), text)
     return Callback(
         id=item.id,
@@ -138,6 +143,10 @@ def callback_from(item: Item, text: str) -> Callback:
 
 def _plain_body(item: Item, text: str) -> Detailed | None:
     """The body of an item that consists of a text alone."""
+    from orchestrator.envelope.bodies import ErrorReport, Query, TaskCompletion
+    from orchestrator.envelope.model_values import UNKNOWN_TASK
+    from orchestrator.messages.factory import summary
+
     match item.kind, item.status:
         case "completion", "failed":
             return ErrorReport(error_id=derived_uuid("error", item.id), message=text)
@@ -148,13 +157,15 @@ def _plain_body(item: Item, text: str) -> Detailed | None:
     return None
 
 
-def _is_genuine(ledger: Ledger, authenticity: Authenticity, session: str, callback: Callback) -> bool:
+def _is_genuine(ledger: LedgerReader, authenticity: Authenticity, session: str, callback: Callback) -> bool:
     item = ledger.item(session, callback.id)
     if item is None or item.state not in (ItemState.CLAIMED, ItemState.DELIVERED):
         return False
     kept = ledger.texts(session, [item.id]).get(item.id, "")
     if authenticity.reads_as_operator and authenticity.item_fault(session, item, kept, reader=OPERATOR):
         return False
+    from orchestrator.policy.callback import same_callback
+
     # What travelled encrypted the ledger has only in that form.
     text = callback.text if item.extra.get("sealed") else kept
     return same_callback(callback, callback_from(item, text))

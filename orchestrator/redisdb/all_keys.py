@@ -7,4 +7,4 @@ from typing import Final
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.key_table import registered
 
-REGISTRY: Final = registered(keys, ledger_keys)
+REGISTRY: Final = registered(ledger_keys, keys)

@@ -116,6 +116,5 @@ PERMANENT: Final = "permanent"
 
 
 def registered(*tables: ModuleType) -> tuple[KeySpec, ...]:
-    """All keys, once the modules that name them are imported."""
-    names = {name for table in tables for name in vars(table)}
-    return tuple(spec for spec in REGISTRY if spec.name in names)
+    """All keys of these modules, in this order, whichever was imported first."""
+    return tuple(spec for table in tables for spec in REGISTRY if spec.name in vars(table))

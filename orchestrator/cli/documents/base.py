@@ -22,7 +22,8 @@ Time = Annotated[str | None, BeforeValidator(_time)]
 class Document(BaseModel):
     """An object that a command prints with ``--json``; its fields are all there, always."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    # Built when it is first printed: a command that prints for people builds none.
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
     @classmethod
     def of(cls, value: object) -> Self:
