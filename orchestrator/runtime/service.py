@@ -37,6 +37,7 @@ from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.redisdb.holders import connection_name, own_mark
 from orchestrator.redisdb.server_clock import server_ms
 from orchestrator.runtime.parent_death import die_with_parent
+from orchestrator.runtime.probe import Probe
 from orchestrator.runtime.signals import set_soon
 
 #: The environment variable with the file descriptor on which a child of `orchestra up` reports that it is ready.
@@ -211,7 +212,7 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
 
 
 class SignsOfLife:
-    """Registers a process of a service in Redis, and renews the registration from a thread."""
+    """Registers a process of a service in Redis, renews the registration from a thread, and answers who probes it."""
 
     def __init__(
         self,
@@ -229,12 +230,17 @@ class SignsOfLife:
         self._client = client
         self._interval_s = settings.heartbeat_s
         self._started_ms = 0
+        self._probe = Probe(service, self._instance, late_s=self._interval_s * MISSED_HEARTBEATS)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
         """Register now, and start the heartbeat. May be called again."""
         self._register()
+        try:
+            self._probe.open()
+        except OSError as error:
+            get_logger().warning("no-probe", reason=str(error))
         if self._thread is None:
             self._thread = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
             self._thread.start()
@@ -245,11 +251,13 @@ class SignsOfLife:
             return
         self._stop.set()
         self._thread.join(timeout=1)
+        self._probe.close()
         with contextlib.suppress(redis.RedisError, OSError):
             self._client.hdel(keys.services(), self._instance)
 
     def _renew(self) -> None:
         while not self._stop.wait(self._interval_s):
+            self._probe.beat()
             # The service handles outages; the next heartbeat registers again.
             with contextlib.suppress(redis.RedisError, OSError):
                 self._register()

@@ -2,48 +2,111 @@
 
 from __future__ import annotations
 
-import json
-import socket
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
-from orchestrator.healthcheck import check
-from orchestrator.redisdb import keys
+from orchestrator.runtime.probe import Probe, complaint, folder
+from tests.waiting import wait_until
 
-
-def register(client: redis.Redis, service: str, host: str, *, alive: bool = True) -> None:
-    record = {"service": service, "instance": f"{service}@{host}", "host": host, "pid": 1, "started_ms": 1}
-    record["alive_until_ms"] = 4_000_000_000_000 if alive else 2
-    client.hset(keys.services(), f"{service}@{host}", json.dumps(record))
+Environment = dict[str, str]
 
 
-def test_only_a_living_copy_on_this_host_counts(
-    redis_url: str, redis: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORCHESTRA_REDIS_URL", redis_url)
-    here = socket.gethostname()
-    register(redis, "router", "elsewhere")
-    register(redis, "reaper", here, alive=False)
-    register(redis, "audit", here)
-    assert check("router") == f"no router on {here} gave a sign of life"
-    assert check("reaper") == f"no reaper on {here} gave a sign of life"
-    assert check("audit") is None
+@pytest.fixture
+def environment(tmp_path: Path, redis_url: str) -> Environment:
+    given = {"ORCHESTRA_REDIS_URL": redis_url, "ORCHESTRA_DATA": str(tmp_path / "data")}
+    return {**os.environ, **given, "TMPDIR": str(tmp_path)}
 
 
-def test_the_exit_code_says_it_whatever_lies_in_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "redis.py").write_text("raise RuntimeError('a module of the working directory')")
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator.healthcheck", "router"],
-        env={"ORCHESTRA_DATA": str(tmp_path), "PATH": ""},
-        cwd=tmp_path,
+@pytest.fixture
+def reaper(environment: Environment) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "orchestrator", "reaper"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def check(environment: Environment, service: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-m", "orchestrator.healthcheck", service],
+        env=environment,
+        cwd=environment["TMPDIR"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: no stack is running on")
-    assert done.stderr.count("\n") == 1
+
+
+def said(environment: Environment) -> str:
+    """What the check says of the reaper, without the name of the host."""
+    done = check(environment, "reaper")
+    assert done.returncode == (1 if done.stderr else 0)
+    return " ".join(word for word in done.stderr.split() if word != os.uname().nodename)
+
+
+def test_it_follows_a_service_from_its_start_to_its_loss(
+    environment: Environment, reaper: subprocess.Popen[str]
+) -> None:
+    (Path(environment["TMPDIR"]) / "socket.py").write_text("raise RuntimeError('of the working directory')")
+    wait_until(lambda: said(environment) == "", timeout_s=60)
+    reaper.send_signal(signal.SIGSTOP)
+    assert said(environment) == "Error: reaper on is hung: no answer for 2 s"
+    reaper.send_signal(signal.SIGCONT)
+    wait_until(lambda: said(environment) == "")
+    assert check(environment, "router").stderr.startswith("Error: no router is running on ")
+    reaper.kill()
+    reaper.wait()
+    assert said(environment) == "Error: no reaper is running on"
+
+
+def test_it_imports_neither_settings_nor_redis(
+    environment: Environment, reaper: subprocess.Popen[str]
+) -> None:
+    """Nine containers that are probed twice a minute cost more than the idle stack did."""
+    wait_until(lambda: said(environment) == "", timeout_s=60)
+    done = check(environment, "reaper", "-X", "importtime")
+    assert done.returncode == 0
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "orchestrator.runtime.probe" in imported
+    ours = {name for name in imported if name.startswith("orchestrator.")}
+    assert ours == {"orchestrator.runtime", "orchestrator.runtime.probe"}
+    assert not imported & {"redis", "pydantic", "click", "asyncio", "subprocess", "tempfile", "inspect"}
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return Path(folder())
+
+
+def test_a_copy_whose_signs_of_life_stopped_is_hung_and_another_is_enough(own_folder: Path) -> None:
+    hung, well = Probe("toy", "a", late_s=-1), Probe("toy", "b", late_s=60)
+    hung.open()
+    answer = complaint("toy")
+    assert answer is not None
+    assert "is hung: no sign of life for 0 s" in answer
+    well.open()
+    well.open()  # as after each outage
+    assert complaint("toy") is None
+    well.close()
+    hung.close()
+    assert list(own_folder.iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_and_a_folder_of_others_is_not_used(own_folder: Path) -> None:
+    killed = "import os; from orchestrator.runtime.probe import Probe; Probe('toy', 'a', late_s=9).open(); os._exit(9)"
+    subprocess.run([sys.executable, "-c", killed], check=False)
+    assert [path.name for path in own_folder.iterdir()] == ["toy.a.sock"]
+    probe = Probe("toy", "b", late_s=60)
+    probe.open()
+    assert [path.name for path in own_folder.iterdir()] == ["toy.b.sock"]
+    probe.close()
+    own_folder.chmod(0o777)
+    with pytest.raises(PermissionError, match="open to others; remove it"):
+        probe.open()
