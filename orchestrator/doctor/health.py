@@ -14,6 +14,7 @@ from orchestrator.ids import is_session_id
 from orchestrator.ledger import Lease, Ledger, RunState, decode
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import replay_fault
 from orchestrator.runtime.service import live_services
 from orchestrator.streams import (
     AUDIT_GROUP,
@@ -198,6 +199,11 @@ def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, 
     elif config and (fsync := config.get("appendfsync")) != "always":
         loss = "a server that is killed can take back about a second of acknowledged transitions"
         yield "fsync-not-always", f"appendfsync is {fsync}: {loss}"
+    try:
+        replay_fault(client)
+    except redis.exceptions.NoPermissionError:
+        loss = "a restart of the server loses the ledger if its user `default` may not change our keys"
+        yield "restart-unchecked", f"{loss}, and this user may not ask: give it +acl|dryrun (`orchestra acl`)"
     replication: Any = client.info("replication")
     replicas = int(replication.get("connected_slaves", 0))
     if replicas and not settings.replicas:

@@ -63,7 +63,8 @@ _CELERY: Final = frozenset({"router", "callbacks", "reaper", "worker", "operator
 _CELERY_KEYS: Final = ("_kombu.*", "unacked*", "celery*", "ev.*")
 _CELERY_CHANNELS: Final = ("celery*", "/*.celery*", "/*.reply.celery*")
 
-_CONNECTION: Final = ("+ping", "+echo", "+select", "+client|setname", "+time", "+info")
+#: `acl|dryrun` says whether a restart of the server keeps the ledger; it changes nothing and shows no password.
+_CONNECTION: Final = ("+ping", "+echo", "+select", "+client|setname", "+time", "+info", "+acl|dryrun")
 _SERVICE: Final = (
     *("+@read", "+@write", "+@transaction", "-@dangerous", "-@admin"),
     *("+eval", "+evalsha", "+script|load", "+script|exists", "+publish", "+xinfo", "+wait"),

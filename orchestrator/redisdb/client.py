@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 import time
@@ -13,6 +14,7 @@ from redis.retry import Retry
 
 from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
+from orchestrator.redisdb import keys
 from orchestrator.redisdb.format import check_format
 
 #: The oldest Redis that has what the scripts and streams need (XAUTOCLAIM, LMOVE, ZADD GT).
@@ -114,9 +116,52 @@ def check_server(client: redis.Redis, url: str, *, ledger: bool = True) -> str:
     if ledger:
         try:
             check_format(client, url)
+            _check_replay(client, url)
         except (redis.RedisError, OSError) as error:
             raise explain(error, url) from error
     return version
+
+
+#: The line of an ACL file that keeps strangers out, and the ledger in.
+SAFE_DEFAULT: Final = "user default off resetpass ~* &* +@all"
+#: What a server executes when it reads our changes from its append-only file: commands for each type of key.
+_REPLAYED: Final = (
+    *("SET {0} 1", "HSET {0} f 1", "HINCRBY {0} f 1", "ZADD {0} 1 m", "SADD {0} m", "RPUSH {0} m"),
+    *("LPOP {0}", "XADD {0} * f 1", "XACK {0} g 1-1", "PEXPIREAT {0} 1", "DEL {0}"),
+)
+
+
+def replay_fault(client: redis.Redis) -> str | None:
+    """Why a restart of the server would lose the ledger; None: it would not.
+
+    It reads the append-only file as its user `default`. Redis from 7.0 on, and Valkey up to 9.1.1, skip each transaction,
+    and each script with two writes, in which that user may not do something, and say nothing.
+
+    Raises:
+        redis.exceptions.NoPermissionError: this user may not ask.
+    """
+    if not client.info("persistence").get("aof_enabled"):
+        return None
+    asked = client.pipeline(transaction=False)
+    for command in _REPLAYED:
+        asked.execute_command("ACL DRYRUN", "default", *command.format(keys.format_version()).split())
+    for answer in asked.execute(raise_on_error=False):
+        if isinstance(answer, (redis.exceptions.NoPermissionError, redis.ConnectionError)):
+            raise answer
+        if isinstance(answer, bytes) and answer != b"OK":  # Redis 6.2 has no such command, nor the fault
+            return answer.decode(errors="replace").rstrip(".")
+    return None
+
+
+def _check_replay(client: redis.Redis, url: str) -> None:
+    with contextlib.suppress(redis.exceptions.NoPermissionError):  # the doctor says so
+        if fault := replay_fault(client):
+            raise ConfigurationError(
+                f"Redis at {redact_url(url)} would lose the ledger at its next restart: it reads its append-only file "
+                f"as user `default`, which may not change our keys ({fault}); run "
+                f"`{SAFE_DEFAULT.replace('user', 'ACL SETUSER', 1)}` on it and write the same into its ACL file: that "
+                "user is off and has no password, so nobody gets in by it"
+            )
 
 
 def explain(error: Exception, url: str) -> OrchestraError:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
-import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +16,9 @@ from click.testing import CliRunner
 from orchestrator.cli import main
 from orchestrator.config.settings import CONFIG_VARIABLE, ENV_PREFIX, Settings
 from orchestrator.deployment.local_stack import SERVICES
-from orchestrator.errors import OrchestraError, ServerUnavailable
-from orchestrator.redisdb.client import connect
+from orchestrator.errors import OrchestraError
+from orchestrator.redisdb.client import SAFE_DEFAULT, connect
+from tests.shipped import PARTS, ShippedServer, make_secrets
 
 #: Every service that a stack can have; the notifier is there if somebody is to be told.
 ALL = {**SERVICES, "notifier": ("notifier",)}
@@ -77,11 +75,8 @@ def test_every_variable_is_a_setting() -> None:
 def secrets(request: pytest.FixtureRequest, tmp_path: Path, program: Callable[[str], str]) -> Path:
     """What deploy/make-secrets makes, run twice, as after a change of mind about TLS."""
     program("openssl")
-    folder = tmp_path / "secrets"
-    for arguments in ([], ["--tls"] if request.param == "tls" else []):
-        script = ROOT / "deploy" / "make-secrets"
-        subprocess.run(["/bin/sh", str(script), *arguments, str(folder)], check=True, capture_output=True)
-    return folder
+    make_secrets(tmp_path / "secrets")
+    return make_secrets(tmp_path / "secrets", *(["--tls"] if request.param == "tls" else []))
 
 
 def test_the_certificate_is_one_that_new_versions_of_python_take(
@@ -120,16 +115,6 @@ def test_the_ledger_is_durable_and_drops_nothing(secrets: Path) -> None:
     assert {"appendonly yes", "appendfsync always", "maxmemory-policy noeviction"} <= set(lines)
 
 
-PARTS = ("router", "callbacks", "reaper", "audit", "notifier", "worker", "operator", "console")
-
-
-def settings_of(secrets: Path, part: str, port: int) -> str:
-    """The server's URL that a part of the stack is given, as seen from here."""
-    url: str = tomllib.loads((secrets / f"{part}.toml").read_text())["orchestra"]["redis_url"]
-    assert f"://{part}:" in url
-    return url.replace("valkey:6379", f"localhost:{port}").replace("/run/secrets", str(secrets))
-
-
 def test_each_container_has_the_settings_of_its_own_user_and_of_no_other() -> None:
     users = {name: name for name in (*ALL, "worker")} | {"flower": "worker", "keys": "operator"}
     for name, user in users.items():
@@ -148,7 +133,7 @@ def test_users_have_the_rules_that_ship_and_programs_keep_theirs(
     subprocess.run(script, check=True, capture_output=True)
     lines = {line.split()[1]: line for line in (tmp_path / "users.acl").read_text().splitlines()}
     assert set(lines) == {*PARTS, "healthcheck", "default", "partner"}
-    assert lines["default"].split()[2] == "off"
+    assert lines["default"] == SAFE_DEFAULT
     assert lines["healthcheck"].split()[4:] == ["resetchannels", "-@all", "+ping"]
     for part in PARTS:
         shipped = (ROOT / "deploy" / "acl" / f"{part}.acl").read_text().split()
@@ -163,25 +148,11 @@ def test_a_server_with_these_secrets_lets_in_who_has_the_settings_and_nobody_els
     secrets: Path, program: Callable[[str], str], tmp_path: Path
 ) -> None:
     tls = "tls-port 6379" in (secrets / "valkey.conf").read_text()
-    server = program("redis-server")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = (secrets / "valkey.conf").read_text().replace("/run/secrets", str(secrets))
-    config = config.replace("dir /data", f"dir {tmp_path}").replace("bind * -::*", "bind 127.0.0.1")
-    config = config.replace("tls-port 6379", f"tls-port {port}")
-    (tmp_path / "redis.conf").write_text(config if tls else f"{config}port {port}\n")
-    process = subprocess.Popen([server, str(tmp_path / "redis.conf")], stdout=subprocess.DEVNULL)
+    server = ShippedServer(program("redis-server"), secrets, tmp_path)
+    server.start()
     try:
-        urls = {part: settings_of(secrets, part, port) for part in PARTS}
+        urls = {part: server.url(part) for part in PARTS}
         assert all(url.startswith("rediss://" if tls else "redis://") for url in urls.values())
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                connect(urls["operator"]).close()
-                break
-            except ServerUnavailable:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
         for part, url in urls.items():
             with connect(url) as client:
                 assert client.info()["redis_version"]
@@ -203,8 +174,7 @@ def test_a_server_with_these_secrets_lets_in_who_has_the_settings_and_nobody_els
             with pytest.raises(OrchestraError):
                 connect(urls["router"].replace("rediss", "redis").partition("?")[0])
     finally:
-        process.terminate()
-        process.wait(20)
+        server.kill()
 
 
 def test_no_password_is_in_an_argument_and_no_secret_open_to_others(secrets: Path) -> None:
