@@ -61,15 +61,18 @@ coverage: .venv/.dev ## Run all tests and measure their coverage, which makes ea
 quick: .venv/.dev ## The units, the contracts with other programs and the ledger: for every save
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/integration/ledger $(ARGS)
 
-.PHONY: test-newest test-oldest test-servers
+.PHONY: test-newest test-oldest test-servers test-wheel
 test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
 	@JOBS=$(JOBS) sh ./.ci/test-with newest $(ARGS)
 
 test-oldest: .venv/.dev ## Run all tests on the oldest releases of the dependencies that are promised
 	@JOBS=$(JOBS) sh ./.ci/test-with oldest $(ARGS)
 
-test-servers: .venv/.dev ## Run what needs a server on Redis 6.2 and on the redis-server of this system
+test-servers: .venv/.dev ## Run what needs a server on Redis 6.2, Valkey 9.1.0 and the redis-server of this system
 	@JOBS=$(JOBS) sh ./.ci/test-with servers $(ARGS)
+
+test-wheel: .venv/.dev ## Install the wheel as a new user does, alone and with each extra, and run the tutorials
+	@JOBS=$(JOBS) sh ./.ci/test-with wheel $(ARGS)
 
 check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
 

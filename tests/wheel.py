@@ -1,4 +1,8 @@
-"""The wheel in an environment that has nothing else, built once for all tests that use it."""
+"""The wheel in an environment that has nothing else, built once for all tests that use it.
+
+By itself a test borrows the libraries of the environment that it runs in. Where TESTS_WHEEL names a folder, as under
+`make test-wheel`, an installer has put the wheel with each extra into an environment of its own there, and chosen what it needs.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 #: Programs of the dependencies that stand in the `bin` of an environment in which pip has installed them.
 PROGRAMS = ("celery", "pytest")
+#: The folder of environments into which the wheel was installed with what it asks for, if there is one.
+RESOLVED = Path(os.environ["TESTS_WHEEL"]).resolve() if "TESTS_WHEEL" in os.environ else None
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment with the wheel; the libraries it needs are those that the tests run with."""
+    """A virtual environment with the wheel."""
 
     wheel: Path
     bin: Path
@@ -29,7 +35,19 @@ class Installed:
     env: dict[str, str]
 
 
-def installed(factory: pytest.TempPathFactory) -> Installed:
+def installed(factory: pytest.TempPathFactory, extra: str = "") -> Installed:
+    """The environment with the wheel and one extra or none; the borrowed libraries are those of all extras."""
+    environment = _borrowing(factory) / "env" if RESOLVED is None else RESOLVED / (extra or "bare")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "ORCHESTRA", "PYTEST"))}
+    # As after `. env/bin/activate`.
+    env["PATH"] = f"{environment / 'bin'}{os.pathsep}{env['PATH']}"
+    env["VIRTUAL_ENV"] = str(environment)
+    [wheel] = (environment.parent / "dist").glob("*.whl")
+    [libraries] = environment.glob("lib/python*/site-packages")
+    return Installed(wheel, environment / "bin", libraries, env)
+
+
+def _borrowing(factory: pytest.TempPathFactory) -> Path:
     """Build the wheel and install it; the first test does it for all of them, also in other processes."""
     shared = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -39,14 +57,7 @@ def installed(factory: pytest.TempPathFactory) -> Installed:
         if not (folder / "ready").exists():
             _make(folder)
             (folder / "ready").touch()
-    environment = folder / "env"
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "COV", "ORCHESTRA", "PYTEST"))}
-    # As after `. env/bin/activate`.
-    env["PATH"] = f"{environment / 'bin'}{os.pathsep}{env['PATH']}"
-    env["VIRTUAL_ENV"] = str(environment)
-    [wheel] = (folder / "dist").glob("*.whl")
-    [libraries] = environment.glob("lib/python*/site-packages")
-    return Installed(wheel, environment / "bin", libraries, env)
+    return folder
 
 
 @contextmanager

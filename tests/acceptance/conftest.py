@@ -26,7 +26,7 @@ from orchestrator.client.client import Client
 from orchestrator.deployment.forks import ForkServer
 from tests.forks import ForkedProcess, start_forks
 from tests.waiting import wait_until
-from tests.wheel import installed
+from tests.wheel import RESOLVED, installed
 
 #: Seconds that anything may take here: the machine is shared with the other tests.
 RETRY_FOR_S = 180.0
@@ -277,13 +277,20 @@ def open_terminal() -> Iterator[Terminal]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture
-def wheel_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    """A terminal in whose environment the wheel is installed, in a project with packages of its user's own."""
+@contextmanager
+def open_wheel_terminal(factory: pytest.TempPathFactory, extra: str = "") -> Iterator[Terminal]:
+    """A terminal in whose environment the wheel is installed, with one extra or none."""
     with open_terminal() as opened:
         opened.in_process = False
-        opened.env = {**installed(tmp_path_factory).env, "TMPDIR": opened.env["TMPDIR"]}
-        own_packages(opened.folder)
+        opened.env = {**installed(factory, extra).env, "TMPDIR": opened.env["TMPDIR"]}
+        yield opened
+
+
+@pytest.fixture
+def tutorial_terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """A terminal for a tutorial: quick, but for `make test-wheel`, which has the wheel with the extra that it installs."""
+    quick = open_terminal() if RESOLVED is None else open_wheel_terminal(tmp_path_factory, "anthropic")
+    with quick as opened:
         yield opened
 
 

@@ -15,7 +15,8 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 
-def test_from_an_empty_folder_to_a_tested_tree(terminal: Terminal, root: Path) -> None:
+def test_from_an_empty_folder_to_a_tested_tree(tutorial_terminal: Terminal, root: Path) -> None:
+    terminal = tutorial_terminal
     terminal.env.pop("ANTHROPIC_API_KEY", None)
     page = (root / "docs/tutorial/first-project.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)

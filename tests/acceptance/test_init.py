@@ -55,18 +55,6 @@ def test_a_new_project_runs_and_passes_its_test_as_written(kind: Kind, terminal:
     assert running.interrupt() == 0
 
 
-def test_the_first_commands_of_the_readme_are_those_of_a_project(root: Path) -> None:
-    """What they do is seen above."""
-    begin = (root / "README.md").read_text().partition("\n## Begin\n")[2].partition("\n## ")[0]
-    commands = [line for line in begin.splitlines() if line.startswith(("orchestra ", "cd ", "# "))]
-    assert commands[:4] == [
-        "orchestra init my-project --kind python",
-        "cd my-project && orchestra up",
-        f'orchestra submit lead "{KINDS["python"].prompt}" --wait',
-        f"# {ANSWERS['python'].strip()}",
-    ]
-
-
 @pytest.mark.parametrize("kind", ANSWERS)
 def test_the_code_of_a_project_is_formatted(kind: Kind, tmp_path: Path) -> None:
     """What mypy and pyright think of it is seen where the types of the public surface are."""

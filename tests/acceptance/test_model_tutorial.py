@@ -26,7 +26,8 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def test_from_zero_to_a_tree_of_models(terminal: Terminal, root: Path) -> None:
+def test_from_zero_to_a_tree_of_models(tutorial_terminal: Terminal, root: Path) -> None:
+    terminal = tutorial_terminal
     install, agents, provider, environment, up, run, kill, go_on = blocks(
         root / "docs/tutorial/model-tree.md"
     )

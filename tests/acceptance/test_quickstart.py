@@ -1,4 +1,4 @@
-"""The quickstart of the README, each step as it is printed there, with the wheel in an empty environment."""
+"""The first commands and the quickstart of the README, each step as printed, with the wheel in an empty environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import Terminal, wait_until
+from tests.acceptance.conftest import Terminal, open_wheel_terminal, own_packages, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -31,9 +31,9 @@ class Step:
         return lines[-1].removeprefix("# ") if lines[-1].startswith("# ") else ""
 
 
-def steps(readme: Path) -> list[Step]:
-    """The fenced blocks between the headings Quickstart and Guarantees."""
-    section = readme.read_text(encoding="utf-8").partition("## Quickstart\n")[2].partition("\n## ")[0]
+def steps(readme: Path, heading: str) -> list[Step]:
+    """The fenced blocks below a heading."""
+    section = readme.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return [Step(language, text) for language, text in re.findall(r"```(\w+)\n(.*?)```", section, re.DOTALL)]
 
 
@@ -64,9 +64,32 @@ def tasks_in_flower(path: Path) -> list[dict[str, str]]:
     return found
 
 
-def test_every_step_of_the_quickstart_works_as_printed(wheel_terminal: Terminal, root: Path) -> None:
-    terminal = wheel_terminal
-    agents, up, submit, celery, client, worker, flower = steps(root / "README.md")
+def test_the_first_commands_work_as_printed(tmp_path_factory: pytest.TempPathFactory, root: Path) -> None:
+    first, second = (step.text.splitlines() for step in steps(root / "README.md", "Begin")[:2])
+    install, init, enter_and_run = first
+    submit, answer, tree = second
+    assert install == "pip install agent-orchestra"
+    with open_wheel_terminal(tmp_path_factory) as terminal:
+        terminal.must(init)
+        enter, run = enter_and_run.split(" && ")
+        terminal.folder /= enter.removeprefix("cd ")
+        stack = terminal.start(run)
+        stack.wait_for("ready after")
+        assert f"# {terminal.must(submit)}" == f"{answer}\n"
+        assert "3 launched = 3 delivered" in terminal.must(tree)
+        assert stack.interrupt() == 0
+
+
+def test_every_step_of_the_quickstart_works_as_printed(
+    tmp_path_factory: pytest.TempPathFactory, root: Path
+) -> None:
+    with open_wheel_terminal(tmp_path_factory, "flower") as terminal:
+        own_packages(terminal.folder)
+        go_through_the_quickstart(terminal, root)
+
+
+def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
+    agents, up, submit, celery, client, worker, flower = steps(root / "README.md", "Quickstart")
     assert len(agents.text.strip().splitlines()) <= 20
     (terminal.folder / "my_agents.py").write_text(agents.text, encoding="utf-8")
 

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return installed(tmp_path_factory)
+    return installed(tmp_path_factory, "flower")
 
 
 @pytest.fixture(scope="module")
