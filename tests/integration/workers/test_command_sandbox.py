@@ -9,12 +9,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_py
 
+from orchestrator.config.settings import load_settings
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
 from orchestrator.worker.worktrees import Worktrees
+from tests.integration.workers.conftest import StackHarness
 from tests.integration.workers.crew import FAKE, ROOT, Crew
 from tests.integration.workers.test_command_worktrees import git
+
+
+@pytest.fixture
+def stage(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> StackHarness:
+    """A stack that was started in the folder in which its agent works, with everything of its own below it."""
+    work = tmp_path / "work"
+    (work / "conf").mkdir(parents=True)
+    (work / "conf" / "agents.toml").write_text("# agents\n")
+    (work / ".git").mkdir()
+    (work / ".git" / "config").write_text("# git\n")
+    (work / "helpers").mkdir()
+    (work / "helpers" / "one.py").write_text("# Python\n")
+    monkeypatch.chdir(work)
+    monkeypatch.syspath_prepend(work / "helpers")
+    return StackHarness(
+        redis,
+        load_settings(
+            redis_url=redis_url,
+            data=work / "deep" / ".orchestra",
+            audit_path=work / "trail.sqlite",
+            agents=(str(work / "conf" / "agents.toml"),),
+            heartbeat_s=0.05,
+            lease_s=1,
+            stop_grace_s=20,
+            run_time_limit_s=30,
+        ),
+    )
 
 
 @pytest.fixture
@@ -24,18 +56,17 @@ def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable
     if why:
         pytest.skip(f"bubblewrap makes no sandbox here: {why}")
     work = tmp_path / "work"
-    work.mkdir()
 
-    def make(**sandbox: Any) -> Crew:
+    def make(folder: Path = work, **sandbox: Any) -> Crew:
         python = {Path(FAKE[0]).parent.parent, Path(FAKE[0]).resolve().parent.parent}
         read = (*python, ROOT / "examples", *sandbox.pop("read", ()))
         worktree, home = sandbox.pop("worktree", None), sandbox.pop("home", "/home/agent")
         crew.agent(
-            folder=work,
+            folder=folder,
             worktree=worktree,
             sandbox={"read": read, **sandbox},
             set_env={
-                "FAKE_AGENT_HOME": "/tmp/conversations" if worktree else str(work / "conversations"),
+                "FAKE_AGENT_HOME": "/tmp/conversations",
                 "HOME": home,
             },
         )
@@ -52,6 +83,85 @@ def test_it_works_in_its_folder(boxed: Callable[..., Crew], tmp_path: Path) -> N
 def test_a_home_that_is_the_root_hides_nothing_of_the_system(boxed: Callable[..., Crew]) -> None:
     """As of a container's user without a home."""
     assert "done" in boxed(home="/").ask("!say done")
+
+
+@pytest.mark.parametrize("given", ["its folder", "read", "write", "a link", "a folder above"])
+def test_keys_and_data_of_the_stack_are_never_there(
+    given: str, boxed: Callable[..., Crew], tmp_path: Path
+) -> None:
+    work, link, out = tmp_path / "work", tmp_path / "link", tmp_path / "out"
+    link.symlink_to(work)
+    out.mkdir()
+    (work / "trail.sqlite").write_text("private words")
+    ways: dict[str, tuple[Path, dict[str, Any]]] = {
+        "its folder": (work, {}),
+        "read": (work, {"folder": out, "read": (work,)}),
+        "write": (work, {"folder": out, "write": (work,)}),
+        "a link": (link, {"folder": link}),
+        "a folder above": (work, {"folder": tmp_path}),
+    }
+    at, sandbox = ways[given]
+    crew = boxed(**sandbox)
+    (key,) = crew.stage.settings.keys_dir.glob("operator.pem")
+    data = at / "deep" / ".orchestra"
+    answer = crew.ask(
+        f"!run ls -A {data}; cat {data}/keys/* {at}/trail.sqlite; echo x > {data}/x; mv {at}/deep {at}/other; echo seen"
+    )
+    assert "seen" in answer
+    assert "PRIVATE" not in answer
+    assert "private words" not in answer
+    assert "No such file" in answer  # below an empty folder
+    assert key.is_file()
+    assert not (crew.stage.settings.data / "x").exists()
+    assert not (work / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "echo x >> conf/agents.toml",
+        "rm -f conf/agents.toml; echo x > conf/agents.toml",
+        "mv conf old; mkdir conf; echo x > conf/agents.toml",
+        "echo x > orchestra.toml",
+        "ln -s conf/agents.toml orchestra.toml",
+        "echo x >> .git/config",
+        "mv .git old; mkdir .git; echo x > .git/config",
+        "echo x >> helpers/one.py",
+        "echo x > helpers/another.py",
+        "mv helpers old; mkdir helpers; echo x > helpers/one.py",
+    ],
+)
+def test_settings_agents_and_what_programs_come_from_cannot_be_changed(
+    change: str, boxed: Callable[..., Crew], tmp_path: Path
+) -> None:
+    crew, work = boxed(), tmp_path / "work"
+    answer = crew.ask(f"!run ({change}) 2>&1; echo done; touch made")
+    assert "done" in answer
+    assert (work / "made").exists()
+    contents = [work / name for name in ("conf/agents.toml", ".git/config", "helpers/one.py")]
+    assert [file.read_text() for file in contents] == ["# agents\n", "# git\n", "# Python\n"]
+    assert (work / "orchestra.toml").read_text().startswith("# Made by a sandbox")
+    assert sorted(file.name for file in (work / "helpers").iterdir()) == ["one.py"]
+
+
+def test_a_folder_that_python_imports_from_is_read_only_but_for_what_is_named(
+    boxed: Callable[..., Crew], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = tmp_path / "work"
+    (work / "out").mkdir()
+    monkeypatch.syspath_prepend(work)
+    boxed(write=(work / "out",)).ask("!run echo x > planted.py; echo x > conf/agents.toml; echo x > out/made")
+    assert (work / "out" / "made").is_file()
+    assert not (work / "planted.py").exists()
+    assert (work / "conf" / "agents.toml").read_text() == "# agents\n"
+
+
+@pytest.mark.parametrize("option", ["read", "write", "folder"])
+def test_nothing_in_the_data_folder_can_be_given(option: str, boxed: Callable[..., Crew]) -> None:
+    crew = boxed()
+    keys = crew.stage.settings.keys_dir
+    answer = boxed(**{option: keys if option == "folder" else (keys,)}).ask("!say hi")
+    assert "in the data folder of the stack, which no agent may see" in answer
 
 
 @pytest.mark.parametrize("place", ["/usr/made.txt", "/etc/made.txt", "{outside}/made.txt"])

@@ -12,10 +12,11 @@ from pathlib import Path
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options.command import PLAIN_ENVIRONMENT, CommandOptions
 from orchestrator.client.current import SOCKET_VARIABLE
+from orchestrator.config.settings import Settings
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.process import AgentProcess
-from orchestrator.worker.executors.command.sandbox import sandboxed
+from orchestrator.worker.executors.command.sandbox import Guarded, sandboxed
 from orchestrator.worker.scratch import scratch_folder
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
@@ -28,6 +29,7 @@ class Place:
     scratch: Path  #: an empty folder that goes with the run
     env: Mapping[str, str]
     options: CommandOptions
+    settings: Settings
     worktree: Worktree | None
 
     def start(self, command: list[str]) -> AgentProcess:
@@ -59,6 +61,8 @@ class Place:
             folder=self.folder,
             scratch=self.scratch,
             home=self.env.get("HOME", ""),
+            guarded=Guarded.of(self.settings),
+            worktree=self.worktree.path if self.worktree is not None else None,
             read_only=[*shared, Path(self.env[SOCKET_VARIABLE]).parent],
         )
 
@@ -91,6 +95,7 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
             scratch=scratch,
             env=environment(options, context),
             options=options,
+            settings=context.settings,
             worktree=worktree,
         )
 

@@ -5,14 +5,19 @@ There is no fallback: where no sandbox can be made the agent does not start.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from orchestrator.agents.options.command import SandboxOptions
+from orchestrator.config.settings import CONFIG_FILE, Settings, config_file, is_agents_file
 from orchestrator.errors import AgentProgramError
 
 #: The system's programs and libraries, as far as they are there.
@@ -43,6 +48,42 @@ _SETTINGS: Final = (
     "/etc/timezone",
 )
 
+#: How each path gets into a sandbox.
+_Mounts: TypeAlias = dict[Path, tuple[str, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarded:
+    """What no sandboxed agent may see or change, whatever folders it is given."""
+
+    data: Path  #: the data folder: what the sandbox is given may hold it, and not lie in it
+    hidden: tuple[Path, ...]
+    kept: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guarded:
+        """The stack's keys and data; its settings and agents, and whatever else this worker's programs come from."""
+        settings_file = config_file() or Path(CONFIG_FILE).absolute()
+        files = (name for name in settings.agents if is_agents_file(name))
+        loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        modules = {Path(file).parent for file in loaded if file}
+        names: tuple[str | Path, ...] = (*files, *modules, *sys.path, *os.get_exec_path(), sys.prefix)
+        kept = {Path(name).absolute() for name in names if name != ""}
+        kept |= {settings_file, settings.data} | ({settings.prompts} if settings.prompts else set())
+        audit = settings.audit_file
+        files_of_audit = (audit.with_name(audit.name + suffix) for suffix in ("", "-wal", "-shm"))
+        data = settings.data.resolve()
+        hidden = [path.resolve() for path in (*files_of_audit, settings.notify_secret_path) if path.exists()]
+        return cls(
+            data=data,
+            hidden=(data, *(path for path in hidden if not path.is_relative_to(data))),
+            # What is a link could be replaced by a file.
+            kept=tuple(
+                {path.resolve() for path in kept}
+                | {path.parent.resolve() for path in kept if path.is_symlink()}
+            ),
+        )
+
 
 def sandboxed(
     command: Sequence[str],
@@ -51,6 +92,8 @@ def sandboxed(
     folder: Path,
     scratch: Path,
     home: str,
+    guarded: Guarded,
+    worktree: Path | None = None,
     read_only: Sequence[Path] = (),
 ) -> list[str]:
     """The command line that runs ``command`` in a sandbox.
@@ -61,10 +104,13 @@ def sandboxed(
         folder: its working folder, which it may change.
         scratch: the folder of this run, which it may read.
         home: its home folder: empty inside, but for what the options name.
+        guarded: what it may not see or change, wherever that is.
+        worktree: the worktree that its folder is, if it is one.
         read_only: what it may read and not change, also below its folder.
 
     Raises:
-        AgentProgramError: bubblewrap is missing, or cannot make a sandbox here; or the program is not in it.
+        AgentProgramError: bubblewrap is missing, or cannot make a sandbox here; or the program is not in it; or it would
+            be given what is in the data folder.
     """
     program = _program()
     why = _why_not(program)
@@ -77,26 +123,78 @@ def sandboxed(
     if options.network:
         line.append("--share-net")
     line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108  (inside it)
-    for path in map(Path, _SYSTEM):
+    system = [path for path in map(Path, _SYSTEM) if path.is_dir()]
+    for path in system:
         if path.is_symlink():
             line += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
+        else:
             line += ["--ro-bind", str(path), str(path)]
     for name in _SETTINGS:
         line += ["--ro-bind-try", name, name]
     if Path(home) not in (Path(), Path("/")):  # the root of a sandbox is empty anyway
         line += ["--tmpfs", home]
-    for path in (scratch, *options.read):
-        line += ["--ro-bind", str(path), str(path)]
+    given = (*options.read, *options.write, folder)
+    _check_paths((scratch, *given), command[0])
+    _check_program(Path(command[0]), (scratch, *given))
+    _check_data([path for path in given if path != worktree], guarded.data, command[0])
+    mounts: _Mounts = {path: ("--ro-bind", str(path), str(path)) for path in (*options.read, *read_only)}
+    mounts |= {path: ("--bind", str(path), str(path)) for path in (*options.write, folder)}
     for path in (*options.write, folder):
-        line += ["--bind", str(path), str(path)]
-    for path in read_only:
-        line += ["--ro-bind", str(path), str(path)]
-    # What was made for the mounts is no place to write either.
-    line += ["--remount-ro", "/"]
-    _check_paths((scratch, *options.read, *options.write, folder), command[0])
-    _check_program(Path(command[0]), (scratch, *options.read, *options.write, folder))
+        kept = (*guarded.kept, *(one.resolve() for one in (*read_only, path / ".git")))
+        _keep(mounts, path, [one for one in kept if one not in options.write])
+    for path in (*given, *system):
+        _hide(mounts, path, guarded.hidden)
+    mounts[scratch] = ("--ro-bind", str(scratch), str(scratch))
+    for path in sorted(mounts, key=lambda path: len(path.parts)):
+        line += mounts[path]
+    # What was made for the mounts, or stands in the place of what is hidden, is no place to write either.
+    for path in (Path("/"), *(path for path, mount in mounts.items() if mount[0] == "--tmpfs")):
+        line += ["--remount-ro", str(path)]
     return [*line, "--chdir", str(folder), "--", *command]
+
+
+def _keep(mounts: _Mounts, above: Path, kept: Iterable[Path]) -> None:
+    """Make each of these read-only where it is below ``above``."""
+    for real in sorted(kept, key=lambda path: len(path.parts)):
+        for path in _below(above, real):
+            if real.name == CONFIG_FILE and not real.exists():
+                # Every command in this folder would read it. An empty one is made, so that no agent makes one.
+                with suppress(OSError), real.open("x") as file:
+                    file.write("# Made by a sandbox, so that no agent writes settings here. Write yours.\n")
+            if real.exists() and _hold(mounts, above, path):
+                mounts[path] = ("--ro-bind", str(path), str(path))
+
+
+def _hide(mounts: _Mounts, above: Path, hidden: Iterable[Path]) -> None:
+    """Put something empty in the place of each of these where it is below ``above``."""
+    for real in hidden:
+        for path in _below(above, real):
+            _hold(mounts, above, path)
+            mounts[path] = ("--tmpfs", str(path)) if real.is_dir() else ("--ro-bind", "/dev/null", str(path))
+
+
+def _below(above: Path, real: Path) -> list[Path]:
+    """Where in the sandbox a path is, if it is at ``above`` or below it."""
+    root = above.resolve()
+    return [above / real.relative_to(root)] if real.is_relative_to(root) else []
+
+
+def _hold(mounts: _Mounts, above: Path, path: Path) -> bool:
+    """See to it that nothing above the path can be renamed, so that something else is put there; False: it is read-only."""
+    folders = [folder for folder in path.parents if folder == above or above in folder.parents]
+    if any(mounts.get(folder, ("--bind",))[0] != "--bind" for folder in folders) or above not in mounts:
+        return False
+    for folder in folders:  # nobody can rename what something is mounted on
+        mounts.setdefault(folder, ("--bind", str(folder), str(folder)))
+    return True
+
+
+def _check_data(paths: Sequence[Path], data: Path, name: str) -> None:
+    for path in paths:
+        if path.resolve().is_relative_to(data):
+            raise AgentProgramError(
+                name, f"its sandbox names {path}, in the data folder of the stack, which no agent may see"
+            )
 
 
 def _check_paths(paths: Sequence[Path], name: str) -> None:
