@@ -38,6 +38,7 @@ from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.worker.container import RuntimeOfProcess
+from orchestrator.worker.executors import import_clients
 from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
 from orchestrator.worker.tasks import register_tasks
 
@@ -92,6 +93,7 @@ def _choose_queues(conf: Any, **_: Any) -> None:
     except OrchestraError as error:
         raise _give_up(error) from error
     _check_servers()
+    import_clients(catalogue.values(), _settings)
     if _settings.remote_control:
         from orchestrator.worker.remote_control import register_commands
 

@@ -83,3 +83,19 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     terminal.start("orchestra worker --serve painter")
     assert terminal.run(f"orchestra result {session} --wait").stdout.strip() == "blue"
     assert up.interrupt() == 0
+
+
+def test_the_client_of_a_model_is_imported_before_the_pool_is_forked(terminal: Terminal) -> None:
+    """Else each process of the pool imports it at the first run that it has of a model agent."""
+    (terminal.folder / "mine.py").write_text(
+        "import sys\n"
+        "from orchestrator import agent, model_agent\n"
+        "writer = model_agent('writer', model='anthropic:claude-sonnet-5-5', instructions='write')\n"
+        "@agent('look')\n"
+        "def look(ctx):\n"
+        "    return ' '.join(m for m in ('anthropic', 'pydantic_ai.models.anthropic') if m in sys.modules)\n"
+    )
+    terminal.start("orchestra up --agents mine.py", ANTHROPIC_API_KEY="none").wait_for(
+        "agents: look, writer\n"
+    )
+    assert terminal.must("orchestra submit look around --wait") == "anthropic pydantic_ai.models.anthropic\n"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import LlmOptions
+from orchestrator.config.settings import Settings
+from orchestrator.errors import OrchestraError
 from orchestrator.worker.context.context import Context
 
 #: Where each executor is; imported when the first of its agents runs.
@@ -35,3 +40,16 @@ class Executor(Protocol):
 def executor_of(definition: AgentDefinition) -> Executor:
     """The executor that runs an agent."""
     return cast(Executor, import_module(_HOMES[definition.record.executor]))
+
+
+def import_clients(agents: Iterable[AgentDefinition], settings: Settings) -> None:
+    """Import what runs the model agents among these, the clients of their providers included.
+
+    A worker does so before it forks its pool: it takes seconds, and each process would do it at its first such run.
+    """
+    for definition in agents:
+        if isinstance(definition.options, LlmOptions):
+            with suppress(ImportError, OrchestraError):  # its run says what is missing
+                from orchestrator.worker.executors.llm.models import model_of
+
+                model_of(definition.record, definition.options, settings)
