@@ -29,6 +29,7 @@ from pydantic import (
     model_validator,
 )
 
+from orchestrator.config.processors import processors
 from orchestrator.config.urls import (
     check_audit_url,
     check_broker_url,
@@ -181,8 +182,9 @@ class Settings(BaseModel):
         description="Number of shards that trees are spread over by their root. Cannot change while trees live.",
     )
     concurrency: Count = Field(
-        default_factory=lambda: max(4, os.cpu_count() or 1),
-        description="Runs that one worker executes at once (processes). Default: the number of CPUs, at least 4.",
+        default_factory=lambda: max(4, processors()),
+        description="Runs that one worker executes at once (processes). Default: the number of CPUs that the worker, or its "
+        "container, may use, at least 4.",
     )
 
     # Models
