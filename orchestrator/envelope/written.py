@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
@@ -48,13 +49,17 @@ class WrittenMessage:
     priority: Priority | None
 
 
-def find_messages(text: str) -> tuple[list[str], str]:
-    """The messages in a text, as they are written, and the text without them."""
+def find_messages(text: str, is_quoted: Callable[[str], bool] = lambda _: False) -> tuple[list[str], str]:
+    """The messages in a text, as they are written, and the text without them; what is quoted stays in the text."""
     found, rest, at = [], [], 0
     # One pattern for both tags would look through the text again behind each opening tag that nothing closes.
     while (opening := _OPENING.search(text, at)) and (closing := _CLOSING.search(text, opening.end())):
-        found.append(text[opening.start() : closing.end()])
-        rest.append(text[at : opening.start()])
+        written = text[opening.start() : closing.end()]
+        if is_quoted(written):
+            rest.append(text[at : closing.end()])
+        else:
+            found.append(written)
+            rest.append(text[at : opening.start()])
         at = closing.end()
     if not found:
         return [], text

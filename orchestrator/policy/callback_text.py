@@ -1,8 +1,8 @@
 """The text that resumes a parent: what its children said, in tags that no child can forge.
 
 One callback is one ``<agent-callback>``; two or more are nested in one aggregate. A child's or a user's own
-text stands between the tags as it is, but for tags named ``agent-callback`` or ``response``: their ``<`` is
-written as an entity, so that they stay readable and neither open nor close anything. `parse_callbacks`
+text stands between the tags as it is, but for tags named ``agent-callback``, ``agent-message`` or ``response``: their
+``<`` is written as an entity, so that they stay readable and neither open nor close anything. `parse_callbacks`
 turns the text back into exactly what went in.
 """
 

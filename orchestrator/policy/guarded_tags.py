@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-GUARDED_TAGS = ("agent-callback", "response")
+GUARDED_TAGS = ("agent-callback", "agent-message", "response")
 
 #: Characters that are, or that a normalising reader turns into, the opening of a tag.
 _OPENERS = {

@@ -8,17 +8,22 @@ needs no tag then.
 
 An answer may hold messages of the agent's own, ``<agent-message>…</agent-message>``. They are taken out of the text,
 checked, and sent in its name. What is wrong with them is handed back once; then the run fails. Nothing of an answer is
-sent as long as anything in it is wrong.
+sent as long as anything in it is wrong. A message that stands in what the agent was told is a quotation, and stays text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from html import unescape
 
 from orchestrator.envelope.model import ErrorReport, TaskCompletion
 from orchestrator.envelope.written import MAX_MESSAGES, WrittenMessage, find_messages, read_message
 from orchestrator.errors import InputError, InvalidEnvelope, NoResponse, TaskFailed
+from orchestrator.log import get_logger
+from orchestrator.policy.guarded_tags import restore
 from orchestrator.policy.response_tag import (
     ANSWER_NOTE,
     NO_RESPONSE,
@@ -31,6 +36,10 @@ from orchestrator.worker.context.context import Context
 
 #: Mistakes of an answer that its agent reads at once.
 _SHOWN_MISTAKES = 10
+#: What a quotation may put in or leave out.
+_CHANGEABLE = re.compile(r"\\[nrt]|[\s\\>]")
+#: Characters of a quoted message that the log shows.
+_LONGEST_QUOTE = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +73,16 @@ def first_prompt(context: Context, protocol: str) -> str:
     return f"{context.prompt}\n\n{ANSWER_NOTE}" if context.parent else context.prompt
 
 
-def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:
+def finish(
+    context: Context, answer: TextAnswer, say: Say, read: Callable[[], Iterable[str]] = tuple
+) -> Finished:
     """Make a result of the answer that ended an agent's work, and send what it wrote to others.
 
     Args:
         context: the run.
         answer: what the agent answered last.
         say: continues the conversation; called at most once for the tag, and once for messages that are wrong.
+        read: what the agent has read beside its task, its prompts and its callbacks, as far as that is known.
 
     Raises:
         NoResponse: the agent left the tag out, was reminded, and left it out again.
@@ -79,13 +91,14 @@ def finish(context: Context, answer: TextAnswer, say: Say) -> Finished:
         ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
     """
     context.answers_in_text = True
-    return _Finishing(context, say).finish(answer)
+    return _Finishing(context, say, read).finish(answer)
 
 
 class _Finishing:
-    def __init__(self, context: Context, say: Say) -> None:
+    def __init__(self, context: Context, say: Say, read: Callable[[], Iterable[str]]) -> None:
         self._context = context
         self._say = say
+        self._read = read
         self._handed_back = False
         self._end: TaskCompletion | ErrorReport | None = None
 
@@ -143,12 +156,31 @@ class _Finishing:
         """The messages in a text, and the rest. What stands in the tag is the result, unless it is one message alone."""
         content = tag_extract(text, RESPONSE) if self._context.parent else None
         if content is None:
-            return find_messages(text)
-        inside, left = find_messages(content)
-        outside, rest = find_messages(tag_strip(text, RESPONSE))
+            return find_messages(text, self._is_quoted)
+        inside, left = find_messages(content, self._is_quoted)
+        outside, rest = find_messages(tag_strip(text, RESPONSE), self._is_quoted)
         if len(inside) == 1 and not left:
             return [*outside, *inside], rest
         return outside, f"{rest}\n<{RESPONSE}>{content}</{RESPONSE}>"
+
+    def _is_quoted(self, written: str) -> bool:
+        """Whether a message stands in what the agent was told: then others speak in it."""
+        if _bare(written) not in self._told:
+            return False
+        get_logger().warning("message-quoted", run=self._context.run, message=written[:_LONGEST_QUOTE])
+        return True
+
+    @cached_property
+    def _told(self) -> str:
+        """Everything that the agent was told, bare."""
+        context = self._context
+        given = (*context.callbacks, *context.all_results)
+        texts = [
+            context.prompt,
+            *context.prompts,
+            *(part for one in given for part in (one.text, one.details)),
+        ]
+        return "\0".join(_bare(text) for text in (*texts, *self._read()))
 
     def _hand_back(self, wrong: list[str]) -> TextAnswer:
         """Tell the agent what is wrong with its messages, once; its new answer, sent."""
@@ -179,6 +211,11 @@ def _read(written: list[str]) -> tuple[list[WrittenMessage], list[str]]:
             sentences = [finding.sentence for finding in error.args[1]] or [str(error)]
             wrong += [f"message {number}: {sentence}" for sentence in sentences]
     return messages, wrong
+
+
+def _bare(text: str) -> str:
+    """A text without what a quotation may change: white space, quotation marks of lines, entities, escapes of JSON."""
+    return _CHANGEABLE.sub("", unescape(unescape(restore(text))))
 
 
 def _what_is_wrong(answer: TextAnswer) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic_ai import AgentRunResult, DeferredToolRequests, DeferredToolResults
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import ModelMessage, ToolCallPart
+from pydantic_ai.messages import ModelMessage, ToolCallPart, ToolReturnPart, UserPromptPart
 from pydantic_ai.usage import UsageLimits
 
 from orchestrator.agents.definition import AgentDefinition
@@ -100,7 +101,7 @@ class _Conversation:
             if isinstance(result.output, TaskCompletion | ErrorReport):
                 return self._context.end_with(result.output)
             return as_text(self._definition.name, result.output)
-        return finish(self._context, _text_of(result), self._say).result
+        return finish(self._context, _text_of(result), self._say, self._read).result
 
     def keep(self) -> None:
         """Have the run's commit keep the conversation."""
@@ -123,6 +124,16 @@ class _Conversation:
     def _say(self, text: str) -> TextAnswer:
         assert self._result is not None
         return _text_of(self._ask(text, self._result.all_messages(), None))
+
+    def _read(self) -> Iterator[str]:
+        """What tools and people have told the model in this conversation."""
+        assert self._result is not None
+        for message in self._result.all_messages():
+            for part in message.parts:
+                if isinstance(part, ToolReturnPart):
+                    yield part.model_response_str()
+                elif isinstance(part, UserPromptPart) and isinstance(part.content, str):
+                    yield part.content
 
     def _ask(
         self, prompt: str, history: list[ModelMessage], results: DeferredToolResults | None
