@@ -203,7 +203,9 @@ class AgentRegistry:
         cached = self._cache.get(name)  # one look into a dict needs no lock
         if cached is not None and now - cached[0] < CACHE_S:
             return cached[1]
-        record = self._read(name, self._redis.get(keys.agent(name)))
+        record = self._read(
+            name, self._redis.mget([keys.agent(name)])[0]
+        )  # an overwritten key is as good as missing
         with self._lock:
             if len(self._cache) > 10_000:
                 self._cache.clear()

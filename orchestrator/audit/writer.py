@@ -25,6 +25,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.client import is_wrong_type
 from orchestrator.streams import (
     AUDIT_GROUP,
     DEAD,
@@ -107,8 +108,7 @@ class AuditWriter:
         # Before anything is read: a stream is trimmed only below what this group has acknowledged.
         streams.ensure_groups(GROUPS, sources)
         streams.ensure_groups([AUDIT_GROUP], ledgers)
-        noted: Any = client.hget(keys.audit_heads(), store.id)
-        store.believe(Head.from_json(noted) if noted is not None else None)
+        store.believe(self._noted())
         if kept is not None:
             store.believe(kept.read(store.id))
 
@@ -228,6 +228,16 @@ class AuditWriter:
         records = [StepsRecord(stream=name, steps=s, received_ms=received_ms) for name, s in steps.items()]
         return number, messages, dead, records
 
+    def _noted(self) -> Head | None:
+        """How far this database has come by what Redis says; None: it does not."""
+        try:
+            noted: Any = self._redis.hget(keys.audit_heads(), self._store.id)
+        except redis.ResponseError as error:
+            if not is_wrong_type(error):
+                raise
+            return None
+        return Head.from_json(noted) if noted is not None else None
+
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""
         self._log_once("audit-changed", self._store.changed)
@@ -236,7 +246,11 @@ class AuditWriter:
             return
         # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
         head = self._store.signed_head or self._store.ends()
-        self._redis.hset(keys.audit_heads(), self._store.id, head.to_json())
+        try:
+            self._redis.hset(keys.audit_heads(), self._store.id, head.to_json())
+        except redis.ResponseError as error:
+            if not is_wrong_type(error):
+                raise  # it was overwritten: the signs of life name it, and the trail is written all the same
         if head.signature:
             self._to_keep = head
 

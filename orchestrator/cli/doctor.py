@@ -68,6 +68,8 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     from orchestrator.errors import OrchestraError
 
     try:
+        if fix:
+            _restore_format(settings)
         with open_stack(settings, "doctor") as parts:
             examiner = Doctor(parts, audit=_trail(settings))
             before = examiner.examine(watch_leases=False) if fix else None
@@ -89,6 +91,15 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
     else:
         _print(diagnosis)
     ctx.exit(0 if diagnosis.holds else 1)
+
+
+def _restore_format(settings: Settings) -> None:
+    from orchestrator.config.stack import resolve, resolve_redis_url
+    from orchestrator.doctor.repair import restore_format
+    from orchestrator.redisdb.client import connect
+
+    with connect(resolve_redis_url(resolve(settings)), ledger=False) as client:
+        restore_format(client)
 
 
 def _sweep(parts: Container) -> None:

@@ -30,6 +30,9 @@ from orchestrator.redisdb.client import is_outage, refuses_everything
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
 
+#: What seems wrong, by tree and session.
+_Suspects = dict[str, dict[str, list[Problem]]]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
@@ -68,8 +71,14 @@ class Doctor:
             redis.RedisError: Redis does not answer.
         """
         began = self._clock.monotonic()
-        leases = self._leases() if watch_leases else []
+        leases: list[Lease] = []
         findings: list[Problem] = []
+        with self._readable(
+            "the public keys", "", findings
+        ):  # whoever looks for a key of this folder registers it
+            findings += health.keys_unregistered(self._parts)
+        with self._readable("the running runs", "", findings):
+            leases = self._leases() if watch_leases else []
         pending: list[Blocker] = []
         totals: Counter[str] = Counter()
         waiting: dict[str, list[Run]] = defaultdict(list)
@@ -112,6 +121,9 @@ class Doctor:
 
     def repair(self, diagnosis: Diagnosis) -> None:
         """Fix what an examination found broken, as far as the ledger knows how; harmless to repeat."""
+        if any(finding.rule in repair.OF_KEYS for finding in diagnosis.findings):
+            repair.set_aside(self._parts)
+            diagnosis = self.examine(watch_leases=False)  # what the indexes lack is seen only now
         repair.repair(self._parts, diagnosis.findings)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
@@ -125,7 +137,8 @@ class Doctor:
         if snapshot is None:
             return session, None, []
         root = session.root or session.id
-        found = self._confirmed_breaks(snapshot, self._evidence(root, self._ledger.tree(root)))
+        breaks = list(self._breaks(snapshot, self._evidence(root, self._ledger.tree(root))))
+        found = self._confirmed_breaks({root: {session_id: breaks}})
         return snapshot.session, blockers.of_session(snapshot, self._terms.within(snapshot)), found
 
     def held_up_by(self, session_id: str) -> list[Step]:
@@ -170,21 +183,29 @@ class Doctor:
         First those that the indexes name, tree by tree; then those that no index names.
         """
         seen: set[str] = set()
+        suspects: _Suspects = {}
         for shard in self._shards:
             roots: list[str] = []
             with self._readable(f"the roots of shard {shard}", "", findings):
                 roots += self._ledger.all_roots(shard)
             for root in roots:
-                yield from self._tree(root, seen, findings)
+                yield from self._tree(root, seen, findings, suspects)
         left: dict[str, list[str]] = defaultdict(list)
         for session, root in self._ledger.all_sessions():
             if session not in seen:
                 left[root].append(session)
         for root, sessions in left.items():
-            yield from self._tree(root, seen, findings, others=sessions)
+            yield from self._tree(root, seen, findings, suspects, others=sessions)
+        # All together: what is wrong with many sessions takes no longer than what is wrong with one.
+        findings += self._confirmed_breaks(suspects)
 
     def _tree(
-        self, root: str, seen: set[str], findings: list[Problem], others: Sequence[str] = ()
+        self,
+        root: str,
+        seen: set[str],
+        findings: list[Problem],
+        suspects: _Suspects,
+        others: Sequence[str] = (),
     ) -> Iterator[Snapshot]:
         """The sessions of a tree that were not seen yet: those that its index names, and ``others``."""
         members: list[Session] = []
@@ -202,7 +223,8 @@ class Doctor:
             with self._readable(f"session {session}", session, findings):
                 snapshot = take_snapshot(self._ledger, session)
                 if snapshot is not None:
-                    findings += self._confirmed_breaks(snapshot, known)
+                    if found := list(self._breaks(snapshot, known)):
+                        suspects.setdefault(root, {})[session] = found
                     findings += late(snapshot, self._terms, now_ms)
                     findings += approvals.waiting(snapshot, self._terms, now_ms)
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
@@ -239,14 +261,21 @@ class Doctor:
             found = [problem for problem in found if problem.key in still]
         return found
 
-    def _confirmed_breaks(self, snapshot: Snapshot, known: Evidence) -> list[Problem]:
-        root = snapshot.session.root or snapshot.session.id
+    def _confirmed_breaks(self, suspects: _Suspects) -> list[Problem]:
+        """What is still broken on every later look at these sessions."""
+        findings: list[Problem] = []
 
-        def look() -> Iterable[Problem]:
-            again = take_snapshot(self._ledger, snapshot.session.id)
-            return [] if again is None else self._breaks(again, self._evidence(root, self._ledger.tree(root)))
+        def look() -> Iterator[Problem]:
+            for root, sessions in suspects.items():
+                with self._readable(f"the tree of {root}", root, findings):
+                    again = {name: take_snapshot(self._ledger, name) for name in sessions}
+                    known = self._evidence(root, self._ledger.tree(root))
+                    for name, snapshot in again.items():
+                        with self._readable(f"session {name}", name, findings):
+                            yield from [] if snapshot is None else self._breaks(snapshot, known)
 
-        return self._confirmed(list(self._breaks(snapshot, known)), look)
+        found = [problem for sessions in suspects.values() for one in sessions.values() for problem in one]
+        return findings + self._confirmed(found, look)
 
     def _breaks(self, snapshot: Snapshot, known: Evidence) -> Iterator[Problem]:
         yield from invariants.breaks(snapshot, known)
@@ -264,6 +293,7 @@ class Doctor:
             return [record.name for record in self._parts.agents.all() if record.external]
 
         return {
+            "the shared keys": lambda: health.overwritten(client, settings),
             "the services": lambda: health.services(client),
             "the streams": lambda: health.streams(client, shards, programs()),
             "the inboxes": lambda: health.inboxes(client, shards, programs(), settings.stream_max_entries),

@@ -7,15 +7,16 @@ from typing import Any
 
 import redis
 
+from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import counted
-from orchestrator.doctor.findings import Problem, stuck, warning
+from orchestrator.doctor.findings import Problem, Severity, stuck, warning
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import Lease, Ledger, RunState, decode
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import replay_fault
-from orchestrator.runtime.service import live_services
+from orchestrator.runtime.service import live_services, shared_keys_of
 from orchestrator.streams import (
     AUDIT_GROUP,
     GROUPS,
@@ -49,6 +50,25 @@ def services(client: redis.Redis) -> Iterator[Problem]:
     for name, consequence in NEEDED.items():
         if name not in alive:
             yield stuck("service-silent", name, f"no {name} service is alive: {consequence}")
+
+
+def overwritten(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
+    """Keys that all sessions share and that another program has overwritten with another type."""
+    for wrong in shared_keys_of(client, settings).wrong():
+        yield Problem(Severity.BREAK, "key-overwritten", wrong.key, str(wrong))
+
+
+def keys_unregistered(parts: Container) -> Iterator[Problem]:
+    """Signing keys of this data folder that the registry lacks: what they sign is not accepted."""
+    registry = parts.keyring.registry
+    for record in parts.keyring.store.list():
+        if registry.record(record.key_id) is None:
+            yield stuck(
+                "key-unregistered",
+                record.key_id,
+                f"the key {record.key_id} of {record.agent!r} is not in {keys.public_keys()}: what it signs waits, and is "
+                "refused in the end; `orchestra doctor --fix` registers it, as every process does that signs with it",
+            )
 
 
 def dropped_dead_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:

@@ -7,12 +7,20 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+import redis
+
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.ids import child_of
 from orchestrator.ledger import leftovers
 from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import WrongType, wrong_types
 from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.format import FORMAT
+from orchestrator.redisdb.scripts import Scripts
+from orchestrator.router.delayed.parked import DelayedMessages
+from orchestrator.runtime.service import shared_keys_of
 
 #: Rules about what is derived from the records of the session, whatever else is wrong with it.
 _INDEXES: Final = frozenset(
@@ -33,7 +41,45 @@ _TEXTS: Final = frozenset({"result-gone", "text-lost"})
 #: A session with no other break has all of its items, and they are right.
 _TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | {"question-lost", "prompt-gone"}
 
+#: Rules about keys that all sessions share.
+OF_KEYS: Final = frozenset({"key-overwritten", "key-unregistered"})
+#: Milliseconds for which a key that was set aside is kept.
+_ASIDE_MS: Final = 30 * 86_400_000
+
 _log = get_logger()
+
+
+def set_aside(parts: Container) -> list[WrongType]:
+    """Set the shared keys aside that another program has overwritten; which ones.
+
+    What they held is gone already. What the records still say of it is written again: the public keys of this folder, and
+    which runs are ready here; the other indexes by :func:`repair` and the sweep.
+    """
+    wrong = shared_keys_of(parts.redis, parts.settings).wrong()
+    for one in wrong:
+        _set_aside(parts.redis, one)
+    parts.keyring.registry.register_all()
+    if wrong:
+        for shard in range(parts.settings.shards):
+            parts.delivery.send(parts.ledger.sweep.make_all_ready(shard))
+        DelayedMessages(Scripts(parts.redis), shards=range(parts.settings.shards), mark_ms=0).reindex()
+    return wrong
+
+
+def _set_aside(client: redis.Redis, one: WrongType) -> None:
+    names = [one.key, keys.aside(one.key)]
+    if Scripts(client).run("set_aside", names, [one.wanted, _ASIDE_MS]):
+        _log.warning("key-set-aside", key=one.key, to=keys.aside(one.key))
+
+
+def restore_format(client: redis.Redis) -> None:
+    """Set the key aside that says the format of the ledger, if it was overwritten: without it nobody may look.
+
+    Who has that done says by it that a program of this format has written the ledger.
+    """
+    for one in wrong_types(client, {keys.format_version(): "string"}):
+        _set_aside(client, one)
+        client.set(keys.format_version(), FORMAT, nx=True)
 
 
 def repair(parts: Container, findings: Iterable[Problem]) -> None:

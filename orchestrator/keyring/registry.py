@@ -145,7 +145,7 @@ class KeyRegistry:
         taken_at, ids = self._ids
         if now - taken_at < MISSES_S and key_id not in ids:
             return None
-        record = self.record(key_id)
+        record = self.record(key_id) or self._own(key_id)
         if record is None:
             self._ids = (now, frozenset(map(_text, self._client.hkeys(keys.public_keys()))))
         if record is None or record.use != "sign":
@@ -180,6 +180,14 @@ class KeyRegistry:
         """
         raw = self._client.hget(keys.public_keys(), key_id)
         return None if raw is None else self._checked(key_id, raw)
+
+    def _own(self, key_id: str) -> KeyRecord | None:
+        """The record of a key of this data folder that Redis has lost: it is made known again."""
+        with suppress(KeyringError):  # a message may name anything as its key
+            record = self.store.record(key_id)
+            if record is not None and record.is_vouched_by(self.settle_operator()):
+                return self.register(record)
+        return None
 
     def list(self) -> Records:
         """Every record in Redis that the operator stands for, by agent and age."""

@@ -16,7 +16,7 @@ from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
 
 #: Seconds after which a key is registered once more: Redis may have lost it, or know that it was revoked.
-_REGISTER_AGAIN_S: Final = 30.0
+_REGISTER_AGAIN_S: Final = 5.0
 
 
 class Keyring:

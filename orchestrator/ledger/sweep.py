@@ -103,6 +103,12 @@ class Sweep:
             ring=reply[1] == b"1",
         )
 
+    def make_all_ready(self, shard: int) -> list[RunRef]:
+        """Make every queued run ready whose wait has passed; those that were made so."""
+        queued = self._core.redis.zrange(ledger_keys.queued(shard), 0, -1)
+        made = (self.make_ready(decode.text(run)) for run in queued)
+        return [run for run in made if run is not None]
+
     def unpin(self, session_id: str) -> RunRef | None:
         """Let any version of its agent go on with a session; its run, if workers are to be told of it.
 

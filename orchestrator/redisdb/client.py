@@ -274,4 +274,4 @@ def is_outage(error: BaseException) -> bool:
 
 def is_wrong_type(error: BaseException) -> bool:
     """Whether a key does not have the type that the command is for: it was written by somebody else."""
-    return isinstance(error, redis.ResponseError) and str(error).startswith("WRONGTYPE")
+    return isinstance(error, redis.ResponseError) and "WRONGTYPE Operation against" in str(error)

@@ -112,6 +112,12 @@ def _short(name: str) -> str:
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
+@key("aside:<key>", "any", "doctor", "30 days after it was set aside")
+def aside(name: str) -> str:
+    """What another program has put in the place of a key that sessions share, until `orchestra doctor --fix`."""
+    return f"{PREFIX}:aside:{name}"
+
+
 def any_messages() -> str:
     """A pattern that the streams of messages match, and what somebody took for one."""
     return f"{PREFIX}:{{*}}:msg:*"

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
+import redis
+
 from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS
 from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Arg, Batch
 from orchestrator.router.commands import (
     DONE,
@@ -68,9 +71,10 @@ class Starting(BatchedCommand):
 
     script: ClassVar[str] = "start"
 
-    def __init__(self, ledger: Ledger, limits: ConversationLimits) -> None:
+    def __init__(self, ledger: Ledger, limits: ConversationLimits, shared: SharedKeys) -> None:
         self._ledger = ledger
         self._limits = limits
+        self._shared = shared
 
     def call(self, shard: int, messages: Sequence[ReceivedMessage]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`BatchedCommand`."""
@@ -107,7 +111,10 @@ class Starting(BatchedCommand):
             case b"task":
                 return task_taken(session, session, received)
             case b"error":
-                return failed(self.script, answer[1].decode("utf-8", "replace"), received)
+                error = redis.ResponseError(answer[1].decode("utf-8", "replace"))
+                if self._shared.hinder(error):
+                    raise error
+                return failed(self.script, error, received)
         return CommandOutcome(kind="done", dispatch=self._ledger.started(session, answer))
 
 

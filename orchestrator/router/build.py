@@ -30,6 +30,7 @@ from orchestrator.router.handlers import Handlers
 from orchestrator.router.router import Router
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import Validator
+from orchestrator.runtime.service import shared_keys_of
 from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
 
 
@@ -118,6 +119,7 @@ def build_router(
         jitter=jitter,
     )
     validator = build_validator(parts, clock)
+    shared = shared_keys_of(client, settings)
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
@@ -127,15 +129,19 @@ def build_router(
             agents=parts.agents.all,
             table=table,
             shards=settings.shards,
+            shared=shared,
             quota=settings.sender_quota_per_minute,
         ),
-        admission=Admission(client, validator=validator, retries=retries, dependencies=dependencies),
+        admission=Admission(
+            client, validator=validator, retries=retries, dependencies=dependencies, shared=shared
+        ),
         execution=Execution(
             parts.ledger,
             handlers=build_handlers(parts),
-            starting=Starting(parts.ledger, limits),
+            starting=Starting(parts.ledger, limits, shared),
             marking=Marking(limits),
             most_in_inbox=settings.stream_max_entries,
+            shared=shared,
         ),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
@@ -152,6 +158,7 @@ def build_router(
         agents=parts.agents,
         consumer=consumer,
         sources=all_streams(settings.shards, types),
+        shared=shared,
         # A router that holds an entry for as long as a worker may be silent is dead.
         reclaim_idle_ms=round(settings.lease_s * 1000) if reclaim_idle_ms is None else reclaim_idle_ms,
     )

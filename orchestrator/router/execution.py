@@ -9,6 +9,7 @@ import redis
 from orchestrator.ledger import Ledger
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import refuses_everything
 from orchestrator.router.batching import BatchedCommand, Marking, Starting
 from orchestrator.router.commands import Batched, CommandOutcome, Resolved, ScriptCommand, failed
@@ -21,10 +22,18 @@ class Execution:
     """Carries messages out, as many as there are in one round trip."""
 
     def __init__(
-        self, ledger: Ledger, *, handlers: Handlers, starting: Starting, marking: Marking, most_in_inbox: int
+        self,
+        ledger: Ledger,
+        *,
+        handlers: Handlers,
+        starting: Starting,
+        marking: Marking,
+        most_in_inbox: int,
+        shared: SharedKeys,
     ) -> None:
         """``most_in_inbox`` is how many messages the inbox of an external program holds; then the oldest leave it."""
         self._ledger = ledger
+        self._shared = shared
         self._most_in_inbox = most_in_inbox
         self._handlers = handlers
         self._batched: dict[Batched, BatchedCommand] = {
@@ -36,6 +45,10 @@ class Execution:
         """The outcome of each message. All steps go in one round trip.
 
         A message that follows upon a launch in the same round goes in a second round trip, after the launch.
+
+        Raises:
+            redis.RedisError: no fault of a message's: the server is away, refuses everything, or a shared key was
+                overwritten. Some of them may have been carried out.
         """
         outcomes: list[CommandOutcome] = []
         while messages:
@@ -65,11 +78,11 @@ class Execution:
         ]
         answers = batch.execute()
         for place, received, act in commands:
-            fault = _fault(answers[place], act.script, received)
+            fault = self._fault(answers[place], act.script, received)
             outcomes[received.place] = fault or act.read(answers[place])
         for command, place, part in calls:
             answer = answers[place]
-            faults = [fault for received in part if (fault := _fault(answer, command.script, received))]
+            faults = [fault for received in part if (fault := self._fault(answer, command.script, received))]
             for received, outcome in zip(part, faults or command.read(answer, part), strict=True):
                 outcomes[received.place] = outcome
         self._deliver([received for received in messages if received.program], outcomes)
@@ -99,17 +112,20 @@ class Execution:
                 ],
             )
         for received, answer in zip(done, batch.execute(), strict=True):
-            if fault := _fault(answer, "route_inbox", received):
+            if fault := self._fault(answer, "route_inbox", received):
                 outcomes[received.place] = fault
 
-
-def _fault(answer: object, script: str, received: ReceivedMessage) -> CommandOutcome | None:
-    """What it means for a message that its call failed; None: it did not."""
-    if not isinstance(answer, Exception):
-        return None
-    if not isinstance(answer, redis.ResponseError) or refuses_everything(answer):
-        raise answer  # no fault of the message's
-    return failed(script, answer, received)
+    def _fault(self, answer: object, script: str, received: ReceivedMessage) -> CommandOutcome | None:
+        """What it means for a message that its call failed; None: it did not."""
+        if not isinstance(answer, Exception):
+            return None
+        if (
+            not isinstance(answer, redis.ResponseError)
+            or refuses_everything(answer)
+            or self._shared.hinder(answer)
+        ):
+            raise answer  # no fault of the message's
+        return failed(script, answer, received)
 
 
 def _independent(

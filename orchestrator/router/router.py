@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -22,6 +22,7 @@ from orchestrator.ledger import Ledger, RunRef
 from orchestrator.log import get_logger
 from orchestrator.policy.retry import RetryEnd
 from orchestrator.reconciler.delivery import hand_over
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
 from orchestrator.router.delayed.redelivery import Redelivery
@@ -56,6 +57,8 @@ class Handled:
     dead: int = 0
     reclaimed: int = 0
     parked: int = 0
+    #: Left pending, because a key that they need was overwritten.
+    held: int = 0
     released: int = 0
     dispatched: list[str] = field(default_factory=list)
 
@@ -78,6 +81,7 @@ class Router:
         agents: AgentRegistry,
         consumer: str,
         sources: Sequence[StreamId],
+        shared: SharedKeys,
         reclaim_idle_ms: int,
     ) -> None:
         self._ledger = ledger
@@ -89,6 +93,7 @@ class Router:
         self._dead_lettering = dead_lettering
         self._dispatcher = dispatcher
         self._agents = agents
+        self._shared = shared
         self._consumer = Consumer(
             streams,
             ROUTER_GROUP,
@@ -127,7 +132,8 @@ class Router:
         self._outboxes.refresh()
         self._take_over(handled)
         if time.monotonic() >= self._redelivery.next_look or not block_ms:
-            handled.released += self._redelivery.release()
+            with self._named_elsewhere():
+                handled.released += self._redelivery.release()
         self._next_round(handled, block_ms=block_ms)
         return handled
 
@@ -175,9 +181,12 @@ class Router:
 
     def _handle_alone(self, entry: Entry, handled: Handled) -> None:
         """Handle an entry that was left over. If Redis fails during a delivery, the delivery does not count against the entry."""
+        held = handled.held
         try:
             self._handle([entry], handled)
             self._give_up(handled)
+            if handled.held > held:
+                self._consumer.uncount(entry)
         except (redis.RedisError, ServerUnavailable) as error:
             # Any other refusal is about this entry, which would end one router after the other.
             if is_outage(error) or refuses_everything(error):
@@ -185,7 +194,33 @@ class Router:
                     self._consumer.uncount(entry)
             raise
 
+    @contextlib.contextmanager
+    def _named_elsewhere(
+        self, handled: Handled | None = None, entries: Sequence[Entry] = ()
+    ) -> Iterator[None]:
+        """Go on without what cannot be done because a shared key was overwritten; the signs of life name the key.
+
+        The entries stay pending, and are taken over again and again until the key is what it was.
+        """
+        try:
+            yield
+        except redis.ResponseError as error:
+            if not self._shared.hinder(error):
+                raise
+            if handled is not None:
+                handled.held += len(entries)
+
     def _handle(self, entries: Sequence[Entry], handled: Handled) -> None:
+        """Handle entries together; or each alone, where a shared key was overwritten that some of them need."""
+        before = handled.held
+        with self._named_elsewhere(handled, entries):
+            self._handle_together(entries, handled)
+        if handled.held > before and len(entries) > 1:
+            handled.held = before
+            for entry in entries:
+                self._handle([entry], handled)
+
+    def _handle_together(self, entries: Sequence[Entry], handled: Handled) -> None:
         if not entries:
             return
         failpoint("router.read")
@@ -238,9 +273,10 @@ class Router:
     def _give_up(self, handled: Handled) -> None:
         """Give up the first of the refused entries without a trusted sender; what waits for a key waits."""
         refused = self._refused.first()
-        with self._redelivery.together():
-            dead = [refusal for refusal in refused if self._delay(*refusal, handled) is not None]
-        handled.dead += self._dead_lettering.mark_dead(dead)
+        with self._named_elsewhere(handled, [entry for entry, _ in refused]):
+            with self._redelivery.together():
+                dead = [refusal for refusal in refused if self._delay(*refusal, handled) is not None]
+            handled.dead += self._dead_lettering.mark_dead(dead)
         self._refused.drop(len(refused))
 
     def _dispatch(self, runs: Sequence[RunRef], handled: Handled) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import redis
 from pydantic import TypeAdapter
@@ -30,15 +30,17 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import ServerUnavailable
-from orchestrator.log import configure_logging, get_logger
+from orchestrator.log import Seldom, configure_logging, get_logger
 from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import check_server, connect, is_outage
 from orchestrator.redisdb.holders import connection_name, own_mark
 from orchestrator.redisdb.server_clock import server_ms
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.probe import Probe
 from orchestrator.runtime.signals import set_soon
+from orchestrator.streams import all_streams, stream_key
 
 #: The environment variable with the file descriptor on which a child of `orchestra up` reports that it is ready.
 READY_VARIABLE = "ORCHESTRA_READY_FD"
@@ -131,11 +133,12 @@ def serve(
                     spare_the_collector()
                 service.run(stop)
             except (redis.RedisError, OSError, ServerUnavailable) as error:
-                if not is_outage(error):
+                away = is_outage(error)
+                if not away and not life.hinders(error):
                     raise
                 failures = min(failures + 1, _MOST_FAILURES)
                 delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * random.uniform(0.5, 1)  # noqa: S311
-                log.warning("redis-away", error=str(error), retry_in_s=round(delay, 2))
+                log.warning("redis-away" if away else "held-up", error=str(error), retry_in_s=round(delay, 2))
                 stop.wait(delay)
     finally:
         life.end()
@@ -211,6 +214,22 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
     return {agent: dict(sorted(versions.items())) for agent, versions in found.items()}
 
 
+def shared_keys_of(client: redis.Redis, settings: Settings) -> SharedKeys:
+    """The keys that the sessions of a stack share, those of its agents, programs and lanes among them."""
+
+    def names() -> set[str]:
+        found: set[str] = set()
+        with contextlib.suppress(redis.ResponseError):  # the lists of agents are among the keys
+            announced: Any = client.zrange(keys.agents(), 0, -1)
+            found |= {name.decode(errors="replace") for name in announced}
+        with contextlib.suppress(redis.ResponseError):
+            found |= {name for name, _ in living_agents(client)}
+        return found
+
+    streams = map(stream_key, all_streams(settings.shards))
+    return SharedKeys(client, settings.shards, names=names, streams=streams)
+
+
 class SignsOfLife:
     """Registers a process of a service in Redis, renews the registration from a thread, and answers who probes it."""
 
@@ -229,6 +248,8 @@ class SignsOfLife:
         self._instance = uuid.uuid4().hex[:12]
         self._client = client
         self._interval_s = settings.heartbeat_s
+        self._shared = shared_keys_of(client, settings)
+        self._seldom = Seldom()
         self._started_ms = 0
         self._probe = Probe(service, self._instance, late_s=self._interval_s * MISSED_HEARTBEATS)
         self._stop = threading.Event()
@@ -260,7 +281,20 @@ class SignsOfLife:
             self._probe.beat()
             # The service handles outages; the next heartbeat registers again.
             with contextlib.suppress(redis.RedisError, OSError):
+                self._name_wrong_keys()
                 self._register()
+
+    def _name_wrong_keys(self) -> None:
+        for wrong in self._shared.wrong():
+            if self._seldom.due(wrong.key):
+                get_logger().error("key-overwritten", key=wrong.key, reason=str(wrong))
+
+    def hinders(self, error: Exception) -> bool:
+        """Whether a command was refused because a key that sessions share was overwritten; then it is named."""
+        hinders = self._shared.hinder(error)
+        if hinders:
+            self._name_wrong_keys()
+        return hinders
 
     def _register(self) -> None:
         now_ms = server_ms(self._client)
@@ -275,11 +309,17 @@ class SignsOfLife:
             serves=self._serves,
             versions=self._versions,
         )
-        self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
+        try:
+            self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
+            known = self._client.hgetall(keys.services())
+        except redis.ResponseError as error:
+            if not self.hinders(error):
+                raise
+            return  # its work can be done all the same
         gone = [
             instance
-            for instance, raw in self._client.hgetall(keys.services()).items()
-            if (known := _record(raw)) is None or known.alive_until_ms < now_ms - 3_600_000
+            for instance, raw in known.items()
+            if (one := _record(raw)) is None or one.alive_until_ms < now_ms - 3_600_000
         ]
         if gone:
             self._client.hdel(keys.services(), *gone)

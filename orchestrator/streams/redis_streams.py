@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import redis
 
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.client import MAX_BLOCK_MS
+from orchestrator.redisdb.all_keys import wrong_types
+from orchestrator.redisdb.client import MAX_BLOCK_MS, is_wrong_type
 from orchestrator.redisdb.holders import Connected, connected_holders
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
@@ -19,6 +21,8 @@ from orchestrator.streams.values import ENVELOPE_FIELD, Backlog, Entry, Pending,
 _FIELD = ENVELOPE_FIELD.encode()
 #: What a group was given last that was given nothing yet.
 _NOTHING = "0-0"
+#: Seconds for which a stream is left alone that somebody has overwritten.
+_LEAVE_ALONE_S: Final = 1.0
 _OF_SHARD = {
     values.TRANSITIONS: keys.transitions,
     values.SESSION_EVENTS: keys.session_events,
@@ -40,13 +44,19 @@ def stream_key(stream: StreamId) -> str:
 
 
 class RedisStreams:
-    """Streams on one server; safe to share between threads."""
+    """Streams on one server; safe to share between threads.
+
+    A stream that somebody has overwritten with another type is as good as empty, and holds up no other; every service
+    names it with its signs of life.
+    """
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._scripts = Scripts(client)
         self._names: dict[bytes, StreamId] = {}
         self._keys: dict[StreamId, str] = {}
+        #: Streams that somebody has overwritten, and until when they are left alone, on the monotonic clock.
+        self._overwritten: dict[StreamId, float] = {}
 
     def _key(self, stream: StreamId) -> str:
         key = self._keys.get(stream)
@@ -74,18 +84,34 @@ class RedisStreams:
         return str(answer.decode())
 
     def ensure_groups(self, groups: Sequence[str], streams: Sequence[StreamId]) -> None:
-        """Create missing groups, which read their streams from the first entry; existing groups stay as they are.
-
-        Raises:
-            redis.ResponseError: a key is not a stream. The other groups are created nevertheless.
-        """
+        """Create missing groups, which read their streams from the first entry; existing groups stay as they are."""
         pipe = self._redis.pipeline(transaction=False)
         for stream in streams:
             for group in groups:
                 pipe.xgroup_create(self._key(stream), group, id="0", mkstream=True)
         for answer in pipe.execute(raise_on_error=False):
             if isinstance(answer, Exception) and not str(answer).startswith("BUSYGROUP"):
-                raise answer
+                self._leave_alone(streams, answer)
+
+    def _leave_alone(self, streams: Iterable[StreamId], error: Exception) -> None:
+        """Read those of the streams for a while no more that somebody has overwritten.
+
+        Raises:
+            Exception: ``error`` has another reason.
+        """
+        keys_of = {self._key(stream): stream for stream in streams}
+        wrong = wrong_types(self._redis, dict.fromkeys(keys_of, "stream")) if is_wrong_type(error) else []
+        if not wrong and not is_wrong_type(error):
+            raise error
+        self._overwritten |= {keys_of[one.key]: time.monotonic() + _LEAVE_ALONE_S for one in wrong}
+
+    def _sound(self, streams: Sequence[StreamId]) -> Sequence[StreamId]:
+        """The streams without those that are left alone."""
+        if not self._overwritten:
+            return streams
+        now = time.monotonic()
+        self._overwritten = {stream: until for stream, until in self._overwritten.items() if until > now}
+        return [stream for stream in streams if stream not in self._overwritten]
 
     def read(
         self, group: str, consumer: str, portions: Sequence[Portion], *, block_ms: int = 0
@@ -94,8 +120,10 @@ class RedisStreams:
 
         Waits up to ``block_ms`` for a first one when there are none. A group that is missing is created again.
         """
-        wanted = [p for p in portions if p.streams]
+        wanted = [Portion(sound, p.most) for p in portions if (sound := self._sound(p.streams))]
         if not wanted:
+            if any(p.streams for p in portions):
+                time.sleep(block_ms / 1000)  # there is no stream to wait for
             return []
         most = wanted[0].most
         if any(p.most != most for p in wanted):
@@ -144,8 +172,8 @@ class RedisStreams:
             self.ensure_groups([group], [s for p in portions for s in p.streams])
         for answer in found:
             if isinstance(answer, Exception):
-                raise answer
-        return found
+                self._leave_alone([s for p in portions for s in p.streams], answer)
+        return [answer for answer in found if not isinstance(answer, Exception)]
 
     def _entries(self, answers: Iterable[Any]) -> list[Entry]:
         entries = []
@@ -169,9 +197,9 @@ class RedisStreams:
             again = []
             for (stream, _), answer in zip(asked, exchange(self._redis, commands), strict=True):
                 if isinstance(answer, Exception):
-                    if _is_missing_group(answer):
-                        continue
-                    raise answer
+                    if not _is_missing_group(answer):
+                        self._leave_alone([stream], answer)
+                    continue
                 entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
                 claimed += entries
                 # One call looks at ten times its COUNT; what is older may stand behind many fresh ones.
@@ -195,7 +223,12 @@ class RedisStreams:
     ) -> list[Entry]:
         """Take over the oldest entries that the consumer ``of`` holds, and was handed ``idle_ms`` ago or longer."""
         key = self._key(stream)
-        pending: Any = self._redis.xpending_range(key, group, "-", "+", limit, consumername=of)
+        try:
+            pending: Any = self._redis.xpending_range(key, group, "-", "+", limit, consumername=of)
+        except redis.ResponseError as error:
+            if not _is_missing_group(error):
+                self._leave_alone([stream], error)
+            return []
         if not pending:
             return []
         ids = [row["message_id"].decode() for row in pending]
@@ -238,7 +271,12 @@ class RedisStreams:
         if delete:
             for stream, ids in by_stream.items():
                 pipeline.xdel(self._key(stream), *ids)
-        return sum(pipeline.execute()[: len(by_stream)])
+        answers = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                # In a stream that was overwritten meanwhile nothing is left to acknowledge.
+                self._leave_alone(by_stream, answer)
+        return sum(answer for answer in answers[: len(by_stream)] if isinstance(answer, int))
 
     def trim(self, groups: Sequence[str], streams: Sequence[StreamId], *, also: Sequence[str] = ()) -> int:
         """Drop the entries that every one of ``groups`` has acknowledged; how many.
@@ -250,15 +288,11 @@ class RedisStreams:
             batch.script(
                 "trim", [self._key(stream), keys.totals(stream.shard)], [len(groups), *groups, *also]
             )
-        dropped, failed = 0, None
-        for answer in batch.execute():
+        answers = batch.execute()
+        for answer in answers:
             if isinstance(answer, Exception):
-                failed = failed or answer
-            else:
-                dropped += answer
-        if failed is not None:
-            raise failed
-        return dropped
+                self._leave_alone(streams, answer)
+        return sum(answer for answer in answers if isinstance(answer, int))
 
     def pending(self, group: str, stream: StreamId, *, most: int) -> list[Pending]:
         """The oldest entries that were handed out and not acknowledged; none where the group is missing."""
@@ -266,7 +300,7 @@ class RedisStreams:
             rows: Any = self._redis.xpending_range(self._key(stream), group, "-", "+", most)
         except redis.ResponseError as error:
             if not _is_missing_group(error):
-                raise
+                self._leave_alone([stream], error)
             return []
         return [
             Pending(
@@ -310,11 +344,7 @@ class RedisStreams:
         return _order(entry_id) > _order(_progress(groups, group)[0])
 
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
-        """How far the group has come in each stream. Without the group everything in the stream is unread.
-
-        Raises:
-            redis.ResponseError: a key is not a stream.
-        """
+        """How far the group has come in each stream. Without the group everything in the stream is unread."""
         asked = self._redis.pipeline(transaction=False)
         for stream in streams:
             key, kind = self._key(stream), f"{stream.type}:{stream.priority}"
@@ -329,11 +359,17 @@ class RedisStreams:
         for stream, (*_, groups, _summary, _held) in zip(streams, of_streams, strict=True):
             first.xrange(self._key(stream), min=f"({_progress(groups, group)[0]}", count=1)
         rows = []
-        for stream, answer, unread in zip(streams, of_streams, first.execute(), strict=True):
+        for stream, answer, unread in zip(
+            streams, of_streams, first.execute(raise_on_error=False), strict=True
+        ):
             length, totals, groups, summary, held = answer
-            for read in (length, totals):
-                if isinstance(read, Exception):
-                    raise read
+            if isinstance(length, Exception):
+                self._leave_alone([stream], length)
+                continue
+            if isinstance(totals, Exception):
+                if not is_wrong_type(totals):
+                    raise totals
+                totals = (0, 0)
             # A group or stream that is not there yet answers with an error, and holds nothing.
             pending = 0 if isinstance(summary, Exception) else int(summary["pending"])
             oldest = None if isinstance(held, Exception) or not held else held[0]

@@ -7,7 +7,6 @@ event, an event handled twice, late or out of order does nothing wrong.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -27,7 +26,6 @@ from orchestrator.streams import (
     Entry,
     Portion,
     RedisStreams,
-    StreamId,
     ledger_streams,
 )
 
@@ -65,21 +63,20 @@ class CallbackService:
         self._delivery = delivery
         self._shards = range(shards)
         self._clock = clock or SystemClock()
-        self._streams = RedisStreams(client)
+        self._sources = ledger_streams(SESSION_EVENTS, shards)
+        streams = RedisStreams(client)
         self._consumer = Consumer(
-            self._streams,
+            streams,
             GROUP,
             consumer,
-            self._find_streams,
+            lambda: self._sources,
             reclaim_idle_ms=take_over_ms,
             look_every_s=take_over_ms / 1000,
             clock=self._clock,
         )
         self._next_timers = self._due_at = 0.0
         self._seldom = Seldom()
-        #: The streams that can be read.
-        self._sound: list[StreamId] = []
-        self._find_streams()
+        streams.ensure_groups([GROUP], self._sources)
 
     def run(self, stop: threading.Event) -> None:
         """Handle events until told to stop."""
@@ -103,44 +100,16 @@ class CallbackService:
         They are acknowledged after ``linger``, so that what they set off is served first.
         """
         handled = 0
-        try:
-            for left_over in self._consumer.left_over(limit=BATCH):
-                self._acknowledge(self._handle(left_over))
-                handled += len(left_over)
-            entries = self._read(0 if handled else block_ms)
-        except redis.ResponseError as error:
-            if is_outage(error):
-                raise
-            # A stream was spoilt or removed in this moment.
-            self._find_streams()
-            return handled
+        for left_over in self._consumer.left_over(limit=BATCH):
+            self._consumer.acknowledge(self._handle(left_over), delete=True)
+            handled += len(left_over)
+        entries = self._consumer.read([Portion(self._sources, BATCH)], block_ms=0 if handled else block_ms)
         if entries:
             done = self._handle(entries)
             linger()
-            self._acknowledge(done)
+            # No other group reads these streams.
+            self._consumer.acknowledge(done, delete=True)
         return handled + len(entries)
-
-    def _read(self, block_ms: int) -> list[Entry]:
-        if not self._sound:
-            time.sleep(block_ms / 1000)  # there is no stream to wait for
-            self._find_streams()
-        return self._consumer.read([Portion(self._sound, BATCH)], block_ms=block_ms)
-
-    def _find_streams(self) -> list[StreamId]:
-        """The streams that can be read, with their groups created. One damaged stream holds up no other."""
-        self._sound = []
-        for stream in ledger_streams(SESSION_EVENTS, len(self._shards)):
-            try:
-                self._streams.ensure_groups([GROUP], [stream])
-            except redis.ResponseError as error:
-                if is_outage(error):
-                    raise
-                # The sweep does what the events of this stream would have set off.
-                if self._seldom.due(str(stream)):
-                    _log.error("events-not-read", stream=str(stream), error=str(error))
-                continue
-            self._sound.append(stream)
-        return self._sound
 
     def _handle(self, entries: Sequence[Entry]) -> list[Entry]:
         """Do what events ask for; returns the events that are done."""
@@ -180,15 +149,6 @@ class CallbackService:
         self._close(stopped)
         failpoint("callbacks.handled")
         return done
-
-    def _acknowledge(self, done: Sequence[Entry]) -> None:
-        """Acknowledge events and delete them: no other group reads their streams."""
-        try:
-            self._consumer.acknowledge(done, delete=True)
-        except redis.ResponseError as error:
-            # In a stream that was spoilt meanwhile nothing is left to acknowledge.
-            if is_outage(error):
-                raise
 
     def _stop(self, session: str, event: Mapping[str, str]) -> bool:
         """End a session as an event says; False: it cannot be ended, and its event stays pending to be tried again."""

@@ -185,6 +185,17 @@ class DelayedMessages:
         """Look at these messages now; those that are not parked any more stay released."""
         self._redis.zadd(keys.parked(shard), dict.fromkeys(names, 0), xx=True)
 
+    def reindex(self) -> None:
+        """Look at every message now that waits and that the index does not name. Looks through all keys of the server."""
+        for shard in self._shards:
+            first = keys.parked_message(shard, "")
+            found = [
+                key.decode().removeprefix(first)
+                for key in self._redis.scan_iter(match=f"{first}*", count=10_000)
+            ]
+            if found:
+                self._redis.zadd(keys.parked(shard), dict.fromkeys(found, 0), nx=True)
+
     def due(self, now_ms: int) -> tuple[list[DelayedMessage], int | None]:
         """What is to be looked at now, and when something is next; None: nothing else waits."""
         found: list[DelayedMessage] = []

@@ -17,7 +17,7 @@ from orchestrator.envelope.validate import Report
 from orchestrator.log import get_logger
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.client import refuses_everything
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams import (
     INBOX,
@@ -56,6 +56,7 @@ class Outboxes:
         agents: Callable[[], list[AgentRecord]],
         table: RoutingTable,
         shards: int,
+        shared: SharedKeys,
         quota: int = 0,
     ) -> None:
         """``quota`` is how many messages a minute are taken from one outbox; 0: as many as there are."""
@@ -65,6 +66,7 @@ class Outboxes:
         self._agents = agents
         self._table = table
         self._shards = shards
+        self._shared = shared
         self._programs: list[str] = []
         self._quota = quota
         #: Until when nothing more is taken from an outbox, on the monotonic clock.
@@ -85,26 +87,20 @@ class Outboxes:
         """Look up which programs are registered, if it is time."""
         if time.monotonic() < self._next_look:
             return
-        programs = [record.name for record in self._agents() if record.external]
+        try:
+            programs = [record.name for record in self._agents() if record.external]
+        except redis.ResponseError as error:
+            if not self._shared.hinder(error):
+                raise
+            programs = self._programs
         if programs != self._programs:
             self._programs = programs
-            usable = [program for program in programs if self._usable(program)]
-            self.sources = boxes(OUTBOX, usable, self._shards)
+            make_boxes(self._streams, programs, self._shards)
+            self.sources = boxes(OUTBOX, programs, self._shards)
         self._next_look = time.monotonic() + REFRESH_S
 
-    def _usable(self, program: str) -> bool:
-        try:
-            make_boxes(self._streams, [program], self._shards)
-        except redis.ResponseError as error:
-            if refuses_everything(error):
-                raise
-            # Somebody wrote something else under the name of a box; the other programs are read nevertheless.
-            get_logger().error("boxes-damaged", program=program, error=str(error))
-            return False
-        return True
-
     def collect(self, entries: Sequence[Entry], *, unread: bool = False) -> list[Entry]:
-        """Move what came from outboxes; the other entries, in their order.
+        """Move what came from outboxes; the other entries, in their order. What cannot be moved now stays pending.
 
         ``unread``: do not parse them, as that has ended routers; each is judged alone in its next stream.
         """
@@ -135,8 +131,9 @@ class Outboxes:
             )
         for stream, answer in zip(moved, batch.execute(), strict=True):
             if isinstance(answer, Exception):
-                raise answer
-            if answer:
+                if not self._shared.hinder(answer):
+                    raise answer
+            elif answer:
                 self._keep_quota(stream, sent=answer[0], left_ms=answer[1])
         return others
 

@@ -9,6 +9,7 @@ import redis
 
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.router.delayed.dependencies import BlockedTask, Dependencies
 from orchestrator.router.delayed.retries import Retries
@@ -24,9 +25,16 @@ class Admission:
     """Judges the entries of a round: by their content, by their age, and by the tasks that they wait for."""
 
     def __init__(
-        self, client: redis.Redis, *, validator: Validator, retries: Retries, dependencies: Dependencies
+        self,
+        client: redis.Redis,
+        *,
+        validator: Validator,
+        retries: Retries,
+        dependencies: Dependencies,
+        shared: SharedKeys,
     ) -> None:
         self._redis = client
+        self._shared = shared
         self._validator = validator
         self._retries = retries
         self._dependencies = dependencies
@@ -40,7 +48,7 @@ class Admission:
         try:
             return self._validator.judge(entry, self._validator.read(entry))
         except Exception as error:
-            if is_outage(error) or refuses_everything(error):
+            if is_outage(error) or refuses_everything(error) or self._shared.hinder(error):
                 raise
             # Nothing a message holds may leave the loop as an exception.
             get_logger().exception("intake-failed", stream=str(entry.stream), entry=entry.id)

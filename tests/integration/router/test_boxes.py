@@ -20,7 +20,7 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
-from orchestrator.streams import AUDIT_GROUP, Entry
+from orchestrator.streams import AUDIT_GROUP, ROUTER_GROUP, Entry, all_streams
 from tests.integration.router.conftest import Stack, until
 
 OUT, IN = keys.outbox(0, "partner"), keys.inbox(0, "partner")
@@ -282,14 +282,25 @@ def test_the_doctor_finds_what_was_taken_from_an_outbox_and_not_routed(
     assert found == {"entries-held", "entries-unread"}
 
 
-@pytest.mark.parametrize("how", ["of another type", "without ids left"])
-def test_an_inbox_that_takes_nothing_ends_no_router_and_loses_nothing(stack: Stack, how: str) -> None:
+def test_an_overwritten_inbox_holds_up_its_own_messages_only(stack: Stack) -> None:
+    stack.redis.set(IN, "x")
+    stack.submit("a", agent="partner")
+    stack.submit("b")
+    for _ in range(3):
+        stack.router("one", reclaim_idle_ms=0).run_once()
+    (waits,) = [b for b in stack.streams.backlog(ROUTER_GROUP, all_streams()) if b.pending]
+    assert waits.pending == 1
+    assert "lead" in [run.agent for run, _ in stack.sent.runs]
+    stack.redis.delete(IN)
+    stack.router("two", reclaim_idle_ms=0).run_once()
+    assert len(inbox(stack)) == 1
+    assert stack.dead() == []
+
+
+def test_an_inbox_that_takes_nothing_ends_no_router_and_loses_nothing(stack: Stack) -> None:
     """The message is refused by name, for the operator to replay; others are routed."""
-    if how == "of another type":
-        stack.redis.set(IN, "x")
-    else:  # Redis 6.2 cannot keep a program from it
-        last = 2**64 - 1
-        stack.redis.xadd(IN, {"envelope": "x"}, id=f"{last}-{last}")
+    last = 2**64 - 1  # Redis 6.2 cannot keep a program from it
+    stack.redis.xadd(IN, {"envelope": "x"}, id=f"{last}-{last}")
     stack.submit("a", agent="partner")
     stack.submit("b")
     stack.router().run_once()

@@ -65,8 +65,7 @@ def test_an_outbox_keeps_what_cannot_be_moved(stack: Stack, key: str) -> None:
     router.run_once()
     stack.redis.xadd(stream_key(BOX), {"envelope": stack.envelope(HELLO, sender="partner")})
     with overwritten(stack.redis, key):
-        with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
-            rounds(router)
+        rounds(router)
         assert stack.redis.xlen(stream_key(BOX)) == 1
     stack.router("two", reclaim_idle_ms=0).run_once()
     assert stack.redis.xlen(stream_key(BOX)) == 0
@@ -76,7 +75,7 @@ def test_an_outbox_keeps_what_cannot_be_moved(stack: Stack, key: str) -> None:
 def test_an_entry_that_cannot_become_a_dead_letter_stays_pending(stack: Stack, key: str) -> None:
     router = stack.router("one")
     stack.publish(b"<junk/>", "message")
-    with overwritten(stack.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+    with overwritten(stack.redis, key):
         rounds(router)
     assert stack.redis.xpending(stream_key(MESSAGES), ROUTER_GROUP)["pending"] == 1
     stack.router("two", reclaim_idle_ms=0).run_once()

@@ -57,11 +57,27 @@ def test_an_unknown_key_is_nobodys(registry: KeyRegistry) -> None:
     assert registry.lookup("key_" + "0" * 32) is None
 
 
-def test_an_unknown_key_is_found_as_soon_as_it_is_registered(registry: KeyRegistry, store: KeyStore) -> None:
-    record = store.create("lead")
-    assert registry.lookup(record.key_id) is None
-    registry.register(record)
-    assert registry.lookup(record.key_id) is not None
+def test_an_unknown_key_is_found_as_soon_as_it_is_registered(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    ring.registry.settle_operator()
+    record, router = ring.store.create("lead"), second_host(redis, tmp_path / "router", clock)
+    assert router.lookup(record.key_id) is None
+    ring.registry.register(record)
+    clock.advance(CACHE_S)
+    assert router.lookup(record.key_id) is not None
+
+
+def test_a_key_of_this_folder_that_redis_has_lost_is_made_known_again(
+    ring: Keyring, redis: redis_py.Redis, tmp_path: Path, clock: ManualClock
+) -> None:
+    key_id, router = ring.signer("lead").key_id, second_host(redis, tmp_path / "router", clock)
+    redis.delete(keys.public_keys())
+    clock.advance(CACHE_S)
+    assert router.lookup(key_id) is None
+    assert ring.lookup(key_id) is not None
+    clock.advance(CACHE_S)
+    assert router.lookup(key_id) is not None
 
 
 def test_a_revocation_is_seen_elsewhere_within_the_stated_time(

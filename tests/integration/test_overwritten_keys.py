@@ -1,0 +1,236 @@
+"""A key that all sessions share and that another program has overwritten: named, mended, and waited for by what needs it.
+
+Every shared key of the registry in turn, under a stack at work: no service ends, each names the key, the doctor does and is
+done in time, `--fix` sets it aside, and then all work that there was, and new work, comes to its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_py
+from click.testing import CliRunner, Result
+
+from orchestrator.agents.definition import define_agent
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.audit.build import build_writer
+from orchestrator.bootstrap import Container
+from orchestrator.cli import main
+from orchestrator.client.client import Client
+from orchestrator.client.submission import Submission
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.deployment.services import build_callbacks, build_reaper
+from orchestrator.dispatch import RootResults, build_celery
+from orchestrator.doctor import Doctor, examination
+from orchestrator.errors import OrchestraError
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.all_keys import shared_keys
+from orchestrator.router import build_router
+from orchestrator.runtime.service import serve
+from orchestrator.streams import consumer_name, stream_key
+from orchestrator.streams.values import StreamId
+from orchestrator.worker.announce import announce
+from orchestrator.worker.container import Runtime
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.slot import SlotLoop
+from tests.waiting import wait_until
+
+#: Written by a plain SET again and again: nobody reads it, and it is right again at once.
+SET_ANEW = ("sweep", "replicated")
+LAUNCHES = stream_key(StreamId(0, "task-delegation", "high"))
+ENDS = stream_key(StreamId(0, "task-completion", "normal"))
+SHARED = {
+    key: kind
+    for key, kind in shared_keys(1, ["reviewer"], [LAUNCHES, ENDS]).items()
+    if not key.endswith(SET_ANEW) and not any(box in key for box in (":in:", ":out:", ":quota:"))
+}
+#: Rows of the table; the keys of one are overwritten together.
+ROWS = 9
+SERVICES: dict[str, Callable[[redis_py.Redis, Settings], Any]] = {
+    "router": lambda client, settings: build_router(client, settings, consumer=consumer_name("router")),
+    "callbacks": build_callbacks,
+    "reaper": build_reaper,
+    "audit": lambda client, settings: build_writer(
+        Container(client, settings), consumer=consumer_name("audit")
+    ),
+}
+
+
+@dataclass
+class AtWork:
+    """A whole stack in threads, the services in their real frame; one child is at work until it is released."""
+
+    redis: redis_py.Redis
+    settings: Settings
+    released: threading.Event = field(default_factory=threading.Event)
+    began: threading.Event = field(default_factory=threading.Event)
+    ended: dict[str, BaseException] = field(default_factory=dict)
+    #: Make the agents known.
+    announce: Callable[[], None] = field(default=lambda: None)
+
+    def orchestra(self, *words: str) -> Result:
+        place = ("--redis-url", self.settings.redis_url or "", "--data", str(self.settings.data))
+        return CliRunner().invoke(main, [*words, *place])
+
+    def lead(self, ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("reviewer", ctx.prompt)
+        return "done"
+
+    def reviewer(self, ctx: Context) -> str:
+        if ctx.prompt == "slowly":
+            self.began.set()
+            self.released.wait(60)
+        return "fine"
+
+    @contextmanager
+    def running(self) -> Iterator[Client]:
+        stop, parts = threading.Event(), Container(self.redis, self.settings)
+        agents = {"lead": (self.lead, "coordinator"), "reviewer": (self.reviewer, "specialist")}
+        catalogue = {
+            name: define_agent(name, function=function, role=role, source="here")
+            for name, (function, role) in agents.items()
+        }
+        self.announce = partial(announce, parts, catalogue)
+        self.announce()
+        results = RootResults(build_celery(self.settings), self.redis)
+        runtime = Runtime(parts=parts, results=results, catalogue=catalogue)
+
+        def slot(number: int) -> None:
+            while not stop.wait(0.02):
+                try:
+                    SlotLoop(runtime, worker=f"w{number}", stopping=stop.is_set).run()
+                except OrchestraError:
+                    stop.wait(0.1)  # Celery gives the slot its next task
+
+        def guarded(name: str, work: Callable[[], None]) -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.ended[name] = error
+
+        work = {name: partial(serve, name, make, self.settings, stop=stop) for name, make in SERVICES.items()}
+        work |= {f"slot {n}": partial(slot, n) for n in range(2)}
+        threads = [threading.Thread(target=guarded, args=each, daemon=True) for each in work.items()]
+        with ExitStack() as leaving:
+            for thread in threads:
+                thread.start()
+                leaving.callback(thread.join, 60)
+            leaving.callback(stop.set)
+            leaving.callback(self.released.set)
+            yield leaving.enter_context(Client(self.settings))
+
+
+@pytest.fixture
+def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> AtWork:
+    settings = load_settings(
+        redis_url=redis_url,
+        data=tmp_path,
+        lease_s=4,
+        heartbeat_s=0.2,
+        sweep_interval_s=0.2,
+        redispatch_after_s=1,
+    )
+    return AtWork(redis, settings)
+
+
+def submitted(client: Client, prompt: str) -> str:
+    """A root, or nothing: a submission that cannot be written whole is refused, and its caller told so."""
+    try:
+        return client.submit("lead", prompt).id
+    except OrchestraError:
+        return ""
+
+
+def overwrite(redis: redis_py.Redis, key: str, kind: str) -> None:
+    pipe = redis.pipeline(transaction=True)
+    pipe.delete(key)
+    pipe.rpush(key, "x") if kind == "string" else pipe.set(key, "x")
+    pipe.execute()
+
+
+@pytest.mark.parametrize("overwritten", [list(SHARED)[n::ROWS] for n in range(ROWS)], ids=" ".join)
+def test_overwritten_keys_end_nothing_and_are_mended(
+    at_work: AtWork,
+    redis: redis_py.Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    overwritten: list[str],
+) -> None:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+    asked = Counter[str]()
+
+    def named() -> bool:
+        lines = [record for record in caplog.records if record.getMessage() == "key-overwritten"]
+        asked.clear()
+        asked.update(str(getattr(record, "fields", {}).get("key")) for record in lines)
+        return all(asked[key] >= len(SERVICES) for key in overwritten)
+
+    with at_work.running() as client, caplog.at_level(logging.ERROR):
+        before = submitted(client, "slowly")
+        assert at_work.began.wait(60)
+        for key in overwritten:
+            overwrite(redis, key, SHARED[key])
+        meanwhile = submitted(client, "quickly")
+        wait_until(named, "each service names the keys", explain=lambda: (at_work.ended, asked))
+        began = time.monotonic()
+        look = at_work.orchestra("doctor", "--quick")
+        assert time.monotonic() - began < 30
+        assert look.exit_code == (2 if keys.format_version() in overwritten else 1), look.output
+        assert [key for key in overwritten if key not in look.output] == (
+            [] if look.exit_code == 1 else [key for key in overwritten if key != keys.format_version()]
+        )
+        fixed = at_work.orchestra("doctor", "--quick", "--fix")
+        for key in overwritten:
+            assert redis.type(key) in (b"none", SHARED[key].encode()), fixed.output
+            assert redis.exists(keys.aside(key))
+        at_work.announce()  # as every worker does again and again
+        at_work.released.set()
+        for session in (before, submitted(client, "quickly"), meanwhile):
+            if session and not (
+                session == meanwhile and LAUNCHES in overwritten
+            ):  # its message was lost with it
+                assert client.result(session, timeout_s=120) == "done"
+        assert at_work.ended == {}
+
+
+def test_many_broken_sessions_take_the_doctor_no_longer_than_one(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks again at all of them together."""
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0, 0.5))
+    parts = Container(redis, load_settings(redis_url=redis_url, data=tmp_path))
+    parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
+    for _ in range(50):
+        Submission(parts).submit("lead", "go")
+    redis.delete("ao:{00}:roots")
+    slept: list[float] = []
+    findings = Doctor(parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
+    assert len([finding for finding in findings if finding.rule == "session-unindexed"]) == 50
+    assert len(slept) < 20
+
+
+def test_keys_that_are_lost_are_registered_again_and_no_work_waits(
+    at_work: AtWork, redis: redis_py.Redis
+) -> None:
+    """Whoever has a key makes it known: the router of the folder, the process that signs with it, and the doctor."""
+    with at_work.running() as client:
+        assert client.result(client.submit("lead", "quickly").id, timeout_s=120) == "done"
+        redis.delete(keys.public_keys())
+        began = time.monotonic()
+        assert client.result(client.submit("lead", "quickly").id, timeout_s=120) == "done"
+        assert time.monotonic() - began < 8
+    redis.delete(keys.public_keys())
+    assert "is not in ao:keys" in at_work.orchestra("doctor", "--quick").output
+    at_work.orchestra("doctor", "--quick", "--fix")
+    assert "is not in ao:keys" not in at_work.orchestra("doctor", "--quick").output
