@@ -16,12 +16,27 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
 SECRET = "swordfish"
 AGENTS = """
+import logging
+import sys
+import threading
+import warnings
+
 from orchestrator import Completion, agent
+
+def say(ctx):
+    print(f"printed {ctx.prompt}")
+    print(f"printed {ctx.prompt}", file=sys.stderr)
+    logging.getLogger("mine").warning(f"logged {ctx.prompt}")
+    warnings.warn(f"warned {ctx.prompt}")
+    thread = threading.Thread(target=print, args=(f"printed in a thread {ctx.prompt}",))
+    thread.start()
+    thread.join()
 
 @agent("lead", role="coordinator", encrypt=True)
 def lead(ctx):
     if ctx.cause == "start":
         ctx.state["word"] = ctx.prompt
+        say(ctx)
         ctx.status(10, f"looks for {ctx.prompt}")
         first = ctx.delegate("finder", f"find {ctx.prompt} one", title=f"Find {ctx.prompt}")
         ctx.delegate("finder", task={"description": f"find {ctx.prompt} two", "objectives": [ctx.prompt]}, after=[first])
@@ -42,6 +57,11 @@ def finder(ctx):
 @agent("helper")
 def helper(ctx):
     return f"helped: {ctx.prompt}"
+
+@agent("open")
+def open_(ctx):
+    say(ctx)
+    return "said"
 """
 
 
@@ -85,3 +105,8 @@ def test_no_word_of_it_is_in_redis_or_the_trail(terminal: Terminal) -> None:
         again = next(one for one in client.sessions() if one.id != root.id)
         assert SECRET in client.result(again.id, timeout_s=60)
         assert leaks(server, SECRET) == []
+    # What an agent prints and logs is in the log of its worker, unless its session is encrypted.
+    terminal.must("orchestra submit open plaice --wait")
+    log = (terminal.folder / ".orchestra/logs/worker.log").read_text()
+    assert log.count("plaice") == 5
+    assert [line for line in log.splitlines() if SECRET in line] == []

@@ -1,12 +1,16 @@
-"""Keeps what an agent prints for those who ask why, and still prints it.
+"""Keeps what an agent prints for those who ask why, and still prints it, unless its session is encrypted.
 
 The output belongs to the run in whose context it is printed, also in tasks and in threads that were given that context
 (`asyncio.to_thread`, `contextvars.copy_context`). A thread without a context belongs to the run of this process, if there is
 only one. What programs write to the file descriptors themselves does not come here.
+
+Of an encrypted session neither Redis nor the log has a word: what it prints is dropped, and so are the lines that code other
+than ours logs for it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -55,9 +59,10 @@ class Tail:
 
 
 class Prints:
-    """What one try of a run prints; without ``write`` nothing of it is kept. Safe to share between threads."""
+    """What one try of a run prints; without ``write`` it is secret, and dropped. Safe to share between threads."""
 
     def __init__(self, limit: int, write: Callable[[int, str], None] | None) -> None:
+        self.secret = write is None
         self._tail = Tail(limit)
         self._write = write
         self._lock = threading.Lock()
@@ -93,6 +98,7 @@ _present: ContextVar[Prints | None] = ContextVar("orchestra-prints", default=Non
 _active: list[Prints] = []
 _changing = threading.Lock()
 _wrapped: list[tuple[str, _Routed]] = []
+_filtered: list[tuple[logging.Handler, _Withheld]] = []
 
 
 class _Routed:
@@ -103,7 +109,7 @@ class _Routed:
 
     def write(self, text: str) -> int:
         note(text)
-        return self.target.write(text)
+        return len(text) if _is_secret() else self.target.write(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -115,12 +121,26 @@ class _Routed:
 
 def note(text: str | bytes) -> None:
     """Keep what was printed by the run in whose context this is called; nothing outside of one."""
+    of = _whose()
+    if len(of) == 1:
+        of[0].add(text)
+
+
+def _whose() -> list[Prints]:
+    """The run in whose context this is called; without a context, all runs that it may be."""
     prints = _present.get()
-    if prints is None:
-        active = _active[:]
-        prints = active[0] if len(active) == 1 else None
-    if prints is not None:
-        prints.add(text)
+    return _active[:] if prints is None else [prints]
+
+
+def _is_secret() -> bool:
+    return any(prints.secret for prints in _whose())
+
+
+class _Withheld(logging.Filter):
+    """Drops the lines that other code than ours logs for an encrypted session; ours hold no text of it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.name.partition(".")[0] == "orchestrator" or not _is_secret()
 
 
 @contextmanager
@@ -129,16 +149,16 @@ def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> 
 
     Of an encrypted session nothing is kept, also not as the output of another run: Redis would have it in clear.
     """
-    if not limit:
+    run, secret = held.run, held.session.sealed or held.session.encrypted
+    if not (limit or secret):
         yield
         return
-    run = held.run
 
     def write(size: int, text: str) -> None:
         printed = Printed(run=run.id, attempt=run.attempt, at_ms=SystemClock().now_ms(), size=size, text=text)
         store.write(held.session.id, run.number, printed, ttl_s=ttl_s)
 
-    prints = Prints(limit, None if held.session.sealed or held.session.encrypted else write)
+    prints = Prints(limit, None if secret else write)
     token = _present.set(prints)
     with _changing:
         _active.append(prints)
@@ -155,7 +175,12 @@ def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> 
 
 
 def _install() -> None:
-    """Route the streams of this process, as they are now."""
+    """Route the streams and the log of this process, as they are now."""
+    if not _filtered:
+        for handler in logging.getLogger().handlers:
+            withheld = _Withheld()
+            handler.addFilter(withheld)
+            _filtered.append((handler, withheld))
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Routed):
@@ -166,6 +191,9 @@ def _install() -> None:
 
 def _uninstall() -> None:
     """Put back what was there, unless somebody has put something else there since."""
+    while _filtered:
+        handler, withheld = _filtered.pop()
+        handler.removeFilter(withheld)
     while _wrapped:
         name, routed = _wrapped.pop()
         if getattr(sys, name) is routed:
