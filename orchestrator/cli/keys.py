@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,7 +106,7 @@ def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
     "--out",
     "-o",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write. Default: standard output.",
+    help="File to write. Default: standard output, if that is no terminal.",
 )
 @click.option("--public", is_flag=True, help="Only the current public signing keys, as PEM.")
 @click.option(
@@ -128,6 +129,10 @@ def export(
 
     With --agents also those of the agents that are defined there, and of the parts of the stack that are named.
     """
+    if out is None and not public and passphrase_file is None and sys.stdout.isatty():
+        raise click.UsageError(
+            "private keys are not printed on a terminal: write them to a file with -o FILE, or encrypt them with --passphrase-file"
+        )
     from orchestrator.agents.registry import SYSTEM_AGENTS
     from orchestrator.keyring.files import write_whole
     from orchestrator.keyring.store import KeyStore

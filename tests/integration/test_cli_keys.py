@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,3 +265,31 @@ def test_a_folder_of_another_stack_is_told_so(orchestra: Orchestra, redis_url: s
     result = orchestra("keys", "generate", "other", *server, host="second")
     assert result.exit_code == 1
     assert "another operator" in result.stderr
+
+
+def test_private_keys_are_not_printed_on_a_terminal(tmp_path: Path) -> None:
+    def on_a_terminal(*arguments: str) -> tuple[int, str]:
+        """The exit code, and what the terminal shows of standard output."""
+        screen, end = pty.openpty()
+        command = [sys.executable, "-m", "orchestrator", "keys", *arguments, "--data", str(tmp_path)]
+        try:
+            done = subprocess.run(command, stdout=end, stderr=subprocess.DEVNULL, check=False)
+            os.write(end, b"<end>")
+            shown = b""
+            while b"<end>" not in shown:
+                shown += os.read(screen, 65536)
+        finally:
+            os.close(end)
+            os.close(screen)
+        return done.returncode, shown.decode()
+
+    on_a_terminal("generate", "far")
+    (tmp_path / "pass").write_text("a passphrase")
+    assert on_a_terminal("export", "far") == (2, "<end>")
+    code, shown = on_a_terminal("export", "far", "--public")
+    assert code == 0
+    assert "BEGIN PUBLIC KEY" in shown
+    code, shown = on_a_terminal("export", "far", "--passphrase-file", str(tmp_path / "pass"))
+    assert code == 0
+    assert "BEGIN ENCRYPTED PRIVATE KEY" in shown
+    assert on_a_terminal("export", "far", "-o", str(tmp_path / "keys.json")) == (0, "<end>")
