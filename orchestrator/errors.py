@@ -177,6 +177,13 @@ class BudgetExceeded(Refused):
     """A call would cost more than a budget has left. Raised with (whose budget, what of it, why)."""
 
     template = "the budget of {0} does not allow this call: {2}"
+    #: How much of that resource the budget has left for this call: of money billionths of a US dollar.
+    left: int = 0
+
+    @property
+    def resource(self) -> str:
+        """What does not suffice: `requests`, `tokens`, or `nano` (money)."""
+        return str(self.args[1])
 
 
 class StreamFull(Refused):

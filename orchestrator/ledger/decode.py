@@ -24,7 +24,7 @@ _MOST = 253_402_300_799_999
 #: Characters that are shown of what cannot be read.
 _SHOWN = 60
 _ON_DEPLOY = get_args(OnDeploy)
-_COSTS = ("requests", "input_tokens", "output_tokens", "nano_usd")
+_COSTS = tuple(field.name for field in fields(Cost))
 
 
 def _fields(kind: type, annotation: str) -> tuple[str, ...]:

@@ -60,6 +60,7 @@ class Spending:
             cost.nano_usd,
             *(limits.get(name, "") for name in RESOURCES),
             per_ms,
+            cost.input_tokens,
         ]
         reply = self._core.scripts.run("reserve", names, args)
         if reply[0] == b"lost":
@@ -73,10 +74,13 @@ class Spending:
                 state = BudgetState(
                     limits=limits, spent=state.spent, reserved=state.reserved, users=state.users
                 )
-                raise BudgetExceeded(f"agent {agent!r}", resource, refusal(state, resource, needed))
-            session = budgets[number - 4]
-            whose = f"tree {session}" if session == claim.root else f"session {session}"
-            raise BudgetExceeded(whose, resource, refusal(state, resource, needed))
+                whose = f"agent {agent!r}"
+            else:
+                session = budgets[number - 4]
+                whose = f"tree {session}" if session == claim.root else f"session {session}"
+            error = BudgetExceeded(whose, resource, refusal(state, resource, needed))
+            error.left = int(reply[3])
+            raise error
 
     def spend(self, claim: Claim, reservation: str, cost: Cost, *, agent: str) -> bool:
         """Count what a call did cost in place of what was reserved for it; False if that was done before.
@@ -96,6 +100,7 @@ class Spending:
                 cost.input_tokens,
                 cost.output_tokens,
                 cost.nano_usd,
+                cost.estimated,
             ],
         )
         return bool(reply[0] == b"done")

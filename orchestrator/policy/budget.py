@@ -23,6 +23,10 @@ MOST_TOKENS: Final = 10**12
 #: Agents that an error names as users of a budget.
 _SHOWN_USERS: Final = 5
 
+#: A word or a part of one; a space before a word, which is part of it; another ASCII character; other characters.
+_PIECE: Final = re.compile(r"([A-Z]?[a-z]+)|( )(?=[A-Za-z])|([\x00-\x7f])|([^\x00-\x7f]+)")
+_VOWEL: Final = re.compile(r"[aeiouyAEIOUY]")
+
 _PAIR = re.compile(r"\s*(requests|tokens|usd|per_s)\s*=\s*([0-9.][0-9_.eE+-]*)\s*")
 
 
@@ -34,6 +38,9 @@ class Cost:
     input_tokens: int = 0  #: tokens that went in, those of caches included
     output_tokens: int = 0  #: tokens that came out
     nano_usd: int = 0  #: billionths of a US dollar
+    estimated: int = (
+        0  #: of the tokens, those that nobody reported: an estimate, rather too high than too low
+    )
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(
@@ -41,6 +48,7 @@ class Cost:
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             nano_usd=self.nano_usd + other.nano_usd,
+            estimated=self.estimated + other.estimated,
         )
 
     @property
@@ -138,6 +146,21 @@ class BudgetState:
         return None if limit is None else limit - self.spent.get(resource, 0) - self.reserved.get(resource, 0)
 
 
+def most_tokens(text: str) -> int:
+    """Tokens that a text has at most, whatever the model; of prose it has about half as many.
+
+    Tokenizers know words, and take what is none in pieces of a character or two: a word of few vowels, digits, signs. Of
+    characters beyond ASCII a small vocabulary takes each byte for itself.
+    """
+    tokens = 0
+    for word, space, sign, other in _PIECE.findall(text):
+        if word:
+            tokens += max(-(-len(word) // 3), len(word) - 3 * len(_VOWEL.findall(word)) // 2)
+        elif not space:
+            tokens += 1 if sign else len(other.encode(errors="replace"))
+    return tokens
+
+
 def amount(resource: str, number: int) -> str:
     """A number of a resource in words: `120 tokens`, `0.25 USD`."""
     if resource == "nano":
@@ -149,7 +172,8 @@ def amount(resource: str, number: int) -> str:
 def describe(cost: Cost) -> str:
     """A cost in words."""
     money = f", {amount('nano', cost.nano_usd)}" if cost.nano_usd else ""
-    return f"{amount('requests', cost.requests)}, {cost.input_tokens} + {cost.output_tokens} tokens{money}"
+    guess = f" ({cost.estimated} of them estimated)" if cost.estimated else ""
+    return f"{amount('requests', cost.requests)}, {cost.input_tokens} + {cost.output_tokens} tokens{guess}{money}"
 
 
 def total(costs: Iterable[Cost]) -> str:

@@ -44,7 +44,15 @@ HOLDER = model_agent("model-holder", queue="chaos", instructions="You hold.", to
 LEAD = model_agent(
     "model-lead", role="coordinator", queue="chaos", instructions="You lead.", tools=[note], backoff_s=0.05
 )
-HELPER = model_agent("model-helper", queue="chaos", instructions="You help.", backoff_s=0.05)
+HELPER = model_agent(
+    "model-helper",
+    queue="chaos",
+    instructions="You help.",
+    settings={"max_tokens": 500},
+    protocol=False,
+    tree_tools=[],
+    backoff_s=0.05,
+)
 EXPERT = model_agent("model-expert", queue="chaos", instructions="You know.", backoff_s=0.05)
 CHIEF = model_agent("model-chief", role="coordinator", queue="chaos", instructions="You ask.", backoff_s=0.05)
 TELLER = model_agent("model-teller", queue="chaos", instructions="You tell.", tools=[note], backoff_s=0.05)

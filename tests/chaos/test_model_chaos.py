@@ -26,8 +26,8 @@ from .test_provider_limits import ASKERS, BUSY_S, SLOTS
 from .test_provider_limits import TREES as ASKING_TREES
 
 SHAPE = os.environ.get("CHAOS_MODEL_SHAPE", "4,4,4" if LONG else "3,3")
-#: Children under a budget that allows fewer.
-CHILDREN, ALLOWED = (200, 120) if LONG else (40, 24)
+#: Children under a budget of tokens that allows fewer: each takes about 600.
+CHILDREN, TOKENS = (200, 80_000) if LONG else (40, 15_000)
 #: Model requests of each session of a model: what it does, and what it answers.
 REQUESTS = 2
 
@@ -69,11 +69,23 @@ class Provider:
         return Fail(429, retry_after_s=self.busy_until - now)
 
 
-PROVIDER = Provider()
+class Greedy:
+    """Answers as long as it may, or 128,000 tokens, and remembers how many tokens it has taken."""
+
+    def __init__(self) -> None:
+        self.took: dict[int, int] = {}
+
+    def __call__(self, request: Request) -> Say:
+        sent, answered = request.size // 4, int(request.body.get("max_tokens") or 128_000)
+        self.took[request.number] = sent + answered
+        return Say("<response>1</response>", input_tokens=sent, output_tokens=answered)
+
+
+PROVIDER, GREEDY = Provider(), Greedy()
 SCRIPT = ByInstructions(
     {
         "You know": PROVIDER,
-        "You help": Script(Say("<response>1</response>")),
+        "You help": GREEDY,
         "You branch": Script(branch, total),
         "You count": Script(Say(calls=[Call("note", text="one")]), Say("<response>1</response>")),
     }
@@ -180,13 +192,13 @@ def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack
 def test_models_together_never_spend_more_than_their_budget(
     make_stack: Callable[..., Stack], wire: WireServer
 ) -> None:
-    """Overspend is 0, each child has its one terminal callback, and the numbers add up after kills."""
+    """What the provider itself has counted is within the budget, and each child has its one terminal callback, after kills."""
     stack = make_stack(max_process_deaths="100", concurrency="2")
     stack.start_all()
     stack.wait_ready()
-    before = len(wire.answered)
+    before = len(wire.requests)
     with stack.client() as client:
-        session = client.submit("model-treasurer", f"{CHILDREN} model-helper", budget={"requests": ALLOWED})
+        session = client.submit("model-treasurer", f"{CHILDREN} model-helper", budget={"tokens": TOKENS})
         wait_until(lambda: stack.ledger.session(session.id).children >= CHILDREN // 2, "children")
         killed = kill_pool_processes(stack, lambda: stack.ledger.session(session.id).ended_ms > 0)
         answer = stack.answer(session, timeout_s=240)
@@ -198,11 +210,14 @@ def test_models_together_never_spend_more_than_their_budget(
     assert completed + len(failed) == CHILDREN
     budget = stack.ledger.spending.budget(session.id)
     assert budget is not None
-    spent, paid = budget.spent["requests"], len(wire.answered) - before
-    print(f"{killed} kills, {spent} of {ALLOWED} requests spent, {paid} paid, {completed} completed")
-    assert spent <= ALLOWED
-    assert spent == sum(s.used.requests for s in tree)
+    took = sum(tokens for number, tokens in GREEDY.took.items() if number >= before)
+    spent, calls = budget.spent["tokens"], sum(s.used.requests for s in tree)
+    print(
+        f"{killed} kills, {spent} of {TOKENS} tokens spent, the provider counted {took}, {completed} completed"
+    )
+    assert 0.9 * TOKENS < spent <= TOKENS
+    assert took <= spent == sum(s.used.tokens for s in tree)
     assert set(budget.reserved.values()) == {0}
-    # A kill between an answer and its record costs one call that gave no child an answer.
-    assert completed <= spent <= paid <= spent + killed
+    # A kill costs one call that gave no child an answer, whether or not it was made.
+    assert completed <= calls <= completed + killed
     assert all("the budget of tree" in s.reason for s in failed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Final
 
 from sqlalchemy import func, select
@@ -219,7 +220,7 @@ class LedgerFigures:
         return known
 
 
-_COUNTED: Final = ("requests", "input_tokens", "output_tokens", "nano_usd")
+_COUNTED: Final = tuple(field.name for field in fields(Cost))
 
 
 def _numbers(detail: str) -> dict[str, int]:

@@ -18,6 +18,7 @@ class CostDocument(Document):
     input_tokens: int = Field(description="Tokens of the requests.")
     output_tokens: int = Field(description="Tokens of the answers.")
     usd: float = Field(description="US dollars; 0 for models whose price is not known.")
+    estimated: int = Field(description="Of the tokens, those that no provider reported: an estimate.")
 
 
 class ResourceDocument(Document):

@@ -28,8 +28,9 @@ elseif lost > tonumber(ARGV[4]) then
 elseif died >= tonumber(ARGV[5]) then
   state, why = 'failed', 'its worker process died ' .. died .. ' times, at last with ' .. how
 end
+if state and ARGV[9] == '1' then return { 'report', why } end
+count_lost(S, RUN)
 if state then
-  if ARGV[9] == '1' then return { 'report', why } end
   note_try(ARGV[8], now, 0)
   redis.call('HSET', RUN, 'lost', lost, 'died', died)
   fail_run(s, r, state, why, now, ARGV[10])

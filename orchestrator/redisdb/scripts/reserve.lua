@@ -3,8 +3,9 @@
 -- KEYS  1 run  2 reserved  3 spending  4… budgets of the session and of those above it, the root's first
 -- ARGV  1 now or ''  2 claim  3 id of the reservation  4 requests  5 tokens  6 billionths of a USD
 --       7 most requests of the agent or ''  8 tokens likewise  9 billionths likewise  10 ms that the agent's budget is for
+--       11 input tokens among the tokens
 -- Returns  {'reserved'} | {'lost'}
---          | {'refused', number of the key of the budget, what of it}: nothing was reserved
+--          | {'refused', number of the key of the budget, what of it, how much of that is left}: nothing was reserved
 -- Complexity: O(budgets).
 -- include: base
 -- include: budget
@@ -24,8 +25,9 @@ for k = limited and 3 or 4, #KEYS do
     local b = fields(KEYS[k], 'limit:' .. what, 'spent:' .. what, 'reserved:' .. what)
     local limit = k == 3 and of_agent[what] or b['limit:' .. what]
     local spent = k == 3 and anew and 0 or count(b['spent:' .. what])
-    if limit ~= '' and need[what] > 0 and spent + count(b['reserved:' .. what]) + need[what] > tonumber(limit) then
-      return { 'refused', tostring(k), what }
+    local left = limit ~= '' and tonumber(limit) - spent - count(b['reserved:' .. what])
+    if left and need[what] > 0 and need[what] > left then
+      return { 'refused', tostring(k), what, string.format('%.0f', math.max(0, left)) }
     end
   end
 end
@@ -43,7 +45,7 @@ for k = limited and 3 or 4, #KEYS do
     if need[what] > 0 then redis.call('HINCRBY', KEYS[k], 'reserved:' .. what, string.format('%.0f', need[what])) end
   end
 end
-need.budgets = budgets
+need.budgets, need.input = budgets, tonumber(ARGV[11])
 redis.call('HSET', KEYS[2], id, cjson.encode(need))
 changed('budget', r.session, id, 'reserved', 'requests=' .. ARGV[4], 'tokens=' .. ARGV[5], 'nano_usd=' .. ARGV[6])
 return { 'reserved' }

@@ -1,7 +1,8 @@
 """What the calls of one run cost: reserved before a call, counted after it.
 
 The most that a call can cost is set aside in the budgets of the session, of those above it and of the agent, in one
-step. A call that does not fit is refused before it is made. What a lost worker had set aside comes back with its lease.
+step. A call that does not fit is refused before it is made. What a lost worker had set aside counts as spent: nobody knows
+what its calls cost.
 """
 
 from __future__ import annotations
@@ -57,26 +58,26 @@ class RunSpending:
         self._effects = effects
         self._agent_budget = agent_budget
         self._adding = threading.Lock()
-        self._limits_money: bool | None = None
+        self._limited: frozenset[str] | None = None
         #: What this try has spent.
         self.total = Cost()
 
     @property
-    def limits_money(self) -> bool:
-        """Whether a budget in US dollars counts: then the price of a call must be known.
+    def limited(self) -> frozenset[str]:
+        """What of `requests`, `tokens` and `nano` (money) a budget limits: then it must be known what a call can cost.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        if self._limits_money is None:
-            own = self._agent_budget is not None and self._agent_budget.usd is not None
-            self._limits_money = own or self._effects.retrying("budgets", self._any_in_money)
-        return self._limits_money
+        if self._limited is None:
+            own = self._agent_budget.limits if self._agent_budget is not None else ()
+            self._limited = frozenset({*own, *self._effects.retrying("budgets", self._limits_of_sessions)})
+        return self._limited
 
-    def _any_in_money(self) -> bool:
+    def _limits_of_sessions(self) -> list[str]:
         spending = self._effects.ledger.spending
         states = [spending.budget(session) for session in self._effects.held.session.budgets]
-        return any("nano" in state.limits for state in states if state is not None)
+        return [what for state in states if state is not None for what in state.limits]
 
     def reserve(
         self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0

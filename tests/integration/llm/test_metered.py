@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
 
 from orchestrator.client.submission import Submission
 from orchestrator.policy.budget import Budget
@@ -66,7 +69,7 @@ def test_tokens_of_a_cache_beyond_those_of_the_input_count_as_input() -> None:
 
 @pytest.mark.parametrize(
     ("budget", "resource"),
-    [(Budget(tokens=1000), "tokens"), (Budget(usd=0.01), "USD"), (Budget(requests=0), "requests")],
+    [(Budget(tokens=60), "tokens"), (Budget(usd=0.0001), "USD"), (Budget(requests=0), "requests")],
 )
 def test_a_request_that_does_not_fit_is_not_made(
     stage: StackHarness, theatre: Harness, model: Model, serve: Serve, budget: Budget, resource: str
@@ -100,6 +103,23 @@ def test_a_busy_provider_costs_no_attempt(
     assert stage.ledger.result(session)[1] == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
     assert stage.ledger.session(session).used.requests == 1
+
+
+@pytest.mark.parametrize("how", ["openai-chat:gpt-5", "ollama:llama3", "vllm:qwen", "object", "agent"])
+def test_no_client_tries_again_by_itself(
+    stage: StackHarness, model: Model, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    server = serve(lambda request: Fail(500))
+    monkeypatch.setenv("OLLAMA_BASE_URL", f"{server.url}/v1")
+    monkeypatch.setenv("VLLM_BASE_URL", f"{server.url}/v1")
+    given: dict[str, Any] = {"model": how}
+    if how == "object":
+        given = {"model": OpenAIChatModel("gpt-5")}
+    elif how == "agent":
+        given = {"agent": Agent(OpenAIChatModel("gpt-5"))}
+    model("patient", attempts=1, **given)
+    assert stage.play(stage.submit("patient")) == "failed"
+    assert len(server.requests) == 1
 
 
 def test_a_run_parks_until_the_provider_takes_requests_again(
@@ -161,4 +181,4 @@ def test_fallbacks_are_asked_in_order(
     model("three", model=f"anthropic:{names[0]}", fallbacks=[f"anthropic:{name}" for name in names[1:]])
     assert theatre.answer(session := stage.submit("three")) == "from the third"
     assert [request.model for request in server.requests] == names
-    assert stage.ledger.session(session).used.requests == 1
+    assert stage.ledger.session(session).used.requests == 2, "529 did nothing; 500 may have"

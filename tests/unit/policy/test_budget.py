@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import BudgetExceeded, InputError
-from orchestrator.policy.budget import Budget, BudgetState, Cost, describe, refusal
+from orchestrator.policy.budget import Budget, BudgetState, Cost, describe, most_tokens, refusal
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,35 @@ def test_an_error_says_what_is_left_and_who_used_it() -> None:
 def test_a_cost_in_words() -> None:
     cost = Cost(requests=1, input_tokens=20, output_tokens=3, nano_usd=1_500_000)
     assert describe(cost) == "1 request, 20 + 3 tokens, 0.0015 USD"
+    assert describe(Cost(requests=1, output_tokens=3, estimated=3)).endswith(
+        "0 + 3 tokens (3 of them estimated)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        (
+            "When you are done, wrap your final answer in tags. Whoever gave you this task is given what stands there.",
+            23,
+        ),
+        ("def claim(run: str, *, lease_s: float = 1.5) -> bool:\n    return held.get(run) is None", 32),
+        (
+            '{"type": "object", "properties": {"score": {"type": "integer", "minimum": 0}}, "required": ["score"]}',
+            32,
+        ),
+        ("Übermäßige Geschwindigkeitsüberschreitungen werden künftig härter bestraft.", 31),
+        ("今天的天气非常好，我们一起去公园散步吧。", 38),
+        ("Сегодня прекрасная погода.", 19),
+        ("😀🎉🚀", 9),
+        ("aGVsbG8gd29ybGQhIFRoaXMgaXMgYmFzZTY0", 31),
+        ("3.14159265358979 2026-11-23T16:20:08Z", 37),
+        ("0f1e2d3c4b5a69788796a5b4c3d2e1f0", 32),
+        ("xqzkv wplmt brrgh fjdks qwrtp", 18),
+        ("RUN CLAIMED BY W1", 7),
+        ("        x = 1\n\n\n        y = 2", 10),
+    ],
+)
+def test_a_text_has_no_more_tokens_than_the_estimate(text: str, tokens: int) -> None:
+    """The numbers are those of SmolLM2, whose 49,152 words are few: it takes digits and foreign letters in pieces."""
+    assert tokens <= most_tokens(text) <= 3 * tokens

@@ -1,27 +1,38 @@
 """Each request to a model within the limits of its provider and the budgets of its session.
 
-The most that a request can cost is reserved before it, and what it did cost is counted after it. A provider that says 429
-or 529 holds back everybody who uses its key; the run waits, or frees its slot where that takes long, and uses up no attempt.
+The most that a request can cost is reserved before it, and what it did cost is counted after it. Where a budget counts, the
+answer is limited to the tokens that were reserved for it, and reserved are at most those that are left. A provider that says
+429 or 529 holds back everybody who uses its key; the run waits, or frees its slot where that takes long, and uses up no
+attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import dataclasses
+import sys
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 import pydantic_core
 from pydantic_ai import RunContext
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelRateLimitError
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ModelResponse
+from pydantic_ai.exceptions import ModelAPIError, ModelConnectionError, ModelHTTPError, ModelRateLimitError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.usage import RequestUsage
 
-from orchestrator.errors import InputError, ModelFailed
-from orchestrator.policy.budget import MOST_TOKENS, Cost
+from orchestrator.errors import BudgetExceeded, InputError, ModelFailed
+from orchestrator.policy.budget import MOST_TOKENS, Cost, most_tokens
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.prices import cost_of
 from orchestrator.worker.context.provider_limits import Permit
@@ -31,6 +42,15 @@ from orchestrator.worker.executors.llm.failures import BrokenAnswer
 
 #: Tokens of an answer at most, where the settings of the model do not say it (`max_tokens`).
 MAX_OUTPUT_TOKENS: Final = 16_384
+#: Tokens of an answer for which a request is worth making; it is not made where a budget leaves fewer.
+LEAST_OUTPUT_TOKENS: Final = 16
+#: Tokens that come to what is sent: around it, around each part of it, and where tools are described.
+_FRAME, _PART_FRAME, _TOOLS_FRAME = 64, 16, 128
+#: Those with which a provider describes tools to its models, by its price list.
+_PROVIDERS_TOOLS_FRAME: Final = {"anthropic": 1024}
+#: Providers whose servers may know the limit of an answer by its old word alone; and hosts that refuse the two together.
+_OLD_WORD: Final = frozenset({"openai", "ollama", "vllm", "litellm"})
+_NEW_WORD_ONLY: Final = ("openai.com", "azure.com")
 #: Seconds that a request may take, where the settings of the model do not say it (`timeout`).
 TIME_LIMIT_S: Final = 600
 #: Seconds that a provider is left alone which does not say how long: at first, and at most.
@@ -61,14 +81,10 @@ class Metered(WrapperModel):
             return await super().request(messages, model_settings, model_request_parameters)
         asked = _Request(self.wrapped, context, messages, model_settings, model_request_parameters)
         while True:
-            async with asked.admitted() as (reservation, permit):
-                try:
-                    response = await super().request(messages, model_settings, model_request_parameters)
-                except ModelAPIError as error:
-                    await asked.refused(error, stands_in=self._stands_in)
-                else:
-                    await asked.settle(reservation, permit, response.usage)
-                    return response
+            async with asked.admitted(stands_in=self._stands_in) as call:
+                call.answer = await super().request(messages, call.settings, model_request_parameters)
+            if call.answer is not None:
+                return call.answer
 
     @asynccontextmanager
     async def request_stream(
@@ -80,29 +96,44 @@ class Metered(WrapperModel):
     ) -> AsyncIterator[StreamedResponse]:
         """As `request`, in pieces; what was streamed counts, however the stream ends."""
         context = current_context()
-        parameters = (messages, model_settings, model_request_parameters, run_context)
         if context is None:
-            async with super().request_stream(*parameters) as stream:
+            async with super().request_stream(
+                messages, model_settings, model_request_parameters, run_context
+            ) as stream:
                 yield stream
             return
         asked = _Request(self.wrapped, context, messages, model_settings, model_request_parameters)
         while True:
-            began = False
-            async with asked.admitted() as (reservation, permit):
-                try:
-                    async with super().request_stream(*parameters) as stream:
-                        began = True
-                        try:
-                            yield stream
-                        finally:
-                            await asked.settle(reservation, permit, stream.usage)
-                        if not _says_why_it_ended(stream.get()):
-                            raise BrokenAnswer(self.model_name)
-                    return
-                except ModelAPIError as error:
-                    if began:
-                        raise
-                    await asked.refused(error, stands_in=self._stands_in)
+            async with asked.admitted(stands_in=self._stands_in) as call:
+                call.streams = True
+                async with super().request_stream(
+                    messages, call.settings, model_request_parameters, run_context
+                ) as stream:
+                    call.stream = stream
+                    yield stream
+                if not _says_why_it_ended(stream.get()):
+                    raise BrokenAnswer(self.model_name)
+            if call.stream is not None:
+                return
+
+
+@dataclasses.dataclass
+class _Call:
+    """One call of a model, and what came of it."""
+
+    settings: ModelSettings
+    reservation: Reservation
+    #: The most tokens that its answer can have.
+    output_tokens: int
+    answer: ModelResponse | None = None
+    streams: bool = False
+    stream: StreamedResponse | None = None
+    error: BaseException | None = None
+
+    @property
+    def received(self) -> ModelResponse | None:
+        """What came, also of half an answer."""
+        return self.stream.get() if self.stream is not None else self.answer
 
 
 class _Request:
@@ -116,83 +147,208 @@ class _Request:
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> None:
+        self._model = model
         self._context = context
-        self._provider, self._model = model.system, model.model_name
-        #: The ledger gets a digest of it, never the key.
-        self._key = str(getattr(getattr(model, "client", None), "api_key", "") or "")
-        self._settings: dict[str, Any] = {**(model.settings or {}), **(settings or {})}
-        # A text has no more tokens than bytes.
-        input_tokens = len(ModelMessagesTypeAdapter.dump_json(messages)) + len(
-            pydantic_core.to_json(parameters, serialize_unknown=True)
-        )
+        self._messages = messages
+        self._parameters = parameters
+        #: The ledger gets a digest of it, never the key. Servers that want no key are told apart by their address.
+        self._key = f"{getattr(getattr(model, 'client', None), 'api_key', '') or ''} {model.base_url or ''}"
+        self._own: dict[str, Any] = dict(settings or {})
+        self._settings: dict[str, Any] = {**(model.settings or {}), **self._own}
+        self._input_tokens = 0
         self._wait_s = FIRST_WAIT_S
-        #: The most that the request can cost.
-        self._most = self._cost(
-            RequestUsage(input_tokens=input_tokens, output_tokens=self._max_output_tokens())
-        )
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[tuple[Reservation, Permit]]:
-        """Wait until the request may be made; what is not settled in the block comes back."""
+    async def admitted(self, *, stands_in: bool) -> AsyncIterator[_Call]:
+        """Wait until the request may be made, and count it. A block that ends without an answer is to be entered again."""
+        if not self._input_tokens:
+            self._input_tokens = await asyncio.to_thread(self._count_input)
         timeout = self._settings.get("timeout")
         permit = await self._context.limits.aacquire(
-            self._provider,
-            self._model,
+            self._model.system,
+            self._model.model_name,
             key=self._key,
-            tokens=self._most.tokens,
+            tokens=(await asyncio.to_thread(self._most, self._max_output_tokens())).tokens,
             time_limit_s=float(timeout) if isinstance(timeout, int | float) else TIME_LIMIT_S,
         )
-        reservation = None
+        call: _Call | None = None
         try:
-            reservation = await asyncio.to_thread(self._context.spending.reserve_cost, self._most)
-            yield reservation, permit
+            call = await asyncio.to_thread(self._reserve)
+            try:
+                yield call
+            except BaseException as error:
+                call.error = error
+                raise
+        except ModelAPIError as error:
+            if call is None or call.received is not None or not _is_busy(error):
+                raise
+            await self._hold_back(error)
+            if stands_in:
+                raise
         finally:
-            await asyncio.to_thread(_give_back, reservation, permit)
+            await asyncio.to_thread(self._settle, call, permit)
 
-    async def settle(self, reservation: Reservation, permit: Permit, usage: RequestUsage) -> None:
-        """Count what the finished request has used; the most that it can have, where its provider says what cannot be."""
-        reported = (
-            usage.input_tokens,
-            usage.output_tokens,
-            usage.cache_read_tokens,
-            usage.cache_write_tokens,
-        )
-        cost = self._cost(usage) if all(0 <= number <= MOST_TOKENS for number in reported) else self._most
-        await asyncio.to_thread(reservation.settle_cost, cost)
-        await asyncio.to_thread(permit.release, tokens=cost.tokens)
+    # --- before it -------------------------------------------------------------------------------
 
-    async def refused(self, error: ModelAPIError, *, stands_in: bool) -> None:
-        """The provider gave an error: raise it, or hold everybody back where it is only busy."""
-        busy = isinstance(error, ModelRateLimitError) or (
-            isinstance(error, ModelHTTPError) and error.status_code in _BUSY
-        )
-        if not busy:
-            raise error
-        wait_s = (
-            error.retry_after if error.retry_after is not None and error.retry_after >= 0 else self._wait_s
-        )
-        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
-        limits = self._context.limits
-        await asyncio.to_thread(limits.hold_back, self._provider, self._model, after_s=wait_s, key=self._key)
-        if stands_in:
-            raise error
+    def _count_input(self) -> int:
+        """Tokens of the request at most: of every text that is sent, and of what comes around it."""
+        sent, parts = [], 0
+        for message in ModelMessagesTypeAdapter.dump_python(self._messages, mode="json"):
+            for part in message["parts"]:
+                parts += 1
+                sent += [*_texts(part.get("content")), *_texts(part.get("args")), part.get("tool_name") or ""]
+        asked = self._parameters
+        instructions = [part.content for part in asked.instruction_parts or ()]
+        sent += instructions or [str(getattr(self._messages[-1], "instructions", None) or "")]
+        tools = [*asked.function_tools, *asked.output_tools]
+        described: list[Any] = [(tool.name, tool.description, tool.parameters_json_schema) for tool in tools]
+        if asked.output_object is not None:
+            described.append(asked.output_object.json_schema)
+        sent.append(pydantic_core.to_json(described, serialize_unknown=True).decode())
+        frame = _FRAME + _PART_FRAME * (parts + len(tools))
+        if tools:
+            frame += _TOOLS_FRAME + _PROVIDERS_TOOLS_FRAME.get(self._model.system, 0)
+        return frame + sum(map(most_tokens, sent))
 
     def _max_output_tokens(self) -> int:
         return int(self._settings.get("max_tokens") or MAX_OUTPUT_TOKENS)
 
-    def _cost(self, usage: RequestUsage) -> Cost:
+    def _most(self, output_tokens: int) -> Cost:
+        """The most that the request can cost if its answer has so many tokens."""
+        caches = any("cache" in name for name in self._settings)  # what is written to a cache costs more
+        return self._cost(self._input_tokens, output_tokens, cache_write_tokens=self._input_tokens * caches)
+
+    def _reserve(self) -> _Call:
+        """Set aside what the call can cost, or with a shorter answer as much as is left.
+
+        Raises:
+            BudgetExceeded: not even the shortest answer fits.
+        """
+        output_tokens = self._max_output_tokens()
+        least = min(output_tokens, LEAST_OUTPUT_TOKENS)
+        reservation = None
+        while reservation is None:
+            try:
+                reservation = self._context.spending.reserve_cost(self._most(output_tokens))
+            except BudgetExceeded as error:
+                if error.resource == "requests" or output_tokens == least:
+                    raise
+                output_tokens = max(least, self._fitting(error, output_tokens))
+        limited = not self._context.spending.limited.isdisjoint({"tokens", "nano"})
+        return _Call(
+            settings=self._settings_of(output_tokens if limited else self._settings.get("max_tokens")),
+            reservation=reservation,
+            output_tokens=output_tokens,
+        )
+
+    def _fitting(self, error: BudgetExceeded, too_many: int) -> int:
+        """The most tokens of an answer that fit into what a budget has left."""
+        low, high = 0, too_many - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            cost = self._most(middle)
+            fits = (cost.tokens if error.resource == "tokens" else cost.nano_usd) <= error.left
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    def _settings_of(self, max_tokens: int | None) -> ModelSettings:
+        """The settings of the request. A client that tries again by itself would do so behind the budgets."""
+        settings = dict(self._own)
+        if "max_retries" not in self._model.unsupported_settings:
+            settings["max_retries"] = 0
+        if max_tokens:
+            settings["max_tokens"] = max_tokens
+            if self._may_know_old_word_only():
+                extra = self._settings.get("extra_body")
+                settings["extra_body"] = {
+                    **(extra if isinstance(extra, dict) else {}),
+                    "max_tokens": max_tokens,
+                }
+        return cast(ModelSettings, settings)
+
+    def _may_know_old_word_only(self) -> bool:
+        """Whether the server may know the limit of an answer as `max_tokens` and not as `max_completion_tokens`."""
+        openai = sys.modules.get("pydantic_ai.models.openai")
+        if openai is None or not isinstance(self._model, openai.OpenAIChatModel):
+            return False
+        host = urlsplit(self._model.base_url).hostname or ""
+        return self._model.system in _OLD_WORD and not host.endswith(_NEW_WORD_ONLY)
+
+    # --- after it --------------------------------------------------------------------------------
+
+    def _settle(self, call: _Call | None, permit: Permit) -> None:
+        """Count what a call has cost."""
+        cost = Cost() if call is None else self._cost_of(call)
+        try:
+            if call is not None:
+                call.reservation.settle_cost(cost)
+        finally:
+            permit.release(tokens=cost.tokens)
+
+    def _cost_of(self, call: _Call) -> Cost:
+        """What a call has cost: as its provider says, as far as it does; else an estimate of what was sent and received."""
+        response = call.received
+        if response is None:
+            return self._cost_without_answer(call)
+        usage = response.usage
+        said = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+        if not all(0 <= number <= MOST_TOKENS for number in said):
+            return _estimated(self._most(call.output_tokens))
+        sent, received = usage.input_tokens, usage.output_tokens
+        guessed = 0
+        if not sent and not received:
+            guessed = sent = self._input_tokens
+        if (
+            not usage.output_tokens or call.error is not None
+        ):  # what is said of half an answer is said too early
+            received = max(received, min(most_tokens(_text_of(response)), call.output_tokens))
+            guessed += received - usage.output_tokens
+        cost = self._cost(
+            sent,
+            received,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+        )
+        return dataclasses.replace(cost, estimated=guessed)
+
+    def _cost_without_answer(self, call: _Call) -> Cost:
+        error = call.error
+        if isinstance(error, ModelAPIError) and _is_busy(error):
+            return Cost()
+        if isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"):
+            return Cost()  # it was not sent
+        if isinstance(error, ModelHTTPError):
+            return Cost(requests=1)
+        # Of a stream nothing had come. Of an answer in one piece nobody knows how much of it there was.
+        return _estimated(self._most(0 if call.streams else call.output_tokens))
+
+    async def _hold_back(self, error: ModelAPIError) -> None:
+        """The provider is only busy: nobody asks it for a while."""
+        after_s = error.retry_after
+        wait_s = after_s if after_s is not None and after_s >= 0 else self._wait_s
+        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+        provider, model, limits = self._model.system, self._model.model_name, self._context.limits
+        await asyncio.to_thread(limits.hold_back, provider, model, after_s=wait_s, key=self._key)
+
+    def _cost(self, input_tokens: int, output_tokens: int, **cached: int) -> Cost:
         try:
             return cost_of(
-                self._model,
-                provider=self._provider,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cache_read_tokens=usage.cache_read_tokens,
-                cache_write_tokens=usage.cache_write_tokens,
-                must_be_known=self._context.spending.limits_money,
+                self._model.model_name,
+                provider=self._model.system,
+                input_tokens=input_tokens,
+                output_tokens=output_tokens,
+                must_be_known="nano" in self._context.spending.limited,
+                **cached,
             )
         except InputError as error:
             raise ModelFailed(self._context.agent, str(error)) from None
+
+
+def _is_busy(error: ModelAPIError) -> bool:
+    """Whether the provider turned the request away for now, and did nothing for it."""
+    return isinstance(error, ModelRateLimitError) or (
+        isinstance(error, ModelHTTPError) and error.status_code in _BUSY
+    )
 
 
 def _says_why_it_ended(response: ModelResponse) -> bool:
@@ -205,9 +361,34 @@ def _says_why_it_ended(response: ModelResponse) -> bool:
     return response.state == "suspended" or "finish_reason" in (response.provider_details or {})
 
 
-def _give_back(reservation: Reservation | None, permit: Permit) -> None:
-    try:
-        if reservation is not None:
-            reservation.release()
-    finally:
-        permit.release()
+def _estimated(cost: Cost) -> Cost:
+    return dataclasses.replace(cost, estimated=cost.tokens)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, the names of its fields included."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for name, inner in value.items():
+                yield name
+                yield from _texts(inner)
+        case list():
+            for inner in value:
+                yield from _texts(inner)
+        case None:
+            pass
+        case _:
+            yield str(value)
+
+
+def _text_of(response: ModelResponse) -> str:
+    """Everything that the model wrote."""
+    written = []
+    for part in response.parts:
+        if isinstance(part, TextPart | ThinkingPart):
+            written.append(part.content)
+        elif isinstance(part, ToolCallPart):
+            written += [part.tool_name, part.args_as_json_str()]
+    return " ".join(written)

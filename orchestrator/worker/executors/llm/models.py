@@ -32,9 +32,11 @@ def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Mo
     """
     first = options.model or model_of_tier(record, settings)
     names = (first, *options.fallbacks)
-    own = _own_server(record.name, options) if options.base_url else _provider
+    own = _own_server(record.name, options) if options.base_url else infer_provider
     models = [
-        Metered(_infer(record.name, name, own if number == 1 else _provider), stands_in=number < len(names))
+        Metered(
+            _infer(record.name, name, own if number == 1 else infer_provider), stands_in=number < len(names)
+        )
         for number, name in enumerate(names, start=1)
     ]
     return models[0] if len(models) == 1 else FallbackModel(*models)
@@ -59,14 +61,6 @@ def _infer(agent: str, name: str | Model, provider_of: Callable[[str], Provider[
         raise ModelFailed(agent, f"the model {name!r} cannot be used: {one_line(error)}") from None
 
 
-def _provider(name: str) -> Provider[Any]:
-    """A provider whose client does not try again by itself: a run that is refused waits in the ledger, not in a slot."""
-    provider = infer_provider(name)
-    if name in _EXTRAS:
-        provider.client.max_retries = 0
-    return provider
-
-
 def _own_server(agent: str, options: LlmOptions) -> Callable[[str], Provider[Any]]:
     """A provider at the address of the options. Its key is never one that the environment has for somebody else."""
 
@@ -85,7 +79,6 @@ def _own_server(agent: str, options: LlmOptions) -> Callable[[str], Provider[Any
                 f'a model of {name!r} takes no base_url; write "openai-chat:NAME" for a server that speaks the format of '
                 "OpenAI's chat completions",
             ) from None
-        provider.client.max_retries = 0
         return provider
 
     return provider_of
