@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A command-line agent without a model: it does what its prompt says, so that a crew can be tried without a key.
 
-    fake_agent.py [-p --output-format stream-json | --format text|json|claude|codex|gemini] [--resume ID] [PROMPT]
+    fake_agent.py [-p --output-format stream-json | --format text|json|claude|codex|gemini] [--resume ID | --name ID] [PROMPT]
 
 The prompt is an argument or stands on standard input. Lines that begin with `!` are orders; everything else is talk:
 
@@ -38,11 +38,11 @@ NUDGE = "You must wrap your final answer in <response>"
 class Agent:
     """One turn."""
 
-    def __init__(self, form: str, conversation: str) -> None:
+    def __init__(self, form: str, conversation: str, name: str = "") -> None:
         home = os.environ.get("FAKE_AGENT_HOME")
         self.folder = Path(home) if home else Path.home() / ".fake_agent"
         self.form = form
-        self.id = conversation or f"conv-{uuid.uuid4().hex[:12]}"
+        self.id = conversation or name or f"conv-{uuid.uuid4().hex[:12]}"
         self.file = self.folder / f"{self.id}.json"
         if conversation and not self.file.exists():
             sys.exit(f"No conversation found with session ID: {conversation}")
@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("prompt", nargs="?")
     parser.add_argument("--format", default="text", choices=["text", "json", "claude", "codex", "gemini"])
     parser.add_argument("--resume", default="")
+    parser.add_argument("--name", default="")
     parser.add_argument("--prompt-file", type=Path)
     parser.add_argument("--output-format", default="")
     # As the real one is called: claude -p --output-format stream-json --verbose
@@ -196,7 +197,7 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     if options.output_format == "stream-json":
         options.format = "claude"
-    agent = Agent(options.format, options.resume)
+    agent = Agent(options.format, options.resume, options.name)
     prompt = options.prompt_file.read_text() if options.prompt_file else options.prompt
     agent.begin()
     agent.work(sys.stdin.read() if prompt is None else prompt)

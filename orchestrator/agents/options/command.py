@@ -131,7 +131,8 @@ class CommandOptions(ExecutorOptions):
     preset: Literal["claude", "codex", "gemini", "acp"] | None = None
     #: The program, with what always stands before its other arguments. No shell reads it.
     command: Annotated[tuple[str, ...], AfterValidator(_from_folder)] = Field(min_length=1)
-    #: Arguments of the first turn. ``{prompt}``, ``{prompt_file}``, ``{conversation}`` and ``{args}`` are filled in.
+    #: Arguments of the first turn. ``{prompt}``, ``{prompt_file}``, ``{conversation}``, ``{session}`` and ``{args}`` are
+    #: filled in.
     start: tuple[str, ...] = ()
     #: Arguments of every later turn; empty: the program keeps no conversation, and is given the text of it so far.
     resume: tuple[str, ...] = ()
@@ -184,9 +185,11 @@ class CommandOptions(ExecutorOptions):
             raise ValueError(
                 f'output = "{self.output}" needs read.answer, the place of the answer in the JSON'
             )
-        if self.resume and self.read.conversation is None and self.output != "acp":
+        named = any("{session}" in part for part in (*self.resume, *self.args))
+        if self.resume and self.read.conversation is None and not named and self.output != "acp":
             raise ValueError(
-                "resume needs read.conversation, the place of the conversation's id in the output"
+                "resume needs read.conversation, the place of the conversation's id in the output, or {session} among "
+                "its arguments, where the program takes a name for its conversation"
             )
         for name in (*self.env, *self.set_env):
             if not _ENV_NAME.fullmatch(name):

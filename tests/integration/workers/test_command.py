@@ -49,6 +49,39 @@ FORMATS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("where", ["start", "args"])
+def test_a_program_that_takes_a_name_for_its_conversation_is_resumed_by_it(
+    crew: Crew, tmp_path: Path, where: str
+) -> None:
+    """As a user writes it; a first turn that dies begins it again."""
+    named = {"start": 'start = ["--name", "{session}"]', "args": 'args = ["--name={session}"]'}[where]
+    file = tmp_path / "agents.toml"
+    file.write_text(
+        f"""[agents.helper]
+        executor = "command"
+        command = {json.dumps(FAKE)}
+        {named}
+        resume = ["--resume", "{{session}}"]
+        protocol = false
+        attempts = 2
+        backoff_s = 0.001
+        set_env = {{ FAKE_AGENT_HOME = "{crew.home}" }}
+        """
+    )
+    stage = crew.stage
+    stage.catalogue |= load_agents([str(file)])
+    stage.parts.agents.announce([stage.catalogue["helper"].record])
+    root = stage.submit("helper", f"one\n!run test -e {tmp_path}/died || (touch {tmp_path}/died; kill $PPID)")
+    run = stage.start(root)
+    stage.execute(run)
+    assert (tmp_path / "died").exists()
+    assert stage.again(run) == "finished"
+    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
+    assert stage.resume(root) == "finished"
+    assert crew.answer(root) == "<response>one | !recall</response>\n"
+    assert crew.memory(root)["conversation"] == root
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str) -> None:
     options = dict(FORMATS[form])
@@ -166,7 +199,7 @@ def test_the_environment_holds_what_is_allowed_and_nothing_else(
     [
         ({"preset": "cloud"}, "preset"),
         ({"output": "json"}, "read.answer"),
-        ({"resume": ("--resume",)}, "read.conversation"),
+        ({"resume": ("--resume",)}, "read.conversation.*or {session} among its arguments"),
         ({"env": ("NOT A NAME",)}, "not the name of an environment variable"),
         ({"read": {"answr": "x"}}, "read.answr"),
         ({"max_output_bytes": 1}, "max_output_bytes"),

@@ -18,7 +18,7 @@ from orchestrator.worker.executors.text import TextAnswer
 
 #: Bytes of a prompt that fit into one argument of a program.
 _MAX_ARGUMENT_BYTES: Final = 120_000
-_PLACEHOLDER: Final = re.compile(r"\{(?:conversation|prompt|prompt_file)\}")
+_PLACEHOLDER: Final = re.compile(r"\{(?:conversation|session|prompt|prompt_file)\}")
 
 
 class TurnByTurn:
@@ -54,6 +54,8 @@ class TurnByTurn:
             )
         memory.count(used)
         memory.conversation = report.conversation or memory.conversation
+        if options.resume and options.read.conversation is None:  # it has the name that it was given
+            memory.conversation = self._context.session
         if report.error or report.answer is None:
             raise AgentProgramError(options.command[0], f"{report.error or 'it gave no answer'}{how}")
         if not options.resume:
@@ -64,10 +66,10 @@ class TurnByTurn:
         """The command line of one turn, and what stands on its standard input."""
         options = self._options
         template = list(options.resume if continues else options.start)
-        if options.args and "{args}" not in template:
-            template.append("{args}")
+        at = template.index("{args}") if "{args}" in template else len(template)
+        template[at : at + 1] = options.args
         words = b""
-        fills = {"{conversation}": self._memory.conversation}
+        fills = {"{conversation}": self._memory.conversation, "{session}": self._context.session}
         if options.prompt == "stdin":
             words = prompt.encode(errors="replace")
         elif options.prompt == "argument":
@@ -76,16 +78,11 @@ class TurnByTurn:
             file = self._place.scratch / "prompt.txt"
             file.write_text(prompt, encoding="utf-8", errors="replace")
             fills["{prompt_file}"] = str(file)
-        for name in fills.keys() - {"{conversation}"}:
+        for name in fills.keys() & {"{prompt}", "{prompt_file}"}:
             if not any(name in part for part in template):
                 template.append(name)
-        command = list(options.command)
-        for part in template:
-            if part == "{args}":
-                command += options.args
-            else:  # --prompt={prompt}
-                command.append(_PLACEHOLDER.sub(lambda found: fills.get(found[0], found[0]), part))
-        return command, words
+        filled = [_PLACEHOLDER.sub(lambda found: fills.get(found[0], found[0]), part) for part in template]
+        return [*options.command, *filled], words
 
     def _argument(self, prompt: str) -> str:
         """A prompt as one argument: what begins with a dash must not become an option, and a NUL cannot be one."""
