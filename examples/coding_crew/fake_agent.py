@@ -32,7 +32,7 @@ import time
 import uuid
 from pathlib import Path
 
-NUDGE = "You must wrap your final answer in <response>"
+NUDGE = "You must wrap your final answer in "
 
 
 class Agent:

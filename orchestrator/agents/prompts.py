@@ -18,11 +18,12 @@ from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.policy.response_tag import ANSWER_NOTE, RESPONSE
 
+#: With an ellipsis, so that a model that repeats it has written no plan.
 _PLAN_EXAMPLE: Final = """[
   {{"role": "developer", "task": "Write the module", "sequence": 1, "caller": "{agent}"}},
-  {{"role": "tester", "task": "Test the module", "sequence": 2, "caller": "{agent}"}}
+  {{"role": "tester", "task": "Test the module", "sequence": 2, "caller": "{agent}"}},
+  …
 ]"""
-_RESPONSE_EXAMPLE: Final = f"<{RESPONSE}>\nyour answer\n</{RESPONSE}>"
 _CALLBACK_EXAMPLE: Final = Callback(
     id="cb_01234567890123456789abcdef",
     session="ses_01234567890123456789abcdef",
@@ -58,7 +59,6 @@ def render_prompt(
         "agent": record.name,
         "role": record.role,
         "response_tag": RESPONSE,
-        "response_example": _RESPONSE_EXAMPLE,
         "plan_example": _PLAN_EXAMPLE.format(agent=record.name),
         "callback_example": _callback_example(),
         "tools": _list(tools, of_commands=record.executor == "command"),

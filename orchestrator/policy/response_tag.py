@@ -13,13 +13,15 @@ from typing import Final
 
 RESPONSE: Final = "response"
 
+# No text to an agent holds the tags themselves: a small model repeats what it is told, and an example in it would be read
+# as its answer.
 #: What an agent is told at the end of its task.
 ANSWER_NOTE: Final = (
-    "When you are done, wrap your final answer in <response>...</response> tags. Whoever gave you this task is given "
+    f"When you are done, wrap your final answer in XML tags named `{RESPONSE}`. Whoever gave you this task is given "
     "what stands between them, word for word, and nothing else that you write."
 )
 #: What an agent is told once that has answered without the tag.
-NUDGE: Final = "You must wrap your final answer in <response>...</response> tags. Emit your response now."
+NUDGE: Final = f"You must wrap your final answer in XML tags named `{RESPONSE}`. Emit your response now."
 #: What stands in for the answer of an agent that left the tag out again.
 NO_RESPONSE: Final = "Error: subagent did not produce a response."
 

@@ -53,7 +53,7 @@ def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversa
     assert stage.ledger.result(child.id)[1] == "It is &lt;done&gt;."
     assert "I thought." in stage.ledger.memory(child.id)
     [request] = asked_of_writer(server)
-    assert "Wrap your final answer in `<response>` tags" in request.instructions
+    assert "Wrap your final answer in XML tags named `response`" in request.instructions
 
 
 @pytest.mark.parametrize(

@@ -117,11 +117,10 @@ def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) 
 
 
 def test_a_child_is_told_of_the_tag_and_its_content_is_the_result(crew: Crew) -> None:
-    crew.agent(command=ECHO)
-    callback = crew.delegate("<response>mine</response>")
-    assert callback.status == "completed"
-    assert callback.result.startswith("mine</response>")
-    assert ANSWER_NOTE[:40] in callback.result
+    script = "import sys; print('Here. <response>' + sys.stdin.read() + '</response>')"
+    crew.agent(command=(sys.executable, "-c", script))
+    callback = crew.delegate("mine")
+    assert (callback.status, callback.result) == ("completed", f"mine\n\n{ANSWER_NOTE}")
 
 
 def test_the_tag_forgotten_once_is_asked_for_in_the_same_conversation(crew: Crew) -> None:

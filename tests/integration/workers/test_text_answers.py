@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.policy.response_tag import NO_RESPONSE, NUDGE
+from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
 from tests.integration.workers.conftest import StackHarness
@@ -62,9 +62,13 @@ def test_an_answer_without_the_tag_is_sent_back_once(answer: Callable[..., Any])
     script, callback = answer("42", "<response>42</response>")
     assert (callback.status, callback.result) == ("completed", "42")
     assert script.heard == ["write", NUDGE]
-    assert (
-        NUDGE == "You must wrap your final answer in <response>...</response> tags. Emit your response now."
-    )
+    assert NUDGE == "You must wrap your final answer in XML tags named `response`. Emit your response now."
+
+
+def test_an_agent_that_repeats_what_it_is_told_has_not_answered(answer: Callable[..., Any]) -> None:
+    _, callback = answer(ANSWER_NOTE, NUDGE)
+    assert callback.status == "failed"
+    assert NO_RESPONSE in callback.error
 
 
 def test_a_second_answer_without_the_tag_fails_the_session(answer: Callable[..., Any]) -> None:

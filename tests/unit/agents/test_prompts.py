@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.agents.prompts import render_prompt
 from orchestrator.cli import main
-from orchestrator.errors import ConfigurationError
+from orchestrator.envelope.written import find_messages
+from orchestrator.errors import ConfigurationError, PlanError
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.policy.kinds import QUESTIONS, question_kind
 from orchestrator.policy.plan import parse_plan
@@ -43,14 +44,17 @@ def test_every_form_that_a_prompt_asks_for_is_read(role: str, answer: str, sub_s
     )
     plans = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     assert len(plans) == (answer == "plan")
-    for plan in map(parse_plan, plans):
+    for plan in plans:
+        with pytest.raises(PlanError):  # a model that repeats the text has made no plan
+            parse_plan(plan)
+    for plan in (parse_plan(plan.replace(",\n  …", "")) for plan in plans):
         plan.check(agents=["developer", "tester"], callers=["boss"])
         assert [wave.sequence for wave in plan.waves] == [1, 2]
     after_the_role = text.partition("Another agent gave you this task.")[2]
     assert bool(after_the_role) == sub_session
-    if sub_session:
-        example = after_the_role[after_the_role.index(f"<{RESPONSE}>\n") :].partition("\n\n")[0]
-        assert tag_extract(example, RESPONSE) == "your answer"
+    assert (f"tags named `{RESPONSE}`" in after_the_role) == sub_session
+    assert tag_extract(text, RESPONSE) is None
+    assert find_messages(text, lambda _: False) == ([], text)
     if role == "specialist":
         types = re.findall(r"type `(\w+)`:", text)
         assert set(types) == QUESTIONS
@@ -114,7 +118,7 @@ def test_the_compact_protocol_is_a_tenth_and_names_the_tag_of_the_answer(
         for protocol in (True, "compact")
     )
     assert compact.startswith(f"You are `boss`, a {role}. ")
-    assert (f"<{RESPONSE}>" in compact) == sub_session
+    assert (f"tags named `{RESPONSE}`" in compact) == sub_session
     assert len(compact) < len(whole) / (4 if sub_session else 8)
 
 
@@ -123,7 +127,7 @@ def test_own_texts_take_the_place_of_the_shipped_ones(tmp_path: Path) -> None:
     (tmp_path / "specialist.md").write_text("I am ${agent}, and a dollar is $$.\n")
     text = render_prompt(made, tools={}, sub_session=True, folder=tmp_path)
     assert text.startswith("I am boss, and a dollar is $.\n\n")
-    assert f"<{RESPONSE}>" in text
+    assert f"tags named `{RESPONSE}`" in text
     for wrong, words in (
         ("$nobody", "there is no value $nobody"),
         ("50 $ more", "write $$ for a dollar sign"),
@@ -142,9 +146,10 @@ def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
     shown = runner.invoke(main, ["prompt", "boss", "--agents", str(file)])
     assert shown.exit_code == 0, shown.output
     assert "ONLY a JSON array" in shown.output
-    assert f"<{RESPONSE}>" in shown.output
+    assert f"tags named `{RESPONSE}`" in shown.output
     assert (
-        f"<{RESPONSE}>" not in runner.invoke(main, ["prompt", "boss", "--agents", str(file), "--root"]).output
+        f"tags named `{RESPONSE}`"
+        not in runner.invoke(main, ["prompt", "boss", "--agents", str(file), "--root"]).output
     )
     unknown = runner.invoke(main, ["prompt", "ghost", "--agents", str(file)])
     assert unknown.exit_code == 1
