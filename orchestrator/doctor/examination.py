@@ -310,9 +310,7 @@ class Doctor:
 
     def _left_behind(self) -> Iterator[Problem]:
         for left in leftovers.found(self._ledger):
-            # The call of a worker that was killed moves by itself.
-            severity = Severity.WARNING if left.rule == "call-left" else Severity.BREAK
-            yield Problem(severity, left.rule, left.subject, left.message, session=left.session)
+            yield Problem(Severity.BREAK, left.rule, left.subject, left.message, session=left.session)
 
     def _confirmed_by(self, look: Callable[[], Iterable[Problem]]) -> list[Problem]:
         return self._confirmed(list(look()), look)

@@ -1,7 +1,7 @@
-"""What runs leave behind that are not at work any more: journals of steps, reservations, calls of providers.
+"""What runs leave behind that are not at work any more: journals of steps, and reservations.
 
 Each goes with the end of its run, in the same step. One that is still there was put there, or kept, by something else
-than the ledger's transitions; it takes memory, or a part of a budget or of a provider's limit that nobody uses.
+than the ledger's transitions; it takes memory, or a part of a budget that nobody uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 #: What :func:`fix` fixes.
-RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "call-left"})
+RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong"})
 #: Looks at the runs at work until none has begun in between.
 _LOOKS: Final = 20
 #: States in which a run has a journal; reservations it has while it is running only.
@@ -32,7 +32,7 @@ class Leftover:
     """One thing that is left, in one sentence."""
 
     rule: str
-    subject: str  #: the run, the budget's key, or the key and the member of the call
+    subject: str  #: the run, or the budget's key
     message: str
     session: str
 
@@ -45,7 +45,6 @@ def found(ledger: Ledger) -> Iterator[Leftover]:
     """
     yield from _of_runs(ledger)
     yield from _reserved(ledger)
-    yield from _calls(ledger)
 
 
 def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
@@ -64,10 +63,6 @@ def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
         wrong |= {finding.subject for finding in _reserved(ledger)}
     for budget in sorted(wrong):
         ledger.scripts.run("recount_reserved", [ledger_keys.running(_shard_in(budget)), budget], [])
-    for rule, subject in chosen:
-        if rule == "call-left":
-            lane, _, call = subject.rpartition(" ")
-            ledger.redis.zrem(lane, call)
 
 
 # --- journals and reservations -----------------------------------------------------------------
@@ -171,35 +166,3 @@ def _number(value: object) -> int:
 
 def _shard_in(key: str) -> int:
     return int(key.partition("{")[2].partition("}")[0], 16)
-
-
-# --- calls of providers ------------------------------------------------------------------------
-
-
-def _calls(ledger: Ledger) -> Iterator[Leftover]:
-    """Calls that take a place at a provider, of runs that are not at work any more."""
-    for key in ledger.redis.scan_iter(match=ledger_keys.any_provider_calls(), count=10_000):
-        lane = decode.text(key)
-        held: Any = ledger.redis.zrange(lane, 0, -1, withscores=True)
-        for member, until_ms in held:
-            call = decode.text(member)
-            run, _, rest = call.partition("|")
-            claim = rest.partition("|")[0]
-            if not run.startswith("run_") or not claim:
-                continue
-            pipe = ledger.redis.pipeline(transaction=False)
-            pipe.hmget(ledger_keys.run(run), "state", "claim", "session")
-            pipe.zscore(lane, call)
-            facts, still = pipe.execute(raise_on_error=False)
-            if isinstance(facts, Exception) or still is None:
-                continue
-            state, holder, session = (decode.text(value) for value in facts)
-            if (state, holder) != (RunState.RUNNING.value, claim) and until_ms > ledger.server_ms():
-                account, _, model = lane.partition("calls:")[2].partition("}:calls:")
-                yield Leftover(
-                    "call-left",
-                    f"{lane} {call}",
-                    f"{run} has a place among the calls of {account}, model {model}, and is not at work under the "
-                    "claim that took it: the place is free when the call's time is over, or by `orchestra doctor --fix`",
-                    session=session,
-                )

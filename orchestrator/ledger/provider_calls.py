@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
+from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
+from orchestrator.ledger.model import RunState
 from orchestrator.policy.provider_limits import ProviderLimit
+from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg
 
 #: Milliseconds that a place in the queue is kept after its time: a slot has to be free, and the sweep has to look.
@@ -73,7 +77,7 @@ class ProviderCalls:
             waiter: keeps the place in the queue from one question to the next.
             tree: the root of the caller; trees take turns.
             tokens: the most that the call can take.
-            time_limit_ms: the longest that the call can take; a worker that dies holds its place so long.
+            time_limit_ms: the longest that the call can take.
         """
         args: list[Arg] = [
             self._core.now,
@@ -88,10 +92,29 @@ class ProviderCalls:
             KEPT_MS,
         ]
         reply = self._core.call("acquire_call", args, account=lane.account, model=lane.model)
+        if reply[0] != b"granted" and limit.calls and self._free_lost(lane):
+            reply = self._core.call("acquire_call", args, account=lane.account, model=lane.model)
         number = int(reply[1])
         if reply[0] == b"granted":
             return Granted(call=call, second=number, tokens=tokens)
         return Wait(wait_ms=number)
+
+    def _free_lost(self, lane: Lane) -> bool:
+        """Free the places of calls whose run is not at work under the claim that took them; whether there were any."""
+        key = ledger_keys.provider_calls(lane.account, lane.model)
+        calls: Any = self._core.redis.zrange(key, 0, -1)
+        holders = [decode.text(call).split("|")[:2] for call in calls]
+        pipe = self._core.redis.pipeline(transaction=False)
+        for run, *_ in holders:
+            pipe.hmget(ledger_keys.run(run), "state", "claim")
+        lost = [
+            call
+            for call, (_, *claim), now in zip(
+                calls, holders, pipe.execute(raise_on_error=False) if holders else (), strict=True
+            )
+            if claim and isinstance(now, list) and [*map(decode.text, now)] != [RunState.RUNNING, *claim]
+        ]
+        return bool(lost and self._core.redis.zrem(key, *lost))
 
     def release(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
         """A call has ended; ``tokens`` is what it took, None: what was counted."""

@@ -147,8 +147,3 @@ def any_budget() -> tuple[str, str]:
 def session_in(name: str) -> str:
     """The session that a key belongs to; empty if it belongs to none."""
     return name.partition(":session:")[2].partition(":")[0]
-
-
-def any_provider_calls() -> str:
-    """A pattern that the keys of calls at work match."""
-    return f"{PREFIX}:{{calls:*}}:calls:*"

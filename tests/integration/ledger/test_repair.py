@@ -158,13 +158,13 @@ def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: F
 
 
 def test_a_leftover_that_cannot_be_taken_away_keeps_nobody_from_the_rest(family: Family) -> None:
-    """Somebody overwrote the lane of a call between the look and the repair."""
+    """Somebody overwrote a budget between the look and the repair."""
     family.redis.zrem(ledger_keys.queued(0), family.queued_run)
-    family.redis.set("ao:lane", "of another type")
+    family.redis.set("ao:{00}:budget", "of another type")
     doctor = Doctor(family.parts, audit=None)
     found = doctor.examine(watch_leases=False)
-    call = Problem(Severity.WARNING, "call-left", "ao:lane call_1", "is left")
-    doctor.repair(replace(found, findings=(call, *found.findings)))
+    left = Problem(Severity.BREAK, "reserved-wrong", "ao:{00}:budget", "is left")
+    doctor.repair(replace(found, findings=(left, *found.findings)))
     assert family.redis.zscore(ledger_keys.queued(0), family.queued_run) is not None
 
 

@@ -9,11 +9,7 @@ import pytest
 
 from orchestrator.doctor import Doctor, examination
 from orchestrator.doctor.findings import Severity
-from orchestrator.ids import new_claim_id
-from orchestrator.ledger import RunState
 from orchestrator.ledger.leftovers import RULES
-from orchestrator.ledger.provider_calls import Granted, Lane
-from orchestrator.policy.provider_limits import ProviderLimit
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 
@@ -133,48 +129,3 @@ def test_a_budget_that_counts_what_nobody_reserved_is_counted_again(stage: Stack
     found, left, more, budget = seen
     assert found == [("reserved-wrong", budget)]
     assert (left, more) == ([], 0)
-
-
-def test_a_call_of_a_run_that_is_not_at_work_gives_its_place_back(stage: StackHarness) -> None:
-    """One of a run at work keeps it, and so does one that says nothing of its run."""
-    session, run, _ = spent(stage)
-    calls, lane = stage.ledger.provider_calls, Lane(provider="p", model="m")
-
-    def acquire(call: str) -> None:
-        granted = calls.acquire(
-            lane,
-            ProviderLimit(calls=5),
-            call=call,
-            waiter=call,
-            tree=session,
-            tokens=1,
-            time_limit_ms=60_000,
-        )
-        assert isinstance(granted, Granted)
-
-    left = f"{run}|{new_claim_id()}|1"
-    acquire(left)
-    acquire("another")
-    key = ledger_keys.provider_calls(lane.account, lane.model)
-    assert diagnose(stage) == [("call-left", f"{key} {left}")]
-    assert diagnose(stage, mend=True) == []
-    assert stage.redis.zrange(key, 0, -1) == [b"another"]
-
-
-def test_a_call_of_a_run_at_work_keeps_its_place(stage: StackHarness) -> None:
-    seen: list[Any] = []
-
-    @stage.agent("caller")
-    def caller(ctx: Context) -> str:
-        with ctx.limits.acquire("p", "m", tokens=1):
-            seen.extend(diagnose(stage, mend=True))
-            (held,) = stage.redis.zrange(
-                ledger_keys.provider_calls(Lane(provider="p", model="m").account, "m"), 0, -1
-            )
-            assert held.decode().startswith(f"{ctx.run}|")
-        return "done"
-
-    session = stage.submit("caller")
-    assert stage.play(session) == "finished"
-    assert seen == []
-    assert stage.ledger.runs(session)[0].state is RunState.COMPLETED

@@ -12,7 +12,7 @@ from orchestrator.errors import RunParked
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
-from .test_steps import Calls, calls, result
+from .test_steps import Calls, calls, lose_worker, result
 
 __all__ = ["calls"]
 
@@ -128,3 +128,42 @@ def test_what_is_parked_can_be_stopped(stage: StackHarness) -> None:
     assert stage.play(session) == "parked"
     assert stage.ledger.stop(session, "by a test").outcome == "ended"
     assert stage.ledger.session(session).state == "stopped"
+
+
+@pytest.mark.parametrize("end", ["lost", "finished"])
+def test_the_place_of_a_call_ends_with_the_lease_that_took_it(stage: StackHarness, end: str) -> None:
+    """A killed worker, or one that lost the word that the call is over, keeps nobody out: not even its own retry."""
+    limited(stage, calls=1)
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            ctx.limits.acquire("stub", "m")
+            if end == "lost":
+                lose_worker(stage)
+        else:
+            with ctx.limits.acquire("stub", "m"):
+                pass
+        return "done"
+
+    dispatch = stage.start(stage.submit("lead"))
+    if end == "lost":
+        assert (stage.execute(dispatch), stage.again(dispatch)) == ("lost", "finished")
+    assert end == "lost" or stage.execute(dispatch) == "finished"
+    with_place(stage)
+
+
+def with_place(stage: StackHarness) -> None:
+    """Another run gets the one place; while it has it, a third one waits."""
+    verdicts: list[str] = []
+
+    @stage.agent("other")
+    def other(ctx: Context) -> str:
+        with ctx.limits.acquire("stub", "m"):
+            if not verdicts:
+                verdicts.append("")
+                verdicts.append(stage.play(stage.submit("other")))
+        return "done"
+
+    assert stage.play(stage.submit("other")) == "finished"
+    assert verdicts[1:] == ["parked"]
