@@ -269,6 +269,12 @@ class RunParked(OrchestraError):
     template = "the limits of {0} allow the next call in {1} s; the run waits without its slot"
 
 
+class WorkerEnds(RunParked):
+    """A run was given to a worker that was asked to end meanwhile. Raised with (run, seconds until it may be taken)."""
+
+    template = "the worker that took run {0} was asked to end; another one takes it"
+
+
 class AwaitsApproval(RunParked):
     """A run frees its slot until a person has said yes or no. Raised with (approval, seconds until it looks again).
 

@@ -141,7 +141,12 @@ class InProcessStack:
         parts = Container(client, self.settings)
         announce(parts, self.catalogue)
         app = build_celery(self.settings)
-        runtime = Runtime(parts=parts, results=RootResults(app, client), catalogue=self.catalogue)
+        runtime = Runtime(
+            parts=parts,
+            results=RootResults(app, client),
+            catalogue=self.catalogue,
+            stopping=self._stop.is_set,
+        )
         router = build_router(client, self.settings, consumer=consumer_name("router"))
         callbacks = CallbackService(client, parts.delivery, consumer=consumer_name("callbacks"))
         reaper = Reaper(
@@ -171,7 +176,7 @@ class InProcessStack:
     def _slot(self, runtime: Runtime, number: int) -> None:
         while not self._stop.wait(_LOOK_S):
             try:
-                SlotLoop(runtime, worker=f"test-{number}", stopping=self._stop.is_set).run()
+                SlotLoop(runtime, worker=f"test-{number}").run()
             except ServerUnavailable:
                 if not self._stop.is_set():
                     raise

@@ -22,6 +22,7 @@ from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution import presence
+from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
 from orchestrator.worker.executors import executor_of
@@ -49,6 +50,8 @@ class Runtime:
     blocking: Callable[..., Blocking] = Blocking
     #: How many seconds a wait between two calls of a step takes in fact; None: what it is.
     pause: Callable[[float], float] | None = None
+    #: Whether the worker was asked to end, so that no run begins.
+    stopping: Callable[[], bool] = lambda: False
 
     @property
     def served(self) -> tuple[str, ...]:
@@ -159,5 +162,6 @@ class RuntimeOfProcess:
                     slot_sharing=SlotSharing(queues=frozenset(self._app.amqp.queues.consume_from)),
                     ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
                     events=TaskEvents(self._app),
+                    stopping=is_shutting_down,
                 )
             return self._runtime

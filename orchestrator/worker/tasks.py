@@ -17,7 +17,7 @@ from orchestrator.log import get_logger
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution.deaths import SoundRequest, release_runs_of, request_class
 from orchestrator.worker.execution.retry import retry_outages, was_refused
-from orchestrator.worker.execution.shutdown import is_shutting_down
+from orchestrator.worker.execution.shutdown import TakeNoMore
 from orchestrator.worker.execution.slot import SlotLoop
 
 _log = get_logger()
@@ -97,6 +97,8 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         _refuse(runtime, task, InputError(_NOT_BY_HAND))
         raise Ignore
 
+    app.steps["worker"].add(TakeNoMore)
+
     # Acknowledged as soon as a slot has it: it may run for hours, and what it does is the ledger's to repeat.
     # Each run that it takes is shown to Flower as a task of its own; the ring is not.
     @app.task(
@@ -107,13 +109,14 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         send_events=False,
         Request=request_class(runtime.get),
     )
-    def work(task: Task, *, agent: str = "") -> str:  # noqa: ARG001  (the agent is for people who look at the broker)
+    def work(task: Task, *, agent: str = "") -> str:
         """Take ready runs from the ledger and execute them, until there is none."""
         process = runtime.get()
         try:
-            verdicts = SlotLoop(
-                process, worker=str(task.request.hostname or "unknown"), stopping=is_shutting_down
-            ).run()
+            if agent and process.stopping():
+                # It reached a slot that takes nothing any more, and is for whoever listens.
+                process.ring_each([agent])
+            verdicts = SlotLoop(process, worker=str(task.request.hostname or "unknown")).run()
         except ServerUnavailable as error:
             # The runs stay ready; the sweep rings when Redis is back.
             _log.error("ledger-away", error=str(error))

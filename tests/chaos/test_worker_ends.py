@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator.dispatch import build_celery
 from orchestrator.ledger import SessionState
 
 from .stack import Stack, children_of, wait_until
@@ -34,6 +35,36 @@ def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[.
         assert stack.redis.hlen("unacked") == stack.redis.zcard("unacked_index") == 0
         stack.start("worker", "--pool", pool)
         assert [stack.answer(session) for session in sessions] == ["9"] * 3
+    stack.assert_settled()
+
+
+@pytest.mark.parametrize(
+    ("pool", "how"), [("prefork", "TERM"), ("threads", "TERM"), ("solo", "TERM"), ("prefork", "remote")]
+)
+def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: Callable[..., Stack]) -> None:
+    """What is at work ends; what is ready stays so for other workers, whoever asked this one to end."""
+    stack = make_stack(remote_control="1", lease_s="60")
+    stack.start_all(but="worker")
+    worker = stack.start("worker", "--pool", pool, CHAOS_LEAF_S="3")
+    stack.wait_ready()
+    slots = 1 if pool == "solo" else 2
+
+    def at_work() -> dict[str, SessionState]:
+        """The leaves whose agent has begun."""
+        return {s.id: s.state for s in stack.ledger.tree(root.id) if s.activity == "counting"}
+
+    with stack.client() as client:
+        root = client.submit("branch", "6")
+        wait_until(lambda: len(at_work()) == slots, "runs in all slots", explain=stack.logs)
+        begun = at_work()
+        if how == "remote":
+            build_celery(stack.settings).control.shutdown()
+        else:
+            os.kill(worker.pid, signal.SIGTERM)
+        wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+        assert at_work() == dict.fromkeys(begun, SessionState.FINISHED)
+        stack.start("worker", "--pool", pool)
+        assert stack.answer(root) == "6"
     stack.assert_settled()
 
 

@@ -29,6 +29,7 @@ from orchestrator.errors import (
     RunParked,
     ServerUnavailable,
     SessionStopped,
+    WorkerEnds,
 )
 from orchestrator.ids import shard_of
 from orchestrator.ledger import (
@@ -119,6 +120,7 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
 def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = None) -> RunEnd:
     """Let the agent of a held run work, and commit what it did; ``following`` is taken with that commit.
 
+    Nothing follows where the worker is to end by then. A run that it holds already, and has not begun, is given back.
     A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
     """
     session, run = held.session, held.run
@@ -189,13 +191,15 @@ class _RunOfAgent:
             self._account()
             failpoint("worker.worked")
             # A root has a result to store after its commit, for which the next run had to wait.
-            following = self._following if self._held.session.parent else None
-            return self._commit(outcome, following)
+            follows = self._held.session.parent and not self._runtime.stopping()
+            return self._commit(outcome, self._following if follows else None)
 
     def _let_agent_work(self) -> Outcome | None:
         """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
         claim_status = self._claim_status
         try:
+            if self._runtime.stopping():
+                raise WorkerEnds(self._held.claim.run, 0)
             self._check_version()
             context = self._context = self._make_context()
             return ending.answered(self._answer(context), context, self._effects)
@@ -366,7 +370,12 @@ class _RunOfAgent:
         """Tells whether a lent slot may take a run of an agent now."""
         served = serves(self._runtime.catalogue, slot_sharing.queues)
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
-        return lambda lane: served(lane) and concurrency.held_back(split_lane(lane)[0], shard=shard) is None
+        stopping = self._runtime.stopping
+        return lambda lane: (
+            not stopping()
+            and served(lane)
+            and concurrency.held_back(split_lane(lane)[0], shard=shard) is None
+        )
 
     def _execute_beside(self, run: RunRef, slot_sharing: SlotSharing) -> None:
         """Execute another run in this slot, while the run that it holds waits."""

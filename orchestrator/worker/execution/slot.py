@@ -1,7 +1,7 @@
 """What a slot does once it is rung: takes ready runs from the ledger, one after the other, until there is none.
 
 With the commit of one run the next one is taken, in one round trip. The order is the ledger's: priority, then
-turns of the trees.
+turns of the trees. Nothing is taken once the worker was asked to end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from orchestrator.crashpoints import failpoint
@@ -37,15 +36,12 @@ LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
 class SlotLoop:
     """One slot, from a ring until nothing is ready that it serves."""
 
-    def __init__(
-        self, runtime: Runtime, *, worker: str, stopping: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, runtime: Runtime, *, worker: str) -> None:
         queues = runtime.slot_sharing.queues if runtime.slot_sharing is not None else frozenset[str]()
         self._slot_sharing = SlotSharing(queues=queues)
         self._runtime = dataclasses.replace(runtime, slot_sharing=self._slot_sharing)
         self._ledger = runtime.parts.ledger
         self._worker = worker
-        self._stopping = stopping
         self._agents = runtime.served
         self._versions = {lane: runtime.version_of(lane) for lane in self._agents}
         self._name = f"{worker}/{os.getpid()}/{threading.get_native_id()}"
@@ -70,14 +66,12 @@ class SlotLoop:
         held, shard = self._take(rung=True)
         while held is not None:
             failpoint("worker.claimed")
-            following = None if self._stopping() else self._wish()
-            if following is not None and self._is_next_shard_due():
+            following = self._wish()
+            if self._is_next_shard_due():
                 following.asked = True  # it is not taken with the commit, which knows one shard only
                 shard = (shard + 1) % self._runtime.parts.settings.shards
             verdicts[complete_run(self._runtime, held, following=following).verdict] += 1
             failpoint("worker.settled")
-            if following is None:
-                break
             self._note(following)
             held = following.held
             if held is None:
@@ -87,8 +81,6 @@ class SlotLoop:
     def _take_soon(self, first: int) -> tuple[Claimed | None, int]:
         """The next ready run, waiting a moment for one: what a run has set off is often ready before a ring arrives."""
         for pause_s in LINGER_S:
-            if self._stopping():
-                break
             time.sleep(pause_s)
             held, shard = self._take(first=first)
             if held is not None:
@@ -96,9 +88,11 @@ class SlotLoop:
         return None, first
 
     def _take(self, *, rung: bool = False, first: int = 0) -> tuple[Claimed | None, int]:
-        """The next ready run of any shard, and its shard."""
+        """The next ready run of any shard, and its shard; none once the worker is to end."""
         shards = self._runtime.parts.settings.shards
         for shard in ((first + n) % shards for n in range(shards)):
+            if self._runtime.stopping():
+                break
             wish = self._wish(rung=rung)
             retry_outages(lambda wish=wish, shard=shard: self._ledger.claim_next(shard, wish), what="claim")  # type: ignore[misc]
             if wish.held is not None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import pytest
 
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Next, SessionState, Slot
+from orchestrator.ledger import Next, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
+from orchestrator.worker.execution.slot_sharing import SlotSharing
+from tests.waiting import wait_until
 
 from .conftest import StackHarness
 
 
 def work(stage: StackHarness, worker: str = "w1", **options: Any) -> Counter[str]:
-    """Ring one slot of a worker that serves everything."""
-    return Counter(SlotLoop(stage.runtime, worker=worker, **options).run())
+    """Ring one slot of a worker that serves everything; ``options`` change its runtime."""
+    return Counter(SlotLoop(replace(stage.runtime, **options), worker=worker).run())
 
 
 def started(stage: StackHarness, *agents: str, priority: str | None = None) -> list[str]:
@@ -104,13 +108,81 @@ def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: StackHarness)
     assert work(stage) == {"lost": 1, "finished": 1}
 
 
-def test_a_worker_that_shuts_down_takes_nothing_more(stage: StackHarness) -> None:
-    """What it holds it finishes; the rest is left to others."""
-    stage.agent("helper")(lambda ctx: "done")
+@pytest.mark.parametrize(
+    ("begun", "done"),
+    [
+        (0, {}),
+        (1, {"finished": 1}),
+    ],
+)
+def test_a_worker_that_is_to_end_takes_nothing_more(
+    stage: StackHarness, begun: int, done: dict[str, int]
+) -> None:
+    """What it has begun it finishes; the rest is left to others."""
+    stopping = threading.Event()
+    stage.agent("helper")(lambda ctx: stopping.set())
     started(stage, *["helper"] * 3)
-    told = iter([False, True])
-    assert work(stage, stopping=lambda: next(told, True)) == {"finished": 1} or True
-    assert stage.ledger.sweep.ready(0, ["helper"])["helper"] >= 1
+    if not begun:
+        stopping.set()
+    assert work(stage, stopping=stopping.is_set) == done
+    assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 3 - begun}
+
+
+def test_a_run_that_was_taken_when_its_worker_was_to_end_is_given_back(stage: StackHarness) -> None:
+    """It was claimed with the commit before it, and that took as long as Redis was away: it has not begun."""
+    stopping, runs = threading.Event(), list[str]()
+    stage.agent("helper", attempts=1)(lambda ctx: runs.append(ctx.session))
+    sessions = started(stage, "helper", "helper")
+    commit = stage.ledger.commit
+
+    def commit_and_stop(*args: Any, **given: Any) -> Any:
+        done = commit(*args, **given)
+        stopping.set()
+        return done
+
+    stage.ledger.commit = commit_and_stop  # type: ignore[method-assign]
+    assert work(stage, stopping=stopping.is_set) == {"finished": 1, "parked": 1}
+    assert runs == sessions[:1]
+    (run,) = stage.ledger.runs(sessions[1])
+    assert (run.state, run.failures, run.lost) == (RunState.QUEUED, 0, 0)
+    assert stage.ledger.sweep.make_ready(run.id) is not None
+    assert work(stage) == {"finished": 1}
+
+
+def test_a_slot_whose_worker_is_to_end_is_lent_to_nobody(stage: StackHarness) -> None:
+    """A run that waits goes on waiting: another worker begins what it waits for."""
+    looks = list[bool]()
+
+    @stage.agent("caller", role="coordinator")
+    def caller(ctx: Context) -> str:
+        looks.append(True)
+        return str(ctx.call("helper", "do"))
+
+    def stopping() -> bool:  # as soon as the run has begun
+        looks.extend(looks[:1])
+        return bool(looks)
+
+    stage.agent("helper")(lambda ctx: "done")
+    root = stage.submit("caller")
+    stage.start(root)
+    first = threading.Thread(
+        target=work, args=(stage,), kwargs={"stopping": stopping, "slot_sharing": SlotSharing()}
+    )
+    first.start()
+    wait_until(lambda: stage.children(root), "the child")
+    (child,) = stage.children(root)
+    run = stage.start(child.id).run
+    before = len(looks)
+    wait_until(
+        lambda: len(looks) > before + 5 or stage.ledger.run(run).attempt,  # type: ignore[union-attr]
+        "looks for what the slot could be lent to",
+    )
+    assert work(stage, worker="w2") == {"finished": 1}
+    first.join(60)
+    done = stage.ledger.run(run)
+    assert done is not None
+    assert (done.worker, done.attempt) == ("w2", 1)
+    assert stage.ledger.session(root).ended_ms
 
 
 def test_what_is_urgent_is_taken_before_what_has_waited(stage: StackHarness) -> None:
