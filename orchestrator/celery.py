@@ -31,7 +31,7 @@ from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
-from orchestrator.errors import OrchestraError, ServerUnavailable
+from orchestrator.errors import OrchestraError, ServerUnavailable, SettingsDisagree
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
@@ -115,7 +115,7 @@ def _read_lanes(**_: Any) -> None:
 def _check_servers() -> None:
     """End with one line where waiting would be of no use; a server that is away is waited for, as Celery does."""
     try:
-        connect(resolve_redis_url(_settings)).close()
+        connect(resolve_redis_url(_settings), settings=_settings, begins=True).close()
         if _settings.broker_url is not None:
             check_broker(_settings.broker_url)
     except ServerUnavailable as error:
@@ -156,7 +156,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
     life = SignsOfLife("worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue))
 
     def appear() -> None:
-        check_server(parts.redis, resolve_redis_url(_settings))
+        check_server(parts.redis, resolve_redis_url(_settings), settings=_settings, begins=True)
         life.begin()
         announce(parts, catalogue)
         notify_ready()
@@ -195,5 +195,12 @@ def _keep_up(appear: Callable[[], None], *, appeared: bool) -> None:
             appear()
             appeared = True
             janitor.clean()
+        except SettingsDisagree as error:
+            # The stack was started anew with other settings while this worker could not reach it.
+            get_logger().error(
+                "settings-disagree", error=str(error), action="the worker ends when its runs have"
+            )
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         except Exception as error:  # noqa: BLE001  (an agent that is not announced for a day is forgotten)
             get_logger().warning("upkeep-failed", error=repr(error))

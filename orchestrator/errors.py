@@ -84,6 +84,15 @@ class UnsupportedFormat(ConfigurationError):
     )
 
 
+class SettingsDisagree(ConfigurationError):
+    """A setting differs from that of the rest of the stack. Raised with (URL, setting, its value there, here, variable)."""
+
+    template = (
+        "the stack on {0} has {1} = {2}, and this part of it {1} = {3}: set {4}={2} here; "
+        "to change the value, stop all parts of the stack first"
+    )
+
+
 class InputError(OrchestraError):
     """What was handed in cannot be used."""
 

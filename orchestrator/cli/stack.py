@@ -42,7 +42,7 @@ def open_stack(settings: Settings, name: str) -> Iterator[Container]:
     from orchestrator.redisdb.client import connect
 
     settings = resolve(settings)
-    with connect(resolve_redis_url(settings), name=f"orchestra-{name}") as client:
+    with connect(resolve_redis_url(settings), settings=settings, name=f"orchestra-{name}") as client:
         yield build_container(client, settings)
 
 

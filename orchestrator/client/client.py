@@ -111,7 +111,7 @@ class Client:
         self._on_outage = on_outage or _log_outage
         self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
         self._url = resolve_redis_url(self.settings)
-        self._redis = connect(self._url, name="orchestra-client")
+        self._redis = connect(self._url, settings=self.settings, name="orchestra-client")
         self._parts = build_container(self._redis, self.settings)
         self._reader = self._parts.reader
 

@@ -179,7 +179,8 @@ class Settings(BaseModel):
         1,
         ge=1,
         le=MAX_SHARDS,
-        description="Number of shards that trees are spread over by their root. Cannot change while trees live.",
+        description="Number of shards that trees are spread over by their root. All parts and clients of a stack have the "
+        "same. It changes only while no part runs, and none that has trees is left out.",
     )
     concurrency: Count = Field(
         default_factory=lambda: max(4, processors()),
@@ -205,7 +206,8 @@ class Settings(BaseModel):
         15,
         description="Seconds without a renewal after which a run's holder counts as lost, "
         "on the observer's monotonic clock. Routers and audit writers take over what another consumer has held for "
-        "that long and four times that long, callback services after a third of it. Services and workers give up a "
+        "that long and four times that long, callback services after a third of it. All parts of a stack have the same; "
+        "it changes only while no part runs. Services and workers give up a "
         "connection on which no answer came for a third of it, at least 2 s and at most 30 s: with leases under 6 s one "
         "connection that has gone silent may cost a run its lease.",
     )

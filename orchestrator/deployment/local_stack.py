@@ -152,7 +152,7 @@ class LocalStack:
             url = self._membership.url
         else:
             url = given.redis_url
-            connect(url).close()
+        connect(url, settings=given, begins=True).close()
         if given.broker_url is not None:
             from orchestrator.dispatch.broker import check_broker
 

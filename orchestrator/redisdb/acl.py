@@ -27,6 +27,7 @@ _COMMON: Final = frozenset(
         "public_keys",
         "operator_key",
         "format_version",
+        "agreed",
         "services",
         "blob",
         "upload",
@@ -48,7 +49,7 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
         "notifier": frozenset(
             {
-                *("notices", "dead_notices", "totals", "services", "format_version"),
+                *("notices", "dead_notices", "totals", "services", "format_version", "agreed"),
                 *("session", "items", "bodies"),
             }
         ),

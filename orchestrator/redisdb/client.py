@@ -12,10 +12,11 @@ import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from orchestrator.config.settings import Settings
 from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.format import check_format
+from orchestrator.redisdb.format import agree, check_format, check_shards
 
 #: The oldest Redis that has what the scripts and streams need (XAUTOCLAIM, LMOVE, ZADD GT).
 MINIMUM_VERSION = (6, 2)
@@ -37,6 +38,8 @@ def connect(
     *,
     check: bool = True,
     ledger: bool = True,
+    settings: Settings | None = None,
+    begins: bool = False,
     name: str | None = None,
     max_connections: int | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
@@ -45,15 +48,17 @@ def connect(
 
     Commands are sent again when a connection breaks under them, so that every command must be harmless twice. With
     ``check`` the server is asked for its version first, and, if it is the ``ledger``'s, for its format; ``name`` shows
-    in CLIENT LIST. A connection on which no answer came for ``timeout_s`` seconds is given up; a lease lasts much longer.
+    in CLIENT LIST. With ``settings`` it is seen that those agree with the stack's, or, where a part of the stack ``begins``
+    with them, that they are the stack's from now on. A connection on which no answer came for ``timeout_s`` seconds is given up; a lease lasts much longer.
 
     Raises:
         ConfigurationError: the URL, the password, the certificate or the database number is wrong.
         UnsupportedServer: the server is older than Redis 6.2.
+        SettingsDisagree: the stack on it has other settings.
         ServerUnavailable: nothing answers there.
     """
     if check:
-        _probe(url, ledger=ledger)
+        _probe(url, ledger=ledger, settings=settings, begins=begins)
     return _client(url, _RETRIES, name=name, max_connections=max_connections, timeout_s=timeout_s)
 
 
@@ -83,12 +88,12 @@ def _client(
         raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error
 
 
-def _probe(url: str, *, ledger: bool) -> None:
-    """Ask the server for its version and format. The retries are ours: redis-py would repeat a wrong password, too."""
+def _probe(url: str, *, ledger: bool, settings: Settings | None, begins: bool) -> None:
+    """Ask the server for its version, format and settings. The retries are ours: redis-py would repeat a wrong password, too."""
     for pause_s in (0.1, 0.3, None):
         client = _client(url, 0)
         try:
-            check_server(client, url, ledger=ledger)
+            check_server(client, url, ledger=ledger, settings=settings, begins=begins)
         except ServerUnavailable:
             if pause_s is None:
                 raise
@@ -99,25 +104,33 @@ def _probe(url: str, *, ledger: bool) -> None:
             client.close()
 
 
-def check_server(client: redis.Redis, url: str, *, ledger: bool = True) -> str:
-    """Return the version of the server that ``client`` talks to, if it is one we can work with.
+def check_server(
+    client: redis.Redis,
+    url: str,
+    *,
+    ledger: bool = True,
+    settings: Settings | None = None,
+    begins: bool = False,
+) -> str:
+    """Return the version of the server that ``client`` talks to, if it is one we can work with, as :func:`connect`.
 
     Raises:
-        ConfigurationError, UnsupportedServer, UnsupportedFormat, ServerUnavailable: as :func:`connect`.
+        ConfigurationError, UnsupportedServer, UnsupportedFormat, SettingsDisagree, ServerUnavailable: as :func:`connect`.
     """
+    version = ""
     try:
-        facts = client.info("server")
-    except (redis.RedisError, OSError) as error:
-        raise explain(error, url) from error
-    version = str(facts.get("redis_version", "0"))
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
-    if numbers < MINIMUM_VERSION:
-        raise UnsupportedServer(redact_url(url), version)
-    if ledger:
-        try:
+        version = str(client.info("server").get("redis_version", "0"))
+        numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:2])
+        if numbers < MINIMUM_VERSION:
+            raise UnsupportedServer(redact_url(url), version)
+        if ledger:
             check_format(client, url)
             _check_replay(client, url)
-        except (redis.RedisError, OSError) as error:
+            if settings is not None:
+                (agree if begins else check_shards)(client, url, settings)
+    except (redis.RedisError, OSError) as error:
+        # A part waits for a server that takes no writes for now, and asks again then.
+        if not begins or _refusal(error) is None:
             raise explain(error, url) from error
     return version
 

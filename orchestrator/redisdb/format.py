@@ -1,4 +1,7 @@
-"""Which form the ledger's keys have: asked for by every part when it starts, so that no part misreads another's."""
+"""What all parts of a stack must have the same: the format of the ledger's keys, and settings that say where things are.
+
+Every part asks for both when it starts, so that no part misreads another's.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from typing import Any, Final
 
 import redis
 
+from orchestrator.config.settings import ENV_PREFIX, Settings
 from orchestrator.config.urls import redact_url
-from orchestrator.errors import ConfigurationError, UnsupportedFormat
+from orchestrator.errors import ConfigurationError, SettingsDisagree, UnsupportedFormat
+from orchestrator.ids import MAX_SHARDS
 from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb.server_clock import server_ms
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
 FORMAT: Final = 3
@@ -17,6 +23,10 @@ FORMAT: Final = 3
 _UNSAID: Final = 1
 #: Shards that are looked at for trees of such a ledger.
 _SHARDS: Final = 16
+#: The settings that all parts have the same: where sessions are, and after how long a silent worker has lost its runs.
+AGREED: Final = ("shards", "lease_s")
+#: Milliseconds within which a part that begins shows its first sign of life.
+_BEGINS_MS: Final = 5_000
 
 
 def check_format(client: redis.Redis, url: str) -> None:
@@ -54,3 +64,58 @@ def check_format(client: redis.Redis, url: str) -> None:
             else "upgrade this part of the stack"
         )
         raise UnsupportedFormat(redact_url(url), text, FORMAT, what)
+
+
+def agree(client: redis.Redis, url: str, settings: Settings) -> None:
+    """Return if a part of the stack may begin with these settings; they are the stack's from now on.
+
+    They change only while no part of the stack is alive.
+
+    Raises:
+        SettingsDisagree: the stack has others.
+        ConfigurationError: it has trees in a shard that these settings leave out.
+        redis.RedisError: the server does not answer, or does not allow that.
+    """
+    from orchestrator.redisdb.scripts import Scripts  # which needs the client, which asks here
+
+    said: Any = client.hget(keys.agreed(), "shards")
+    if said is None or int(said) > settings.shards:
+        _check_left_out(client, url, settings.shards)
+    given = [part for name in AGREED for part in (name, _value(settings, name))]
+    reply = Scripts(client).run(
+        "agree", [keys.agreed(), keys.services()], [server_ms(client), _BEGINS_MS, *given]
+    )
+    if reply[0] == b"other":
+        raise _disagreement(url, settings, reply[1].decode(), reply[2].decode())
+
+
+def check_shards(client: redis.Redis, url: str, settings: Settings) -> None:
+    """Return if who asks has as many shards as the stack, so that each finds the sessions of the other.
+
+    Raises:
+        SettingsDisagree: the stack has another number of them.
+        redis.RedisError: the server does not answer.
+    """
+    with suppress(redis.exceptions.NoPermissionError):  # of an external program
+        said: Any = client.hget(keys.agreed(), "shards")
+        if said is not None and said.decode() != _value(settings, "shards"):
+            raise _disagreement(url, settings, "shards", said.decode())
+
+
+def _check_left_out(client: redis.Redis, url: str, shards: int) -> None:
+    left_out = [ledger_keys.roots(shard) for shard in range(shards, MAX_SHARDS)]
+    with suppress(redis.exceptions.NoPermissionError):  # of a part that reads no trees; others ask, too
+        if left_out and client.exists(*left_out):
+            raise ConfigurationError(
+                f"the stack on {redact_url(url)} has trees in shards that shards = {shards} leaves out: "
+                f"set {ENV_PREFIX}SHARDS to the number that it had before"
+            )
+
+
+def _value(settings: Settings, name: str) -> str:
+    return f"{getattr(settings, name):g}"
+
+
+def _disagreement(url: str, settings: Settings, name: str, said: str) -> SettingsDisagree:
+    variable = ENV_PREFIX + name.upper()
+    return SettingsDisagree(redact_url(url), name, said, _value(settings, name), variable)

@@ -53,6 +53,8 @@ dead_usage = of_shard("dead_usage", "dead-usage", "hash", "router",
     "Bytes of dead letters, of all and of each sender; how many were dropped or unaudited, and when.")
 format_version = of_stack("format_version", "format", "string", "ledger", PERMANENT,
     "The format of the ledger's keys; a program of another format refuses to work on them.")
+agreed = of_stack("agreed", "agreed", "hash", "service", PERMANENT,
+    "Settings that all parts have the same: `shards`, `lease_s`; and `at`, when a part began last, in ms since the epoch.")
 agents = of_stack("agents", "agents", "zset", "workers", "permanent; one member for each agent name",
     "Names of registered agents, scored by when a worker last announced them.")
 public_keys = of_stack("public_keys", "keys", "hash", "keyring", "permanent; one field for each public key",

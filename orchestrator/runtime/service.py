@@ -123,8 +123,7 @@ def serve(
     try:
         while not stop.is_set():
             try:
-                if supervised:
-                    check_server(client, url)
+                check_server(client, url, settings=settings, begins=True)
                 service = make(client, settings)
                 life.begin()
                 notify_ready()

@@ -1,7 +1,11 @@
-"""The format of the ledger: every part asks for it, and one sentence says what to do where it is another."""
+"""The format of the ledger and what all parts agree on: each asks, and one sentence says what to do where it differs."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +13,9 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.dispatch.broker import check_broker
-from orchestrator.errors import UnsupportedFormat
+from orchestrator.errors import ConfigurationError, SettingsDisagree, UnsupportedFormat
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.format import FORMAT
@@ -56,3 +61,76 @@ def test_a_server_that_is_the_broker_only_is_asked_nothing(redis: redis_py.Redis
     redis.delete(keys.format_version())
     check_broker(redis_url)
     assert redis.get(keys.format_version()) is None
+
+
+PARTS = (["router"], ["callbacks"], ["reaper"], ["audit", "writer"], ["worker"], ["up"])
+CLIENTS = (["submit", "lead", "x"], ["sessions"], ["doctor"])
+
+
+@pytest.fixture
+def stack(redis: redis_py.Redis, redis_url: str) -> redis_py.Redis:
+    """A ledger on which a part with the defaults is alive."""
+    connect(redis_url, settings=load_settings(redis_url=redis_url), begins=True).close()
+    later_ms = int(redis.time()[0]) * 1000 + 600_000
+    redis.hset(keys.services(), "a", json.dumps({"service": "router", "alive_until_ms": later_ms}))
+    redis.hset(keys.agreed(), "at", 0)
+    return redis
+
+
+@pytest.mark.parametrize("command", [*PARTS, *CLIENTS], ids=" ".join)
+def test_every_part_and_client_is_refused_whose_settings_are_not_the_stacks(
+    command: list[str], stack: redis_py.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    """Else sessions would wait where nobody looks, and runs would be taken from those who have them."""
+    before = stack.hgetall(keys.agreed())
+    for setting, here, there in (("shards", "4", "1"), ("lease_s", "120", "15")):
+        if setting == "lease_s" and command in CLIENTS:
+            continue
+        variable = f"ORCHESTRA_{setting.upper()}"
+        done = subprocess.run(
+            [sys.executable, "-m", "orchestrator", *command, "--redis-url", redis_url],
+            env={**os.environ, "ORCHESTRA_DATA": str(tmp_path), variable: here},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        said = f"has {setting} = {there}, and this part of it {setting} = {here}: set {variable}={there} here"
+        assert done.returncode in (1, 2), done
+        assert said in done.stderr, done
+        assert "Traceback" not in done.stderr
+    assert stack.hgetall(keys.agreed()) == before
+
+
+def test_the_settings_change_while_no_part_is_alive(stack: redis_py.Redis, redis_url: str) -> None:
+    """One that has begun and shows no sign of life yet is alive, and no shard with trees is left out."""
+
+    def begin(**settings: object) -> None:
+        connect(redis_url, settings=load_settings(redis_url=redis_url, **settings), begins=True).close()
+
+    begin()
+    stack.delete(keys.services())
+    with pytest.raises(SettingsDisagree, match="lease_s = 15"):
+        begin(lease_s=60)
+    stack.hset(keys.agreed(), "at", 0)
+    stack.hset(keys.services(), "b", "rubbish")
+    begin(lease_s=60, shards=4)
+    assert stack.hmget(keys.agreed(), "shards", "lease_s") == [b"4", b"60"]
+    stack.zadd(ledger_keys.roots(3), {"ses_03": 1})
+    for forgotten in (False, True):
+        stack.hset(keys.agreed(), "at", 0)
+        if forgotten:
+            stack.delete(keys.agreed())
+        with pytest.raises(ConfigurationError, match="has trees in shards that shards = 2 leaves out"):
+            begin(lease_s=60, shards=2)
+
+
+def test_a_server_that_takes_no_writes_for_now_is_no_other_stack(
+    stack: redis_py.Redis, redis_url: str
+) -> None:
+    """As after a failover: who begins waits for it."""
+    stack.config_set("min-replicas-to-write", 1)
+    try:
+        connect(redis_url, settings=load_settings(redis_url=redis_url), begins=True).close()
+    finally:
+        stack.config_set("min-replicas-to-write", 0)
