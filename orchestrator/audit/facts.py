@@ -7,6 +7,7 @@ the encoder's way is read without a tree, as the router reads it.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final, NamedTuple
 
 from lxml import etree
@@ -81,6 +82,15 @@ class FactsReader:
         self._limits = limits
         self._opener = opener
         self._keys = keys
+
+    def kept(self, octets: bytes) -> bytes:
+        """What the trail keeps of an entry: its octets; of one that is larger than any message, what it was."""
+        if len(octets) <= self._limits.size:
+            return octets
+        digest = hashlib.sha256(octets).hexdigest()
+        return (
+            f"{len(octets)} octets with the SHA-256 {digest}, more than the {self._limits.size} of a message"
+        ).encode()
 
     def read(self, octets: bytes) -> Facts:
         """The facts of an envelope. Raises nothing because of what the octets are.

@@ -67,13 +67,15 @@ class DeadRecord:
     received_ms: int
 
 
-def read_entry(entry: Entry, *, received_ms: int, reader: FactsReader | None = _READER) -> MessageRecord:
+def read_entry(
+    entry: Entry, *, received_ms: int, reader: FactsReader = _READER, unread: bool = False
+) -> MessageRecord:
     """What is to be kept of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them.
 
-    Without a reader nothing is parsed, and it has no facts.
+    ``unread``: nothing is parsed, and it has no facts.
     """
-    data = entry.data or b""
-    facts = NOTHING if reader is None else reader.read(data)
+    data = reader.kept(entry.data or b"")
+    facts = NOTHING if unread else reader.read(data)
     return MessageRecord(
         stream=str(entry.stream),
         entry_id=entry.id,

@@ -54,6 +54,8 @@ _LINGER_S: Final = 0.25
 _LINGERS: Final = 4
 _BUSY: Final = 50
 _MOST: Final = 2000
+#: Octets above which a read takes the fewest entries the next time, and which a round reads, give or take one read.
+_OCTETS: Final = 64 * 1024 * 1024
 #: Octets of stored bodies that one transaction writes, give or take one body.
 _BODIES: Final = 32 * 1024 * 1024
 #: Messages that are indexed at once when nothing else is to be done, and so many that wait for it that it is done
@@ -87,7 +89,9 @@ class AuditWriter:
         shards = sorted({stream.shard for stream in sources})
         ledgers = [StreamId(shard, LEDGER, name) for name in (TRANSITIONS, DEAD) for shard in shards]
         everything = [*sources, *ledgers]
-        self._portion = Portion(everything, BATCH)
+        self._everything = everything
+        #: Entries that the next read takes from one stream: few until it is known that they are small.
+        self._share = 1
         streams = RedisStreams(client)
         self._consumer = Consumer(
             streams,
@@ -118,6 +122,7 @@ class AuditWriter:
             try:
                 self.run_once(block_ms=BLOCK_MS, linger=lambda: stop.wait(_LINGER_S))
             except AuditError as error:
+                self._share = 1  # what comes meanwhile may be large
                 get_logger().error("audit-not-written", error=str(error), held=len(self._held))
                 stop.wait(_RETRY_S)
         self._keep_head()
@@ -147,16 +152,16 @@ class AuditWriter:
             written += self._write([])
             tried.clear()
         written += self._write([])
-        entries = self._consumer.read([self._portion], block_ms=0 if self._to_index else block_ms)
+        entries = self._read(block_ms=0 if self._to_index else block_ms)
         # Few big transactions cost the disk, and everybody else on it, less than many small ones.
         more = entries
         for _ in range(_LINGERS if linger is not None and entries else 0):
             assert linger is not None
-            if len(entries) >= _MOST:
+            if len(entries) >= _MOST or _octets(entries) > _OCTETS:
                 break
             if len(more) < BATCH:  # otherwise there is more to read already
                 linger()
-            more = self._consumer.read([self._portion])
+            more = self._read()
             entries = [*entries, *more]
             if len(more) < _BUSY:
                 break
@@ -168,6 +173,19 @@ class AuditWriter:
         if not entries or time.monotonic() >= self._next_keep:
             self._keep_head()
         return written
+
+    def _read(self, *, block_ms: int = 0) -> list[Entry]:
+        """What is new, until nothing is left or it is enough for one batch."""
+        entries: list[Entry] = []
+        while True:
+            share = self._share
+            more = self._consumer.read(
+                [Portion(self._everything, share)], block_ms=0 if entries else block_ms
+            )
+            entries += more
+            self._share = 1 if _octets(more) > _OCTETS else min(BATCH, 4 * share)
+            if len(more) < share or len(entries) >= BATCH or _octets(entries) > _OCTETS:
+                return entries
 
     def _try(self, entry: Entry) -> None:
         """Read an entry that was left over, alone, so that a crash counts against no other entry.
@@ -220,8 +238,8 @@ class AuditWriter:
                 else:
                     steps.setdefault(str(entry.stream), []).append(Step.of(entry))
                 continue
-            reader = None if (entry.stream, entry.id) in self._poison else self._facts
-            messages.append(read_entry(entry, received_ms=received_ms, reader=reader))
+            unread = (entry.stream, entry.id) in self._poison
+            messages.append(read_entry(entry, received_ms=received_ms, reader=self._facts, unread=unread))
             size += len(messages[-1].body_octets)
             if size > _BODIES:
                 break
@@ -269,3 +287,7 @@ class AuditWriter:
         if reason and event not in self._logged:
             self._logged.add(event)
             get_logger().error(event, database=self._store.name, reason=reason)
+
+
+def _octets(entries: Sequence[Entry]) -> int:
+    return sum(len(entry.data or b"") for entry in entries)

@@ -130,6 +130,7 @@ def build_router(
             table=table,
             shards=settings.shards,
             shared=shared,
+            max_bytes=settings.max_message_bytes,
             quota=settings.sender_quota_per_minute,
         ),
         admission=Admission(

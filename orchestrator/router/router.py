@@ -29,6 +29,7 @@ from orchestrator.router.delayed.redelivery import Redelivery
 from orchestrator.router.delayed.retries import Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
+from orchestrator.router.external.outboxes import LOOK_MS
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.refusal_buffer import RefusalBuffer
 from orchestrator.router.report_buffer import ReportBuffer
@@ -124,7 +125,8 @@ class Router:
         """How long to wait for new entries: until a delayed message is due, and hardly while there is work."""
         if self._refused:
             return 1
-        return max(1, min(BLOCK_MS, round((self._redelivery.next_look - time.monotonic()) * 1000)))
+        most = LOOK_MS if self._outboxes.sources else BLOCK_MS
+        return max(1, min(most, round((self._redelivery.next_look - time.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
         """One round: what dead routers left, and what is new; waits up to ``block_ms`` when nothing is."""
@@ -140,17 +142,14 @@ class Router:
     def _next_round(self, handled: Handled, *, block_ms: int) -> None:
         """Handle what is new, and what was buffered long enough."""
         report_buffer = self._report_buffer
-        entries = self._outboxes.collect(
-            self._reader.next_round(
-                block_ms=report_buffer.wait_ms(block_ms),
-                also=self._outboxes.within_quota,
-            )
-        )
+        entries = self._reader.next_round(block_ms=report_buffer.wait_ms(block_ms))
+        said = self._outboxes.read(self._consumer.name, most=self._reader.lowest_share)
+        self._outboxes.collect(said)
         # A delayed task may wait for a report.
         at_once = not block_ms or self._redelivery.something_waits
         self._handle(entries if at_once else report_buffer.put(entries), handled)
         self._route_buffered(report_buffer.all() if at_once else report_buffer.due(), handled)
-        if self._refused and (len(entries) < _FEW or self._refused.full):
+        if self._refused and (len(entries) + len(said) < _FEW or self._refused.full):
             self._give_up(handled)
         while self._refused and not block_ms:
             self._give_up(handled)

@@ -42,7 +42,7 @@ class Consumer:
     ) -> None:
         self._streams = streams
         self._group = group
-        self._name = name
+        self.name = name
         self._sources = sources
         self._reclaim_idle_ms = reclaim_idle_ms
         self._look_every_s = look_every_s
@@ -53,7 +53,7 @@ class Consumer:
 
     def read(self, portions: Sequence[Portion], *, block_ms: int = 0) -> list[Entry]:
         """Entries that no consumer of the group has had; waits up to ``block_ms`` for a first one."""
-        return self._streams.read(self._group, self._name, portions, block_ms=block_ms)
+        return self._streams.read(self._group, self.name, portions, block_ms=block_ms)
 
     def left_over(self, *, limit: int, alone: bool = False) -> Iterator[list[Entry]]:
         """Take over what dead consumers held, ``limit`` entries of a stream at a time; nothing until the next look is due.
@@ -66,7 +66,7 @@ class Consumer:
             for name, streams in self.dead(own=True).items():
                 for stream in streams:
                     while entries := self._streams.take_over(
-                        self._group, self._name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
+                        self._group, self.name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
                     ):
                         yield entries
             self._next_lost = now + _LOST_EVERY_S
@@ -75,7 +75,7 @@ class Consumer:
         sources = self._sources()
         for some in [[stream] for stream in sources] if alone else [sources]:
             while entries := self._streams.reclaim(
-                self._group, self._name, some, idle_ms=self._reclaim_idle_ms, limit=limit
+                self._group, self.name, some, idle_ms=self._reclaim_idle_ms, limit=limit
             ):
                 yield entries
         self._next_look = now + self._look_every_s
@@ -89,7 +89,7 @@ class Consumer:
         ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
         """
         held = self._streams.holders(self._group, self._sources())
-        held.pop(self._name, None)
+        held.pop(self.name, None)
         # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
         connected = self._streams.connected() if held else Connected()
         lost = self._lost.lost({mark_in(name) for name in held}, connected)
@@ -104,7 +104,7 @@ class Consumer:
 
     def uncount(self, entry: Entry) -> None:
         """Do not count the last delivery of an entry that was taken over; the consumer keeps it."""
-        self._streams.uncount(self._group, self._name, entry)
+        self._streams.uncount(self._group, self.name, entry)
 
     def tidy(self, *, gone_ms: int = GONE_MS) -> int:
         """Forget consumers that hold nothing and were silent for ``gone_ms``; how many, counted for each stream."""

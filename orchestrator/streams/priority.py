@@ -33,21 +33,21 @@ class PriorityReader:
         }
         self._flooded: set[str] = set()
 
-    def next_round(self, *, block_ms: int, also: Sequence[StreamId] = ()) -> list[Entry]:
-        """The next entries, highest priority first; waits up to ``block_ms`` when there are none.
+    @property
+    def lowest_share(self) -> int:
+        """What the next round takes from a stream behind all others."""
+        return SHARES[PRIORITIES[-1]] if self._flooded else FULL_SHARE
 
-        After all others come the streams ``also``, as if their priority were the lowest.
-        """
+    def next_round(self, *, block_ms: int) -> list[Entry]:
+        """The next entries, highest priority first; waits up to ``block_ms`` when there are none."""
         portions = []
         quiet_above = True
         for priority, streams in self._by_priority.items():
             portions.append(Portion(streams, FULL_SHARE if quiet_above else SHARES[priority]))
             quiet_above = quiet_above and priority not in self._flooded
-        portions.append(Portion(also, FULL_SHARE if quiet_above else SHARES[PRIORITIES[-1]]))
         entries = self._consumer.read(portions, block_ms=block_ms)
         taken: dict[StreamId, int] = {}
         for entry in entries:
-            if entry.stream not in also:
-                taken[entry.stream] = taken.get(entry.stream, 0) + 1
+            taken[entry.stream] = taken.get(entry.stream, 0) + 1
         self._flooded = {s.priority for s, count in taken.items() if count >= SHARES[s.priority]}
         return entries

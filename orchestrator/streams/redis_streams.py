@@ -166,7 +166,7 @@ class RedisStreams:
         )
 
     def _checked(self, group: str, portions: Sequence[Portion], answers: list[Any]) -> list[Any]:
-        found = [answer for answer in answers if not _is_missing_group(answer)]
+        found = [answer for answer in answers if not is_missing_group(answer)]
         if len(found) < len(answers):
             # The server lost its memory. The new group begins at the first entry, so that it misses nothing.
             self.ensure_groups([group], [s for p in portions for s in p.streams])
@@ -180,7 +180,7 @@ class RedisStreams:
         for answer in answers:
             for name, rows in answer or ():
                 stream = self._names[name]
-                entries += [entry for row in rows if (entry := _entry(stream, row)) is not None]
+                entries += [entry for row in rows if (entry := entry_of(stream, row)) is not None]
         return entries
 
     def reclaim(
@@ -197,10 +197,10 @@ class RedisStreams:
             again = []
             for (stream, _), answer in zip(asked, exchange(self._redis, commands), strict=True):
                 if isinstance(answer, Exception):
-                    if not _is_missing_group(answer):
+                    if not is_missing_group(answer):
                         self._leave_alone([stream], answer)
                     continue
-                entries = [e for row in answer[1] if (e := _entry(stream, row)) is not None]
+                entries = [e for row in answer[1] if (e := entry_of(stream, row)) is not None]
                 claimed += entries
                 # One call looks at ten times its COUNT; what is older may stand behind many fresh ones.
                 if not entries and answer[0] != _NOTHING.encode():
@@ -226,7 +226,7 @@ class RedisStreams:
         try:
             pending: Any = self._redis.xpending_range(key, group, "-", "+", limit, consumername=of)
         except redis.ResponseError as error:
-            if not _is_missing_group(error):
+            if not is_missing_group(error):
                 self._leave_alone([stream], error)
             return []
         if not pending:
@@ -235,7 +235,7 @@ class RedisStreams:
         (rows,) = exchange(self._redis, [("XCLAIM", key, group, consumer, idle_ms, *ids)])
         if isinstance(rows, Exception):
             raise rows
-        return self._with_deliveries(group, [e for row in rows if (e := _entry(stream, row)) is not None])
+        return self._with_deliveries(group, [e for row in rows if (e := entry_of(stream, row)) is not None])
 
     def connected(self) -> Connected:
         """Which processes are connected to the server."""
@@ -299,7 +299,7 @@ class RedisStreams:
         try:
             rows: Any = self._redis.xpending_range(self._key(stream), group, "-", "+", most)
         except redis.ResponseError as error:
-            if not _is_missing_group(error):
+            if not is_missing_group(error):
                 self._leave_alone([stream], error)
             return []
         return [
@@ -320,7 +320,7 @@ class RedisStreams:
         (answer,) = exchange(self._redis, [command])
         if isinstance(answer, Exception):
             raise answer
-        return next((entry for row in answer if (entry := _entry(stream, row)) is not None), None)
+        return next((entry for row in answer if (entry := entry_of(stream, row)) is not None), None)
 
     def forget(self, group: str, streams: Sequence[StreamId], *, idle_ms: int) -> int:
         """Remove consumers of the group that hold nothing and were silent for ``idle_ms``; how many.
@@ -400,7 +400,7 @@ class RedisStreams:
             after, count = rows[-1][0].decode(), count + len(rows)
 
 
-def _is_missing_group(error: object) -> bool:
+def is_missing_group(error: object) -> bool:
     """Whether a group or its stream does not exist: it was removed, or the server lost its memory."""
     return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
@@ -427,7 +427,8 @@ def _ms_of(entry_id: bytes) -> int:
     return int(entry_id.partition(b"-")[0])
 
 
-def _entry(stream: StreamId, row: Any) -> Entry | None:
+def entry_of(stream: StreamId, row: Any) -> Entry | None:
+    """An entry as the server answers with it: its id, and its fields in a row; None: it was deleted by hand."""
     if row is None or row[1] is None:
         return None  # deleted by hand while it was pending
     data = None

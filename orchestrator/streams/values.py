@@ -38,6 +38,8 @@ ENVELOPE_FIELD = "envelope"
 APPLIED_FIELD = "already_applied"
 #: The field in which a router names the outbox from which it moved an entry.
 FROM_FIELD = "from"
+#: The field that says how many octets an entry of an outbox had that was too large to be moved.
+OCTETS_FIELD = "octets"
 #: The field that names the session which an encrypted message begins.
 SESSION_FIELD = "session"
 
@@ -104,7 +106,7 @@ class Entry(NamedTuple):
     @property
     def waited(self) -> bool:
         """Whether the entry claims that it was put back into its stream after a wait."""
-        return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD, SESSION_FIELD})
+        return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD, OCTETS_FIELD, SESSION_FIELD})
 
 
 class Portion(NamedTuple):

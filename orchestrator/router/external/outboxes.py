@@ -1,7 +1,8 @@
 """The outboxes of external programs: their entries go to the streams of messages, and are routed from there.
 
-A program may write to its outbox and to nothing else. A router moves an entry in one step with its acknowledgement and
-writes the owner of the outbox beside it, so that a message is accepted only from the program that signed it.
+A program may write to its outbox and to nothing else, as much as it likes. The server counts the octets of an entry before a
+router is given it. A router moves an entry in one step with its acknowledgement and writes the owner of the outbox beside
+it, so that a message is accepted only from the program that signed it.
 """
 
 from __future__ import annotations
@@ -31,11 +32,19 @@ from orchestrator.streams import (
     boxes,
     stream_key,
 )
+from orchestrator.streams.redis_streams import entry_of, is_missing_group
+from orchestrator.streams.values import ENVELOPE_FIELD, OCTETS_FIELD
 
 #: Seconds after which it is looked up which programs are registered.
 REFRESH_S: Final = 2.0
 #: Where an entry goes that cannot be read; the router refuses it there with a reason.
 _UNREADABLE: Final = ("message", "low")
+#: Octets of an entry beside its envelope.
+_BESIDE: Final = 1024
+#: Octets that count as one message against the quota of a program.
+_OF_A_MESSAGE: Final = 64 * 1024
+#: Milliseconds between two looks into the outboxes: what blocks until an entry comes is sent all of it.
+LOOK_MS: Final = 100
 
 
 def make_boxes(streams: RedisStreams, programs: Sequence[str], shards: int) -> None:
@@ -57,9 +66,13 @@ class Outboxes:
         table: RoutingTable,
         shards: int,
         shared: SharedKeys,
+        max_bytes: int,
         quota: int = 0,
     ) -> None:
-        """``quota`` is how many messages a minute are taken from one outbox; 0: as many as there are."""
+        """``quota`` is how many messages a minute are taken from one outbox; 0: as many as there are.
+
+        ``max_bytes`` are the octets of the largest message, and those that one round reads, give or take one message.
+        """
         self._scripts = scripts
         self._streams = RedisStreams(scripts.client)
         self._read = read
@@ -69,6 +82,9 @@ class Outboxes:
         self._shared = shared
         self._programs: list[str] = []
         self._quota = quota
+        self._max_bytes = max_bytes
+        #: Which outbox is read first in the next round.
+        self._turn = 0
         #: Until when nothing more is taken from an outbox, on the monotonic clock.
         self._paused: dict[StreamId, float] = {}
         self._next_look = 0.0
@@ -99,6 +115,56 @@ class Outboxes:
             self.sources = boxes(OUTBOX, programs, self._shards)
         self._next_look = time.monotonic() + REFRESH_S
 
+    def read(self, consumer: str, *, most: int) -> list[Entry]:
+        """What stands in the outboxes and no router has had, by turns; at most so many from each."""
+        streams = self.within_quota
+        if not streams:
+            return []
+        pipeline = self._scripts.client.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xlen(stream_key(stream))
+        filled = []
+        for stream, length in zip(streams, pipeline.execute(raise_on_error=False), strict=True):
+            if isinstance(length, Exception):
+                if not self._shared.hinder(length):
+                    raise length
+            elif length:
+                filled.append(stream)
+        self._turn += 1
+        start = self._turn % max(1, len(filled))
+        entries: list[Entry] = []
+        left = self._max_bytes
+        for stream in (*filled[start:], *filled[:start]):
+            found = self._read_one(stream, consumer, most, left)
+            entries += found
+            left -= sum(len(entry.data or b"") for entry in found)
+            if left <= 0:
+                break
+        return entries
+
+    def _read_one(self, stream: StreamId, consumer: str, most: int, octets: int) -> list[Entry]:
+        shard, program = stream.shard, stream.priority
+        refusals = StreamId(shard, *_UNREADABLE)
+        try:
+            rows, said, left_ms = self._scripts.run(
+                "outbox_read",
+                [
+                    stream_key(stream),
+                    stream_key(refusals),
+                    keys.totals(shard),
+                    keys.quota(shard, program),
+                ],
+                [ROUTER_GROUP, consumer, program, most, octets, self._max_bytes + _BESIDE, _OF_A_MESSAGE],
+            )
+        except redis.ResponseError as error:
+            if is_missing_group(error):
+                make_boxes(self._streams, [program], self._shards)  # the server lost its memory
+            elif not self._shared.hinder(error):
+                raise
+            return []
+        self._keep_quota(stream, sent=said, left_ms=left_ms)
+        return [entry for row in rows if (entry := entry_of(stream, row)) is not None]
+
     def collect(self, entries: Sequence[Entry], *, unread: bool = False) -> list[Entry]:
         """Move what came from outboxes; the other entries, in their order. What cannot be moved now stays pending.
 
@@ -126,7 +192,8 @@ class Outboxes:
                     ROUTER_GROUP,
                     entry.id,
                     entry.stream.priority,
-                    *([] if entry.data is None else [entry.data]),
+                    -(-max(1, len(entry.data or b"")) // _OF_A_MESSAGE),
+                    *self._fields(entry),
                 ],
             )
         for stream, answer in zip(moved, batch.execute(), strict=True):
@@ -144,6 +211,14 @@ class Outboxes:
             get_logger().warning(
                 "outbox-over-quota", program=stream.priority, quota=self._quota, rests_s=round(left_ms / 1000)
             )
+
+    def _fields(self, entry: Entry) -> list[str | bytes | int]:
+        """What goes along with an entry: its envelope, or how large that is, as a program can have handed it out itself."""
+        if entry.data is None:
+            return []
+        if len(entry.data) > self._max_bytes:
+            return [OCTETS_FIELD, len(entry.data)]
+        return [ENVELOPE_FIELD, entry.data]
 
     def _place(self, entry: Entry) -> tuple[str, str]:
         """Type and priority of the stream in which a message belongs."""

@@ -26,6 +26,7 @@ from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.live_rules import RULES
 from orchestrator.streams import Entry
+from orchestrator.streams.values import OCTETS_FIELD
 
 #: Milliseconds that the clocks of sender and router may differ.
 CLOCK_SKEW_MS: Final = 300_000
@@ -80,6 +81,12 @@ class Validator:
 
     def judge(self, entry: Entry, report: Report | None) -> ReceivedMessage | Rejection:
         """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
+        if OCTETS_FIELD in entry.extra and entry.data is None:
+            reason = (
+                f"it had {entry.extra[OCTETS_FIELD]} octets, more than the {self._limits.size} of a message "
+                "(max_message_bytes); send large content compressed or in parts"
+            )
+            return Rejection(rule="size", reason=brief(reason))
         if entry.data is None or report is None:
             return reject("no-envelope", "the entry has no field `envelope`; append the XML under that name")
         message = report.message

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from typing import cast
 
 import pytest
 from click.testing import CliRunner
@@ -108,6 +110,66 @@ def test_what_cannot_be_read_in_an_outbox_is_refused_by_name(
     assert dead.rule == rule
     assert stack.redis.xlen(OUT) == 0
     assert len(stack.parts.ledger.roots(0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "taken"),
+    [("envelope", False), ("beside", False), ("envelope", True)],
+    ids=["envelope", "beside it", "handed out by its program"],
+)
+def test_what_is_larger_than_a_message_is_refused_unread(stack: Stack, field: str, taken: bool) -> None:
+    """Neither router nor audit writer is sent an octet of it; what honest senders say goes on."""
+    small = narrow(stack, 100_000)
+    small.router("first").run_once()
+    for _ in range(20):
+        stack.redis.xadd(OUT, {"envelope": "<a/>", field: b"x" * 1_000_000})
+    if taken:  # it may read its own stream
+        stack.redis.xreadgroup("router", "partner", {OUT: ">"}, count=20)
+    stack.redis.xadd(OUT, {"envelope": task("reviewer", stack)})
+    before = sent_octets(stack)
+    router = small.router(reclaim_idle_ms=0)
+    for _ in range(25):
+        router.run_once()
+        if not stack.redis.xlen(OUT):
+            break
+    router.run_once()
+    if not taken:
+        assert sent_octets(stack) - before < 1_000_000
+    assert {dead.rule for dead in stack.dead()} == {"size"}
+    assert re.search("it had 10000[0-9][0-9] octets, more than the 100000", stack.dead()[0].reason)
+    assert {dead.data for dead in stack.dead()} == {b""}
+    assert len(stack.dead()) == 20
+    assert len(stack.parts.ledger.roots(0)) == 1
+    assert int(cast("bytes", stack.redis.get(keys.quota(0, "partner")))) >= 20 * 1_000_000 // 65_536
+
+
+def test_a_round_reads_no_more_than_one_message_may_have(stack: Stack) -> None:
+    """Of an outbox full of large messages a router takes a few at a time, and counts each as many."""
+    small = narrow(stack, 100_000)
+    text = "x" * 90_000
+    data = [task("reviewer", stack, text=text) for _ in range(30)]
+    for octets in data:
+        stack.redis.xadd(OUT, {"envelope": octets})
+    router = small.router()
+    rounds = 0
+    while stack.redis.xlen(OUT):
+        before, rounds = sent_octets(stack), rounds + 1
+        router.run_once()
+        assert sent_octets(stack) - before < 500_000
+    assert rounds >= 10
+    assert len(stack.published("task-delegation")) == 30
+    assert int(cast("bytes", stack.redis.get(keys.quota(0, "partner")))) == 60
+
+
+def narrow(stack: Stack, octets: int) -> Stack:
+    """The same stack, where a message has at most so many octets."""
+    settings = stack.settings.model_copy(update={"max_message_bytes": octets})
+    return Stack(stack.redis, settings, build_container(stack.redis, settings))
+
+
+def sent_octets(stack: Stack) -> int:
+    """What the server has sent to anybody."""
+    return int(cast("dict[str, int]", stack.redis.info("stats"))["total_net_output_bytes"])
 
 
 def test_a_router_that_dies_with_what_it_took_from_an_outbox_loses_and_doubles_nothing(

@@ -137,6 +137,20 @@ def test_router_and_trail_have_one_rule_for_what_is_signed(stack: Stack, size: i
     assert verify(stack).exit_code == 0
 
 
+def test_the_trail_keeps_no_junk_beyond_the_limit(stack: Stack) -> None:
+    """Of what is larger than any message it keeps how large it was, and its digest."""
+    junk = b"<a>" + b"x" * stack.settings.max_message_bytes
+    stack.publish(junk, "message")
+    write(stack)
+    (kept,) = AuditStore(stack.settings.audit_database).messages()
+    assert f"{len(junk)} octets" in kept.xml.decode()
+    assert sha256(junk).hexdigest() in kept.xml.decode()
+    assert len(kept.xml) < 300
+    stack.router().run_once()
+    write(stack)
+    assert verify(stack).exit_code == 0
+
+
 def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
     """Compressed above 64 KiB, stored apart above 1 MiB: search, `show` and the report know whose it is."""
     noise = Random(3)
