@@ -284,6 +284,15 @@ class WorkerEnds(RunParked):
     template = "the worker that took run {0} was asked to end; another one takes it"
 
 
+class ProviderAway(RunParked):
+    """A run frees its slot until a model server is there again. Raised with (which, seconds until it asks again, why).
+
+    Let it pass through: the run is tried again when its time has come, and no attempt is used up.
+    """
+
+    template = "{0} {2}; the run waits without its slot and asks again in {1} s"
+
+
 class AwaitsApproval(RunParked):
     """A run frees its slot until a person has said yes or no. Raised with (approval, seconds until it looks again).
 

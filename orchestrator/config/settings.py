@@ -333,6 +333,13 @@ class Settings(BaseModel):
         description="Seconds that a run waits in its slot for the limits of a provider. For a longer wait it frees the slot "
         "and is tried again when its time has come; steps that it recorded are not executed again.",
     )
+    provider_away_s: float = Field(
+        600,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds that a request of a model agent waits for a model server that cannot be reached, or that answers 502, "
+        "503 or 504, without using up an attempt. Each attempt after that asks once.",
+    )
     max_steps_per_run: Count = Field(
         10_000, description="Durable steps that one run may record; the next one fails."
     )

@@ -49,6 +49,7 @@ class Wait:
     """A call that has to wait."""
 
     wait_ms: int
+    why: str = ""  #: in words, if it is not for the limits of the provider
 
 
 class ProviderCalls:
@@ -97,7 +98,7 @@ class ProviderCalls:
         number = int(reply[1])
         if reply[0] == b"granted":
             return Granted(call=call, second=number, tokens=tokens)
-        return Wait(wait_ms=number)
+        return Wait(wait_ms=number, why=decode.text(reply[2]))
 
     def _free_lost(self, lane: Lane) -> bool:
         """Free the places of calls whose run is not at work under the claim that took them; whether there were any."""
@@ -122,6 +123,6 @@ class ProviderCalls:
         args: list[Arg] = [self._core.now, granted.call, granted.second, granted.tokens, used, took_ms]
         self._core.call("release_call", args, account=lane.account, model=lane.model)
 
-    def hold_back(self, lane: Lane, *, for_ms: int) -> int:
+    def hold_back(self, lane: Lane, *, for_ms: int, why: str = "") -> int:
         """Let nobody call the provider under this key for so long; until when, in ms since the epoch."""
-        return int(self._core.call("hold_back", [self._core.now, for_ms], account=lane.account)[0])
+        return int(self._core.call("hold_back", [self._core.now, for_ms, why], account=lane.account)[0])

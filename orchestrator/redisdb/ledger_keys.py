@@ -96,7 +96,7 @@ results = of_shard("results", "results", "zset", "ledger", "permanent; one membe
 
 @key("{calls:<account>}:held", "string", "providers", "until its time")
 def provider_held(account: str) -> str:
-    """Until when nobody calls a provider under a key, in ms since the epoch; the account names both."""
+    """Until when nobody calls a provider under a key, in ms since the epoch, and why; the account names both."""
     return f"{PREFIX}:{{calls:{account}}}:held"
 
 

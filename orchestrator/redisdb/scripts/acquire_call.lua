@@ -7,7 +7,7 @@
 -- ARGV  1 now or ''  2 id of the call  3 waiter: the same for all tries of the same call  4 tree  5 tokens
 --       6 requests a minute or ''  7 tokens a minute or ''  8 calls at once or ''  9 ms that the call may take
 --       10 ms that a place is kept after its time
--- Returns  {'granted', second} | {'wait', ms}
+-- Returns  {'granted', second} | {'wait', ms, why in words, if it is not the provider's limits}
 -- Complexity: O(seconds of a minute + calls at work + runs that wait).
 -- include: base
 local now, id, waiter, tree, tokens = clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -64,7 +64,9 @@ local function until_room(limit, total, need, offset)
   end
   return MINUTE * 1000
 end
-local wait = math.max(0, count(redis.call('GET', KEYS[1])) - now)
+local till, why = string.match(redis.call('GET', KEYS[1]) or '', '^(%d+) ?(.*)$')
+local wait = math.max(0, count(till) - now)
+if wait == 0 then why = '' end
 wait = math.max(wait, until_room(rpm, requests, math.min(ahead + 1, rpm or 0), 0))
 if rpm then wait = math.max(wait, math.floor(ahead / rpm) * MINUTE * 1000) end
 wait = math.max(wait, until_room(tpm, used, tokens, 1))
@@ -84,7 +86,7 @@ if wait > 0 then
   redis.call('HSET', COUNTS, 'w:' .. waiter, tree .. ' ' .. string.format('%.0f', now + wait + tonumber(ARGV[10])))
   redis.call('PEXPIRE', COUNTS, math.max(IDLE_MS, 2 * wait))
   redis.call('PEXPIRE', WAITING, math.max(IDLE_MS, 2 * wait))
-  return { 'wait', tostring(wait) }
+  return { 'wait', tostring(wait), why }
 end
 redis.call('HSET', COUNTS, 'at', redis.call('ZSCORE', WAITING, waiter))
 redis.call('ZREM', WAITING, waiter)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from orchestrator.errors import RunParked
+from orchestrator.errors import ProviderAway, RunParked
 from orchestrator.ledger.provider_calls import Granted, Lane, Wait
 from orchestrator.log import get_logger
 from orchestrator.policy.provider_limits import ProviderLimit, limit_of
@@ -108,10 +108,11 @@ class ProviderLimits:
             await asyncio.sleep(self._pause_s(call, found))  # the ledger tells nobody
         return Permit(self, call.lane, found)
 
-    def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "") -> None:
-        """A provider said that it takes no calls under this key for so many seconds: nobody makes one before.
+    def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "", why: str = "") -> None:
+        """A provider takes no calls under this key for so many seconds: nobody makes one before.
 
-        A day counts at most: some providers give a moment where seconds belong.
+        A day counts at most: some providers give a moment where seconds belong. ``why`` is what people read of runs that
+        wait for it, if it is not for the provider's limits: "is away".
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -119,7 +120,7 @@ class ProviderLimits:
         lane = Lane(provider=provider, model=model, key=key)
         for_ms = round(min(max(0.0, after_s), MAX_HELD_BACK_S) * 1000)
         self._effects.retrying(
-            "hold-back", lambda: self._effects.ledger.provider_calls.hold_back(lane, for_ms=for_ms)
+            "hold-back", lambda: self._effects.ledger.provider_calls.hold_back(lane, for_ms=for_ms, why=why)
         )
 
     def end(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
@@ -157,6 +158,8 @@ class ProviderLimits:
         if wait_s <= call.until - time.monotonic():
             return min(wait_s, _LOOK_S)
         _log.info("run-parked", lane=str(call.lane), wait_s=wait_s)
+        if wait.why:
+            raise ProviderAway(str(call.lane), f"{wait_s:.6g}", wait.why)
         raise RunParked(str(call.lane), f"{wait_s:.6g}")
 
     def _call(self, provider: str, model: str, key: str, tokens: int, time_limit_s: float) -> _Call:

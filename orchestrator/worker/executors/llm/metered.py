@@ -2,8 +2,8 @@
 
 The most that a request can cost is reserved before it, and what it did cost is counted after it. Where a budget counts, the
 answer is limited to the tokens that were reserved for it, and reserved are at most those that are left. A provider that says
-429 or 529 holds back everybody who uses its key; the run waits, or frees its slot where that takes long, and uses up no
-attempt.
+429 or 529, or that is away, holds back everybody who uses its key; the run waits, or frees its slot where that takes long,
+and uses up no attempt.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ _NEW_WORD_ONLY: Final = ("openai.com", "azure.com")
 TIME_LIMIT_S: Final = 600
 #: Seconds that a provider is left alone which does not say how long: at first, and at most.
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
-#: HTTP: too many requests; overloaded.
-_BUSY: Final = (429, 529)
+#: HTTP: too many requests; overloaded. And: a gateway finds no server behind it, or a server is still loading its model.
+_BUSY, _AWAY = (429, 529), (502, 503, 504)
+#: Seconds between two requests to a provider that is away: a part of how long it has been so, at least and at most.
+_AWAY_PART, _AWAY_LEAST_S, _AWAY_MOST_S = 0.25, 1.0, 15.0
 
 
 class Metered(WrapperModel):
@@ -180,10 +182,11 @@ class _Request:
                 call.error = error
                 raise
         except ModelAPIError as error:
-            if call is None or call.received is not None or not _is_busy(error):
-                raise
-            await self._hold_back(error)
-            if stands_in:
+            if (
+                call is None
+                or call.received is not None
+                or not await self._waits_for(error, stands_in=stands_in)
+            ):
                 raise
         finally:
             await asyncio.to_thread(self._settle, call, permit)
@@ -313,22 +316,39 @@ class _Request:
 
     def _cost_without_answer(self, call: _Call) -> Cost:
         error = call.error
-        if isinstance(error, ModelAPIError) and _is_busy(error):
-            return Cost()
-        if isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect"):
-            return Cost()  # it was not sent
+        if isinstance(error, ModelAPIError) and (_is_busy(error) or _how_away(error)):
+            return Cost()  # nothing was done for it
         if isinstance(error, ModelHTTPError):
             return Cost(requests=1)
         # Of a stream nothing had come. Of an answer in one piece nobody knows how much of it there was.
         return _estimated(self._most(0 if call.streams else call.output_tokens))
 
-    async def _hold_back(self, error: ModelAPIError) -> None:
-        """The provider is only busy: nobody asks it for a while."""
-        after_s = error.retry_after
-        wait_s = after_s if after_s is not None and after_s >= 0 else self._wait_s
-        self._wait_s = min(self._wait_s * 2, LONGEST_WAIT_S)
+    async def _waits_for(self, error: ModelAPIError, *, stands_in: bool) -> bool:
+        """Whether the request waits after this error; then nobody asks the provider for a while."""
+        away = _how_away(error)
+        if away:
+            wait_s = 0.0 if stands_in else await self._away_wait_s()
+        elif _is_busy(error):
+            wait_s, self._wait_s = self._wait_s, min(self._wait_s * 2, LONGEST_WAIT_S)
+        else:
+            return False
+        if not wait_s:
+            return False
+        if error.retry_after is not None and error.retry_after >= 0:
+            wait_s = error.retry_after
         provider, model, limits = self._model.system, self._model.model_name, self._context.limits
-        await asyncio.to_thread(limits.hold_back, provider, model, after_s=wait_s, key=self._key)
+        await asyncio.to_thread(limits.hold_back, provider, model, after_s=wait_s, key=self._key, why=away)
+        return not stands_in
+
+    async def _away_wait_s(self) -> float:
+        """Seconds until a provider that is away is asked again; 0: this request has waited for long enough."""
+        context = self._context
+        # A step of this request: a try that comes back for it knows since when it has waited.
+        since_ms: int = await context.astep("away", context.now_ms)
+        waited_s = (await asyncio.to_thread(context.now_ms) - since_ms) / 1000
+        if waited_s >= context.settings.provider_away_s:
+            return 0.0
+        return min(max(_AWAY_LEAST_S, waited_s * _AWAY_PART), _AWAY_MOST_S)
 
     def _cost(self, input_tokens: int, output_tokens: int, **cached: int) -> Cost:
         try:
@@ -345,10 +365,21 @@ class _Request:
 
 
 def _is_busy(error: ModelAPIError) -> bool:
-    """Whether the provider turned the request away for now, and did nothing for it."""
+    """Whether the provider has too many requests for now."""
     return isinstance(error, ModelRateLimitError) or (
         isinstance(error, ModelHTTPError) and error.status_code in _BUSY
     )
+
+
+def _how_away(error: ModelAPIError) -> str:
+    """How the provider is away, for people; empty if it is there."""
+    if isinstance(error, ModelHTTPError) and error.status_code in _AWAY:
+        return f"answers {error.status_code}"
+    return "cannot be reached" if _was_not_sent(error) else ""
+
+
+def _was_not_sent(error: BaseException | None) -> bool:
+    return isinstance(error, ModelConnectionError) and error.phase in ("pool", "connect")
 
 
 def _says_why_it_ended(response: ModelResponse) -> bool:
