@@ -13,5 +13,5 @@ from orchestrator.runtime.probe import complaint
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("Usage: python -m orchestrator.healthcheck SERVICE")
-    wrong = complaint(sys.argv[1])
+    wrong = complaint(sys.argv[1], os.environ.get("ORCHESTRA_DATA", ""))
     sys.exit(f"Error: {wrong}" if wrong else 0)

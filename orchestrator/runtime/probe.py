@@ -1,35 +1,41 @@
 """A socket on which a process of the stack says whether it is well: one connection, no server, no settings.
 
-Who probes connects to ``$TMPDIR/orchestra-UID/SERVICE.….sock`` (``/tmp`` by default) and reads one line: `alive`, or
-`hung` and for how long. Nothing else is imported here: a container is probed every few seconds.
+Who probes connects to the abstract socket ``@orchestra-UID.SERVICE.DATA.…``, which `/proc/net/unix` lists, and reads one line:
+`alive`, or `hung` and for how long. The socket goes with its process, however that ends. Linux only, as containers are.
+Nothing else is imported here: a container is probed every few seconds.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import stat
+import struct
+import sys
 import threading
 import time
+import zlib
 from contextlib import suppress
 
 #: Seconds that a process may take to answer.
 ANSWER_S = 2.0
 _ALIVE = "alive"
+#: What `/proc/net/unix` has of a socket that listens.
+_LISTENS = "00010000"
 
 
-def folder() -> str:
-    """The folder of the sockets of this user."""
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"orchestra-{os.getuid()}")  # noqa: PTH118, S108
+def _name(service: str, data: str) -> str:
+    """What the names of a service's sockets begin with: of one data folder, or without it of any."""
+    folder = f"{zlib.crc32(os.fsencode(os.path.realpath(data))):08x}." if data else ""
+    return f"orchestra-{os.getuid()}.{service}.{folder}"
 
 
 class Probe:
     """Answers on a socket whether the last sign of life is recent. Safe to share between threads."""
 
-    def __init__(self, service: str, instance: str, *, late_s: float) -> None:
+    def __init__(self, service: str, instance: str, *, data: str, late_s: float) -> None:
         self._late_s = late_s
         self._last = time.monotonic()
-        self._path = os.path.join(folder(), f"{service}.{instance}.sock")  # noqa: PTH118
+        self._name = _name(service, data) + instance
         self._socket: socket.socket | None = None
 
     def beat(self) -> None:
@@ -40,21 +46,14 @@ class Probe:
         """Begin to answer. May be called again.
 
         Raises:
-            OSError: there can be no socket, or its folder is open to others.
+            OSError: there can be no socket.
         """
-        if self._socket is not None:
+        if self._socket is not None or sys.platform != "linux":
             return
-        _make_folder()
-        for path in _sockets(""):
-            if _ask(path) is None:
-                with suppress(OSError):
-                    os.unlink(path)  # noqa: PTH108  (of a process that was killed)
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # It gets its name when it answers: a socket that refuses is one of a process that is gone.
-            listening.bind(self._path + "~")
+            listening.bind(f"\0{self._name}")
             listening.listen(16)
-            os.rename(self._path + "~", self._path)  # noqa: PTH104
         except OSError:
             listening.close()
             raise
@@ -65,8 +64,6 @@ class Probe:
         """Take the socket away; idempotent."""
         listening, self._socket = self._socket, None
         if listening is not None:
-            with suppress(OSError):
-                os.unlink(self._path)  # noqa: PTH108
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)  # wakes who waits for a connection
             listening.close()
@@ -83,38 +80,35 @@ class Probe:
                 time.sleep(0.1)  # who asked is gone, or the process has no file descriptor left
 
 
-def complaint(service: str) -> str | None:
-    """What is wrong with the copies of a service on this host; None: one of them is well."""
-    found = [answer for path in _sockets(f"{service}.") if (answer := _ask(path)) is not None]
+def complaint(service: str, data: str = "") -> str | None:
+    """What is wrong with the copies of a service on this host, with ``data`` those of that folder; None: one is well."""
+    found = [answer for name in _listening(_name(service, data)) if (answer := _ask(name)) is not None]
     if _ALIVE in found:
         return None
     where = socket.gethostname()
     return f"{service} on {where} is {found[0]}" if found else f"no {service} is running on {where}"
 
 
-def _make_folder() -> None:
-    with suppress(FileExistsError):
-        os.mkdir(folder(), 0o700)  # noqa: PTH102
-    about = os.lstat(folder())
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise PermissionError(f"{folder()} belongs to somebody else or is open to others; remove it")
-
-
-def _sockets(beginning: str) -> list[str]:
+def _listening(beginning: str) -> list[str]:
+    """The names of the abstract sockets that begin so."""
     try:
-        names = os.listdir(folder())  # noqa: PTH208
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # noqa: PTH123
+            rows = [line.split() for line in table]
     except OSError:
         return []
-    found = [name for name in sorted(names) if name.startswith(beginning) and name.endswith(".sock")]
-    return [os.path.join(folder(), name) for name in found]  # noqa: PTH118
+    at = f"@{beginning}"
+    return [row[7][1:] for row in rows if len(row) == 8 and row[3] == _LISTENS and row[7].startswith(at)]
 
 
-def _ask(path: str) -> str | None:
-    """The line that a process answers; None: it is gone."""
+def _ask(name: str) -> str | None:
+    """The line that a process of this user answers; None: it is gone, or somebody else's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ANSWER_S)
         try:
-            asking.connect(path)
+            asking.connect(f"\0{name}")
+            _, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if user != os.getuid():
+                return None
             return asking.makefile(encoding="utf-8").readline().strip() or None
         except TimeoutError:
             return f"hung: no answer for {ANSWER_S:g} s"

@@ -250,7 +250,9 @@ class SignsOfLife:
         self._shared = shared_keys_of(client, settings)
         self._seldom = Seldom()
         self._started_ms = 0
-        self._probe = Probe(service, self._instance, late_s=self._interval_s * MISSED_HEARTBEATS)
+        self._probe = Probe(
+            service, self._instance, data=str(settings.data), late_s=self._interval_s * MISSED_HEARTBEATS
+        )
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
