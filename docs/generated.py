@@ -24,6 +24,14 @@ def settings_table() -> str:
     return "\n".join(rows)
 
 
+def exit_codes() -> str:
+    """One row for each exit code of the commands."""
+    from orchestrator.cli.exit_codes import MEANINGS
+
+    rows = [f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items()]
+    return "\n".join(["| exit code | meaning |", "| --- | --- |", *rows])
+
+
 def keys_table() -> str:
     """One row for each Redis key."""
     from orchestrator.redisdb.all_keys import REGISTRY

@@ -40,6 +40,10 @@ class ConfigurationError(OrchestraError):
     """The set-up is not usable as it is."""
 
 
+class NoStack(ConfigurationError):
+    """No stack runs where one was looked for."""
+
+
 class AgentsFileError(ConfigurationError):
     """An agents file could not be loaded."""
 

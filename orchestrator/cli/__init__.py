@@ -9,14 +9,16 @@ from __future__ import annotations
 import errno
 import io
 import sys
+import traceback
 from importlib import import_module
 from typing import Any
 
 import click
 
+from orchestrator.cli.exit_codes import Exit, NoAnswer, NotYet
 from orchestrator.cli.options import SuggestingGroup
 from orchestrator.cli.output import say
-from orchestrator.errors import OrchestraError
+from orchestrator.errors import NoReply, NoStack, OrchestraError, ServerUnavailable
 
 #: Heading of the help → sub-command → (module beside this one, what it does), in the order of the help.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -119,10 +121,13 @@ class LazyGroup(SuggestingGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             say("interrupted", err=True)
-            ctx.exit(130)
-        except Exception as error:
+            ctx.exit(Exit.INTERRUPTED)
+        except (click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # noqa: BLE001  (a fault of ours has its own exit code)
             if (refusal := as_refusal(error)) is None:
-                raise
+                say("".join(traceback.format_exception(error)).rstrip("\n"), err=True, lines=True)
+                ctx.exit(Exit.BUG)
             shown = io.StringIO()
             refusal.show(shown)
             # It may quote text of agents and messages.
@@ -131,10 +136,16 @@ class LazyGroup(SuggestingGroup):
 
 
 def as_refusal(error: Exception) -> click.ClickException | None:
-    """The error as one line that says what to do; None: it is a bug, and gets its traceback."""
+    """The error as one line that says what to do, with its exit code; None: it is a bug, and gets its traceback."""
     match error:
         case click.ClickException():
             return error
+        case TimeoutError() if error.errno is None:
+            return NotYet(one_line(error))
+        case NoReply():
+            return NotYet(one_line(error))
+        case NoStack() | ServerUnavailable():
+            return NoAnswer(one_line(error))
         case OrchestraError():
             advice: str | None = one_line(error)
         case UnicodeEncodeError() if any("\ud800" <= character <= "\udfff" for character in error.object):
@@ -142,7 +153,7 @@ def as_refusal(error: Exception) -> click.ClickException | None:
         case OSError():
             advice = advice_on_file(error)
         case _:
-            advice = advice_on_redis(error)
+            return advice_on_redis(error)
     return None if advice is None else click.ClickException(advice)
 
 
@@ -162,18 +173,20 @@ def advice_on_file(error: OSError) -> str | None:
     return None
 
 
-def advice_on_redis(error: BaseException) -> str | None:
+def advice_on_redis(error: BaseException) -> click.ClickException | None:
     """What to say about an error that redis-py raised because of the server. Without redis-py loaded there is none."""
     if "redis" not in sys.modules:
         return None
     from orchestrator.redisdb.client import advice_on_refusal, is_outage, lacks_permission
 
     if lacks_permission(error):
-        return f"the Redis user may not do this: {one_line(error)}; give it more, as `orchestra acl` prints it for its role"
+        return click.ClickException(
+            f"the Redis user may not do this: {one_line(error)}; give it more, as `orchestra acl` prints it for its role"
+        )
     refusal = advice_on_refusal(error)
     if refusal is not None:
-        return f"Redis {refusal}"
-    return f"Redis did not answer: {one_line(error)}; is it running?" if is_outage(error) else None
+        return NoAnswer(f"Redis {refusal}")
+    return NoAnswer(f"Redis did not answer: {one_line(error)}; is it running?") if is_outage(error) else None
 
 
 @click.group("orchestra", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

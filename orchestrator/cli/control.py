@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from orchestrator.cli.exit_codes import Exit
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import Command, combined, json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_answer, print_json, say
@@ -207,7 +208,7 @@ def _end_of(client: Client, session: str) -> Session | None:
         return None
     except KeyboardInterrupt:
         say("Stopped waiting; the session was asked to stop, and will", err=True)
-        sys.exit(130)
+        sys.exit(Exit.INTERRUPTED)
 
 
 def _how_it_ended(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Exit
 from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 from orchestrator.cli.stack import open_client
@@ -92,7 +93,7 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
             _run(_settings(Path(folder), concurrency, targets), targets, interruption)
         except _Interrupted:
             say("interrupted; everything is stopped", err=True)
-            sys.exit(130)
+            sys.exit(Exit.INTERRUPTED)
 
 
 def _run(settings: Settings, targets: list[Path], interruption: _Interruption) -> None:

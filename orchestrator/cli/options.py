@@ -1,7 +1,7 @@
 """What the sub-commands share: the options that find a stack, and how results are printed.
 
 Conventions: results go to standard output, everything else to standard error; with ``--json`` standard
-output holds one JSON document and nothing else; exit code 0 is yes, 1 is no or an error, 2 is wrong usage.
+output holds one JSON document and nothing else; exit codes are those of :mod:`orchestrator.cli.exit_codes`.
 """
 
 from __future__ import annotations

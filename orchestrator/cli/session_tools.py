@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.exit_codes import NotYet
 from orchestrator.cli.options import json_option, priority_option, text_of, timeout_option, wait_options
 from orchestrator.cli.output import print_answer, print_json, write_raw
 
@@ -94,7 +95,7 @@ def delegate(
     """Launch a session of AGENT with TASK (- reads standard input) and print its id.
 
     Without --wait its end resumes the session after its run. With --wait: print its answer and exit with 0, or print
-    the failure and exit with 1.
+    the failure and exit with 1; with 3 if it has not ended in time.
     """
     from orchestrator.cli.documents.sessions import Delegated
 
@@ -113,9 +114,7 @@ def delegate(
             )
         )
     if ended is None:
-        raise click.ClickException(
-            f"session {child} has not ended after {timeout_s:g} s; its end comes as a callback"
-        )
+        raise NotYet(f"session {child} has not ended after {timeout_s:g} s; its end comes as a callback")
     if ended["status"] == "failed":
         raise click.ClickException(f"session {child} failed: {ended['text']}")
     if not as_json:
@@ -140,7 +139,7 @@ def ask(
 ) -> None:
     """Ask the session's caller MESSAGE (- reads standard input), wait for the reply and print it.
 
-    Exits with 1 if no reply comes. A question without a reply stays open, and its reply resumes the session.
+    Exits with 3 if no reply comes. A question without a reply stays open, and its reply resumes the session.
     """
     from orchestrator.cli.documents.questions import Raised
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
+from orchestrator.cli.exit_codes import Exit, NotYet
 from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, priority_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say, write_raw
@@ -155,7 +156,7 @@ def print_submitted(
 def result(
     settings: Settings, *, session: str, wait: bool, attachment: str, timeout_s: float | None, as_json: bool
 ) -> None:
-    """Print the final answer of SESSION; exit with 1 if it failed or has none yet.
+    """Print the final answer of SESSION; exit with 1 if it failed, with 3 if it has none yet.
 
     A program that an agent started reads the answers of that agent's children, as long as its run goes on.
     """
@@ -182,9 +183,9 @@ def result(
             wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
         elif as_json:
             print_json(Answer(session=session, state=about.state))
-            sys.exit(1)
+            sys.exit(Exit.NOT_YET)
         else:
-            raise click.ClickException(f"session {session} is {about.state}; wait for its answer with --wait")
+            raise NotYet(f"session {session} is {about.state}; wait for its answer with --wait")
 
 
 def wait_and_print(
@@ -210,13 +211,11 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
         state = client.session(session).state.value
         if as_json:
             print_json(Answer(session=session, state=state, error=str(error)))
-            sys.exit(1)
-        raise click.ClickException(
-            f"{error}; the session continues: orchestra result {session} --wait"
-        ) from error
+            sys.exit(Exit.NOT_YET)
+        raise NotYet(f"{error}; the session continues: orchestra result {session} --wait") from error
     except KeyboardInterrupt:
         say(f"Stopped waiting; the session continues: orchestra result {session} --wait", err=True)
-        sys.exit(130)
+        sys.exit(Exit.INTERRUPTED)
     return answer
 
 
@@ -235,5 +234,5 @@ def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
 
     if as_json:
         print_json(Answer(session=session, state=error.state, error=str(error.args[1])))
-        sys.exit(1)
+        sys.exit(Exit.NO)
     raise error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Exit, NotYet
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json_line, say
@@ -71,10 +72,10 @@ def watch(
                     for picture, notes in _pictures(client, session, timeout):
                         show(picture, notes)
         except TimeoutError as error:
-            raise click.ClickException(str(error)) from error
+            raise NotYet(str(error)) from error
         except KeyboardInterrupt:
             say(f"Stopped watching; the session continues: orchestra watch {session}", err=True)
-            sys.exit(130)
+            sys.exit(Exit.INTERRUPTED)
         if not as_json:
             say(str(PromiseCount.of(picture)))
 
@@ -119,11 +120,11 @@ def _show_text(
                 (_print_event if as_json else _say_event)(event)
                 after = event.position
         except TimeoutError as error:
-            raise click.ClickException(f"{error}; read on with --after {after or '0-0'}") from error
+            raise NotYet(f"{error}; read on with --after {after or '0-0'}") from error
         except KeyboardInterrupt:
             on = f"orchestra watch {session} --text --after {after or '0-0'}"
             say(f"\nStopped watching; the session continues: {on}", lines=True, err=True)
-            sys.exit(130)
+            sys.exit(Exit.INTERRUPTED)
 
 
 def _print_event(event: LiveEvent) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from orchestrator.config.settings import Settings
-from orchestrator.errors import ConfigurationError
+from orchestrator.errors import ConfigurationError, NoStack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +83,11 @@ def resolve_redis_url(settings: Settings) -> str:
     """The ledger's Redis: the one that is set, else that of the stack that runs on the data folder.
 
     Raises:
-        ConfigurationError: neither is there.
+        NoStack: neither is there.
     """
     url = resolve(settings).redis_url
     if url is None:
-        raise ConfigurationError(
+        raise NoStack(
             f"no stack is running on {settings.data}; start `orchestra up` (or name its folder with --data), "
             "or set ORCHESTRA_REDIS_URL"
         )

@@ -132,7 +132,7 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     assert second.wait(30) == 0
     place.assert_nothing_left()
     refused = place.orchestra("sessions")
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     assert refused.stderr.startswith("Error: no stack is running on")
 
 
@@ -183,9 +183,9 @@ def test_interrupting_while_agents_do_not_load_ends_it(place: Place) -> None:
 # --- started wrongly: one line, an exit code, nothing left --------------------------------------------------------
 
 
-def assert_refused(place: Place, process: subprocess.Popen[str], words: str) -> None:
+def assert_refused(place: Place, process: subprocess.Popen[str], words: str, *, code: int = 1) -> None:
     _, errors = process.communicate(timeout=50)
-    assert process.returncode == 1
+    assert process.returncode == code
     last = errors.strip().splitlines()[-1]
     assert last.startswith("Error: "), errors
     assert words in last, errors
@@ -200,6 +200,7 @@ def test_an_unreachable_redis(place: Place) -> None:
         place,
         place.up("--redis-url", "redis://:hunter2@127.0.0.1:1/0"),
         "cannot reach Redis at redis://:***@",
+        code=4,
     )
 
 

@@ -64,7 +64,7 @@ def test_an_outage_of_redis_is_one_line(run: Callable[..., Result]) -> None:
         raise redis.ConnectionError("gone")
 
     result = run(probe)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert result.stderr == "Error: Redis did not answer: gone; is it running?\n"
 
 
@@ -89,7 +89,7 @@ def test_a_server_that_takes_no_writes_is_one_line(
         raise error
 
     result = run(probe)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert result.stderr.startswith("Error: Redis ")
     assert result.stderr.endswith(f"{words}\n")
 
@@ -125,7 +125,11 @@ def test_a_bug_is_not_hidden(run: Callable[..., Result]) -> None:
     def probe() -> None:
         raise ZeroDivisionError
 
-    assert isinstance(run(probe).exception, ZeroDivisionError)
+    result = run(probe)
+    assert result.exit_code == 70
+    assert result.stdout == ""
+    assert result.stderr.startswith("Traceback (most recent call last):\n")
+    assert result.stderr.endswith("\nZeroDivisionError\n")
 
 
 def test_interrupting_a_command_is_exit_code_130(run: Callable[..., Result]) -> None:

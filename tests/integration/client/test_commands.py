@@ -129,7 +129,7 @@ def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestr
     stage.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
     done = orchestra("result", session)
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert one_line(done.stderr) == f"Error: session {session} is pending; wait for its answer with --wait\n"
     assert json.loads(orchestra("result", session, "--json").stdout) == {
         "session": session,
@@ -138,7 +138,7 @@ def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestr
         "error": None,
     }
     late = orchestra("result", session, "--wait", "--timeout", "0.1")
-    assert late.exit_code == 1
+    assert late.exit_code == 3
     assert f"the session continues: orchestra result {session} --wait" in one_line(late.stderr)
     late = orchestra("result", session, "--wait", "--timeout", "0.1", "--json")
     assert json.loads(late.stdout)["state"] == "pending"
@@ -194,7 +194,7 @@ def test_watch_prints_changes_and_the_promise(stage: StackHarness, orchestra: Or
     root = orchestra("submit", "lead", "x").stdout.strip()
     stage.play(root)
     late = orchestra("watch", root, "--timeout", "0.1")
-    assert late.exit_code == 1
+    assert late.exit_code == 3
     assert f"session {root} is idle after 0.1 s" in late.stderr
     for child in stage.children(root):
         stage.play(child.id)

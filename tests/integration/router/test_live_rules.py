@@ -338,7 +338,7 @@ def test_without_a_stack_there_is_one_line_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "m.xml").write_bytes(schemas.read("templates/query.xml"))
     command = ["validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path)]
     result = CliRunner().invoke(main, command)
-    assert result.exit_code == 1
+    assert result.exit_code == 4
     assert "no stack is running" in result.stderr
 
 

@@ -1,0 +1,46 @@
+"""What the exit code of a command says. `docs/reference/cli.md` has this table; a test holds the commands to it."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import click
+
+
+class Exit(IntEnum):
+    """The exit codes of all commands."""
+
+    DONE = 0
+    NO = 1
+    USAGE = 2
+    NOT_YET = 3
+    NO_STACK = 4
+    BUG = 70
+    INTERRUPTED = 130
+
+
+#: What each says, for people.
+MEANINGS: Final = {
+    Exit.DONE: "yes, or done; `up`: stopped as it was asked to, also by Ctrl-C",
+    Exit.NO: "no: the session failed, was stopped or deleted; what was checked does not hold; or the command was refused. "
+    "One line on standard error says why",
+    Exit.USAGE: "wrong usage; `doctor`: it could not look",
+    Exit.NOT_YET: "not yet: the session goes on, no reply has come, or `--timeout` has passed; `doctor`: the promise holds, and "
+    "something is stuck",
+    Exit.NO_STACK: "no stack answers: none runs on the data folder, or its server is away or takes no commands; try again later",
+    Exit.BUG: "a fault in the command itself, with its traceback; please report it",
+    Exit.INTERRUPTED: "interrupted while it waited or worked; the session that it waited for continues",
+}
+
+
+class NotYet(click.ClickException):
+    """What a command waits for has not come."""
+
+    exit_code = Exit.NOT_YET
+
+
+class NoAnswer(click.ClickException):
+    """No server carries out what a command asks for."""
+
+    exit_code = Exit.NO_STACK
