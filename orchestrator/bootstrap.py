@@ -110,7 +110,11 @@ class Container:
         from orchestrator.agents.registry import AgentRegistry
         from orchestrator.keyring.vouchers import AgentVouchers
 
-        return AgentRegistry(self.redis, AgentVouchers(self.keyring.registry))
+        return AgentRegistry(
+            self.redis,
+            AgentVouchers(self.keyring.registry),
+            ttl_s=self.settings.registration_ttl_s,
+        )
 
     @cached_property
     def keyring(self) -> Keyring:

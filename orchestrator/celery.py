@@ -42,8 +42,8 @@ from orchestrator.worker.executors import import_clients
 from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
 from orchestrator.worker.tasks import register_tasks
 
-#: Seconds between two announcements, and two looks at what may go. An agent stays known for a day after the last, and a
-#: message waits longer for one that is not.
+#: Seconds between two announcements, and two looks at what may go. A registration lasts longer, and a message
+#: waits longer for an agent that has none.
 UPKEEP_S: Final = 10.0
 #: The process that imported this: the worker itself, of which the pool's processes are forks.
 _MASTER = os.getpid()
@@ -202,5 +202,5 @@ def _keep_up(appear: Callable[[], None], *, appeared: bool) -> None:
             )
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        except Exception as error:  # noqa: BLE001  (an agent that is not announced for a day is forgotten)
+        except Exception as error:  # noqa: BLE001  (what it did not do is done the next time)
             get_logger().warning("upkeep-failed", error=repr(error))

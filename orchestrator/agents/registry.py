@@ -1,7 +1,8 @@
 """The agents that workers serve, as every client, router and service finds them in Redis.
 
-Workers announce their agents again and again; an agent that nobody has announced for
-``LIFETIME_S`` is forgotten, so that no client and no router needs an agents file.
+Workers announce their agents again and again, so that no client and no router needs an agents file. An agent stays
+registered when its last worker has left, until it is withdrawn or the setting `registration_ttl_s` says so: what it is
+given meanwhile waits.
 """
 
 from __future__ import annotations
@@ -31,8 +32,6 @@ _log = get_logger()
 Role = Literal["orchestrator", "coordinator", "specialist"]
 Tier = Literal["opus", "sonnet", "haiku"]
 
-#: Seconds that an agent stays known after a worker last announced it.
-LIFETIME_S = 86_400
 #: The score of an agent that is never forgotten by itself.
 _FOR_EVER_MS = 1 << 52
 #: Seconds that a looked-up agent is taken from memory.
@@ -147,8 +146,17 @@ class AgentRegistry:
     A record says what its agent may do, so who can write to Redis must not be who says it.
     """
 
-    def __init__(self, redis: Any, vouchers: AgentVouchers, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        redis: Any,
+        vouchers: AgentVouchers,
+        *,
+        ttl_s: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """The agents of a stack; what is announced here stays for ``ttl_s`` seconds, or, by default, until withdrawn."""
         self._redis = redis
+        self._ttl_s = ttl_s
         self._vouchers = vouchers
         self._clock = clock or ServerClock(redis)
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
@@ -158,24 +166,31 @@ class AgentRegistry:
         self._lock = threading.Lock()
 
     def announce(self, records: Iterable[AgentRecord]) -> None:
-        """Say that a worker serves these agents now; to be repeated well within ``LIFETIME_S``.
+        """Say that a worker serves these agents now; to be repeated well within their lifetime, if they have one.
 
         Raises:
             KeyringError: the operator does not vouch for one of them here; none is announced.
         """
         now = self._clock.now_ms()
+        ttl_ms = None if self._ttl_s is None else round(self._ttl_s * 1000)
         pipeline = self._redis.pipeline(transaction=False)
         for record, sealed in [(record, self.sealed(record)) for record in records]:
             # Nobody announces an external program again and again: it stays until it is withdrawn.
-            lifetime_s = None if record.external else LIFETIME_S
-            pipeline.set(keys.agent(record.name), sealed, ex=lifetime_s)
+            pipeline.set(keys.agent(record.name), sealed, px=None if record.external else ttl_ms)
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.external else now})
             with self._lock:
                 self._cache.pop(record.name, None)
-        # Forget names that nobody announces any more. Readers never need to write.
-        pipeline.zremrangebyscore(keys.agents(), "-inf", f"({now - LIFETIME_S * 1000}")
         pipeline.execute()
+        if ttl_ms is not None:
+            self._forget_lapsed(now - ttl_ms)
         self._names = None
+
+    def _forget_lapsed(self, horizon_ms: int) -> None:
+        """Take the names off the list that were announced before, and whose records are gone. Readers never need to write."""
+        old = self._redis.zrangebyscore(keys.agents(), "-inf", f"({horizon_ms}")
+        for name in old:
+            if not self._redis.exists(keys.agent(name.decode())):
+                self._redis.zrem(keys.agents(), name)
 
     def sealed(self, record: AgentRecord) -> bytes:
         """The record with the operator's word for it.
@@ -213,9 +228,8 @@ class AgentRegistry:
         return record
 
     def all(self) -> list[AgentRecord]:
-        """Every registered agent, by name, that was announced within ``LIFETIME_S``."""
-        horizon = self._clock.now_ms() - LIFETIME_S * 1000
-        names = [name.decode() for name in self._redis.zrangebyscore(keys.agents(), horizon, "+inf")]
+        """Every registered agent, by name."""
+        names = [name.decode() for name in self._redis.zrange(keys.agents(), 0, -1)]
         if not names:
             return []
         values = self._redis.mget([keys.agent(name) for name in names])

@@ -365,6 +365,12 @@ class Settings(BaseModel):
         description="Seconds that a message waits for its recipient or sender to be registered, an attempt at most its timeout: "
         "a worker may be starting.",
     )
+    registration_ttl_s: Annotated[Seconds | None, BeforeValidator(_none_word)] = Field(
+        None,
+        ge=60,
+        description="Seconds after which an agent that no worker announces any more is no longer registered. Unset, or "
+        "`none`: it stays, and what it is given waits for a worker, until `orchestra agents withdraw`.",
+    )
     conversation_max_messages: Count = Field(
         1_000_000,
         description="Messages that one conversation may have, reports and replies apart; more are refused, so that no "

@@ -55,7 +55,7 @@ format_version = of_stack("format_version", "format", "string", "ledger", PERMAN
     "The format of the ledger's keys; a program of another format refuses to work on them.")
 agreed = of_stack("agreed", "agreed", "hash", "service", PERMANENT,
     "Settings that all parts have the same: `shards`, `lease_s`; and `at`, when a part began last, in ms since the epoch.")
-agents = of_stack("agents", "agents", "zset", "workers", "permanent; one member for each agent name",
+agents = of_stack("agents", "agents", "zset", "workers", "permanent; a member for each name, until withdrawn",
     "Names of registered agents, scored by when a worker last announced them.")
 public_keys = of_stack("public_keys", "keys", "hash", "keyring", "permanent; one field for each public key",
     "Key id → JSON record of a public key: agent, use, algorithm, PEM, times, the operator's signature.")
@@ -102,7 +102,12 @@ def seen(shard: int, sender: str, message_id: str) -> str:
     return f"{shard_tag(shard)}:seen:{message_id}:{_short(sender)}"
 
 
-@key("agent:<name>", "string", "workers", "24 h after a worker last served it")
+@key(
+    "agent:<name>",
+    "string",
+    "workers",
+    "until withdrawn, or registration_ttl_s after a worker last served it",
+)
 def agent(name: str) -> str:
     """JSON of a registered agent: role, tier, executor, queue, limits."""
     return f"{PREFIX}:agent:{name}"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import build_container
+from orchestrator.client.client import Client
 from orchestrator.clock import SystemClock
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.vouchers import AgentVouchers
+from orchestrator.redisdb import keys
+from orchestrator.router import build_router
+from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import announce, queues_of
 from tests.integration.workers.conftest import StackHarness
@@ -76,3 +82,45 @@ def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: StackHarness)
     announce(stage.parts, external)
     assert fresh(stage).names() == ["outside"]
     assert stage.parts.keyring.store.current("outside") is None
+
+
+def _let_days_pass(stage: StackHarness, days: float) -> None:
+    """So long nobody announces anything; keys that live shorter are gone."""
+    for key in stage.redis.scan_iter("ao:*"):
+        left_ms = stage.redis.pttl(key)
+        if 0 < left_ms < days * 86_400_000:
+            stage.redis.delete(key)
+    names = keys.agents()
+    found: Any = stage.redis.zrange(names, 0, -1, withscores=True)
+    stage.redis.zadd(names, {name: at - days * 86_400_000 for name, at in found})
+
+
+def test_work_for_agents_whose_last_worker_left_long_ago_waits(stage: StackHarness) -> None:
+    """So scaling to zero loses nothing: neither a submission, nor what a running agent delegates."""
+    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "help") and "waiting")
+    stage.agent("helper")(lambda ctx: "helped")
+    stage.agent("other")(lambda ctx: "")
+    _let_days_pass(stage, 365)
+    announce(build_container(stage.redis, stage.settings), {"other": stage.catalogue["other"]})
+    with Client(stage.settings) as client:
+        root = client.submit("lead", "go").id
+        assert stage.play(root) == "idle"
+        (child,) = stage.children(root)
+        impatient = stage.settings.model_copy(update={"registration_patience_s": 0.0})
+        build_router(stage.redis, impatient, consumer="r").run_once()
+        assert DeadLetters(stage.redis).all() == []
+        assert client.session(child.id).busy
+        assert {record.name for record in fresh(stage).all()} == {"lead", "helper", "other"}
+
+
+def test_a_setting_lets_registrations_lapse(stage: StackHarness) -> None:
+    settings = stage.settings.model_copy(update={"registration_ttl_s": 3600.0})
+    announce(build_container(stage.redis, settings), defined("brief"))
+    announce(build_container(stage.redis, stage.settings), defined("lasting"))
+    _let_days_pass(stage, 0.5)
+    assert [record.name for record in fresh(stage).all()] == ["lasting"]
+    announce(build_container(stage.redis, settings), defined("lasting"))
+    _let_days_pass(stage, 0.5)
+    assert fresh(stage).all() == []
+    announce(build_container(stage.redis, settings), defined("new"))
+    assert stage.redis.zrange(keys.agents(), 0, -1) == [b"new"]
