@@ -18,6 +18,7 @@ INSTALL: Final = "pip install 'agent-orchestra[llm]'"
 MAX_INSTRUCTIONS_CHARS: Final = 200_000
 
 Count = Annotated[int, Field(gt=0)]
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ModelLimits(BaseModel):
@@ -39,6 +40,18 @@ class ModelLimits(BaseModel):
     callback_bytes: Count = 16_384
     #: Bytes of all callbacks of one run that the model sees; each has an equal part of them.
     callbacks_bytes: Count = 65_536
+
+
+class ModelPrices(BaseModel):
+    """What a model costs: US dollars for a million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: Price
+    output: Price
+    #: Of input tokens that a cache had, or took; by default as other input.
+    cache_read: Price | None = None
+    cache_write: Price | None = None
 
 
 class ApprovalTerms(BaseModel):
@@ -96,6 +109,13 @@ class LlmOptions(ExecutorOptions):
     base_url: Annotated[str, AfterValidator(_server_address), Field(repr=False)] = ""
     #: The environment variable with the key for that server, if it wants one.
     key_env: str = ""
+    #: Tokens of a conversation that `model` can hold, the answer included. Half of them are for the session's memory, and no
+    #: call reserves more. By default the model is taken at its limits.
+    context: Annotated[int, Field(ge=256)] | None = None
+    #: What `model` costs, where the price list does not know it, or knows better; 0 for one that costs nothing.
+    prices: ModelPrices | None = None
+    #: Whether its answers come in pieces, to be shown while it writes. `false` for a server that does that badly.
+    stream: bool = True
     #: Tried in this order when the model before is away or overloaded.
     fallbacks: tuple[str, ...] = ()
     instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] = ""
@@ -186,6 +206,12 @@ class LlmOptions(ExecutorOptions):
             if not callable(tool):
                 raise ValueError(f"tools are functions, not {tool!r}")  # noqa: TRY004
         return self
+
+    @property
+    def memory_tokens(self) -> int:
+        """Tokens that the session's memory may have: what its limits say, and half of its model's context at most."""
+        most = self.limits.memory_tokens
+        return most if self.context is None else min(most, self.context // 2)
 
     @property
     def all_instructions(self) -> str:

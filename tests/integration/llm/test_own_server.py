@@ -7,8 +7,12 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
+from orchestrator.client.client import Client
+from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
+from orchestrator.policy.budget import Budget
 from orchestrator.testing import Say, WireServer
+from tests.waiting import wait_until
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
@@ -75,6 +79,69 @@ def test_an_answer_is_forced_into_its_form_as_the_options_say(
     assert bool(request.tools) == (mode == "tool")
     assert (request.body.get("response_format", {}).get("type") == "json_schema") == (mode == "native")
     assert asked in str(request.body)
+
+
+def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+) -> None:
+    model(
+        "local", model="openai-chat:small", base_url=f"{own.url}/v1", stream=False, instructions="You answer."
+    )
+    session = stage.submit("local")
+    with Client(stage.settings) as client:
+        shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
+    assert "".join(shown) == theatre.answer(session)
+    assert [request.stream for request in own.requests] == [False]
+
+
+@pytest.mark.parametrize(
+    ("prices", "usd"),
+    [
+        ({"input": 2, "output": 10}, 100 * 2 + 20 * 10),
+        ({"input": 0, "output": 0}, 0),
+        ({"input": 0.001, "output": 0}, 0.1),
+    ],
+)
+def test_a_budget_in_money_holds_with_prices_of_ones_own(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, prices: dict[str, float], usd: float
+) -> None:
+    model(
+        "local",
+        model="openai-chat:small",
+        base_url=f"{own.url}/v1",
+        prices=prices,
+        instructions="You answer.",
+    )
+    session = Submission(stage.parts).submit("local", "go", budget=Budget(usd=1)).session
+    theatre.answer(session)
+    assert stage.ledger.session(session).used.nano_usd == usd * 1000
+
+
+def test_no_more_is_reserved_than_the_context_holds(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+) -> None:
+    """Without it the most that an answer may have is reserved, which no such budget allows."""
+    model(
+        "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=512, instructions="You answer."
+    )
+    session = Submission(stage.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).session
+    theatre.answer(session)
+    assert own.requests[0].body["max_completion_tokens"] == 512
+
+
+def test_the_memory_of_a_session_is_half_of_the_context_at_most(
+    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+) -> None:
+    model(
+        "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=4000, instructions="You answer."
+    )
+    session = stage.submit("local")
+    theatre.answer(session)
+    for runs in range(2, 10):
+        stage.ledger.enqueue(session, "word " * 200, item_id=f"itm_{runs}")
+        wait_until(lambda runs=runs: len(stage.ledger.runs(session)) == runs and theatre.answer(session))
+    assert len(stage.ledger.memory(session)) / 4 < 2500
+    assert "were left out here" in stage.ledger.memory(session)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
         )
     model = options.agent.model
     if model is not None and not isinstance(model, Metered):
-        options.agent.model = Metered(infer_model(model))
+        options.agent.model = Metered(infer_model(model), options=options)
     if options.agent.name is None:
         options.agent.name = definition.name
     return options.agent

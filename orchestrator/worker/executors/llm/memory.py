@@ -76,7 +76,7 @@ def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[Model
     """The messages to keep: by the agent's own function, else by :func:`keep_ends`."""
     if options.shorten is not None:
         return list(options.shorten(list(messages)))
-    return keep_ends(messages, max_tokens=options.limits.memory_tokens)
+    return keep_ends(messages, max_tokens=options.memory_tokens)
 
 
 def tokens_of(messages: Sequence[ModelMessage]) -> int:

@@ -27,10 +27,11 @@ from pydantic_ai.messages import (
     ThinkingPart,
     ToolCallPart,
 )
-from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse
+from pydantic_ai.models import CompletedStreamedResponse, Model, ModelRequestParameters, StreamedResponse
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
+from orchestrator.agents.options import LlmOptions
 from orchestrator.errors import BudgetExceeded, InputError, ModelFailed
 from orchestrator.policy.budget import MOST_TOKENS, Cost, most_tokens
 from orchestrator.worker.context.context import Context
@@ -64,12 +65,14 @@ _AWAY_PART, _AWAY_LEAST_S, _AWAY_MOST_S = 0.25, 1.0, 15.0
 class Metered(WrapperModel):
     """A model whose requests are counted; outside of a run it is the model itself.
 
-    ``stands_in``: whether another model follows, which is asked where this one is busy.
+    ``stands_in``: whether another model follows, which is asked where this one is busy. ``options``: of the agent whose own
+    model it is.
     """
 
-    def __init__(self, wrapped: Model, *, stands_in: bool = False) -> None:
+    def __init__(self, wrapped: Model, *, stands_in: bool = False, options: LlmOptions | None = None) -> None:
         super().__init__(wrapped)
         self._stands_in = stands_in
+        self._options = options
 
     async def request(
         self,
@@ -81,7 +84,7 @@ class Metered(WrapperModel):
         context = current_context()
         if context is None:
             return await super().request(messages, model_settings, model_request_parameters)
-        asked = _Request(self.wrapped, context, messages, model_settings, model_request_parameters)
+        asked = self._asked(context, messages, model_settings, model_request_parameters)
         while True:
             async with asked.admitted(stands_in=self._stands_in) as call:
                 call.answer = await super().request(messages, call.settings, model_request_parameters)
@@ -97,6 +100,12 @@ class Metered(WrapperModel):
         run_context: RunContext[Any] | None = None,
     ) -> AsyncIterator[StreamedResponse]:
         """As `request`, in pieces; what was streamed counts, however the stream ends."""
+        if self._options is not None and not self._options.stream:
+            answer = await self.request(messages, model_settings, model_request_parameters)
+            yield CompletedStreamedResponse(
+                answer, model_request_parameters=model_request_parameters, replay_events=True
+            )
+            return
         context = current_context()
         if context is None:
             async with super().request_stream(
@@ -104,7 +113,7 @@ class Metered(WrapperModel):
             ) as stream:
                 yield stream
             return
-        asked = _Request(self.wrapped, context, messages, model_settings, model_request_parameters)
+        asked = self._asked(context, messages, model_settings, model_request_parameters)
         while True:
             async with asked.admitted(stands_in=self._stands_in) as call:
                 call.streams = True
@@ -117,6 +126,15 @@ class Metered(WrapperModel):
                     raise BrokenAnswer(self.model_name)
             if call.stream is not None:
                 return
+
+    def _asked(
+        self,
+        context: Context,
+        messages: list[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> _Request:
+        return _Request(self.wrapped, context, messages, settings, parameters, options=self._options)
 
 
 @dataclasses.dataclass
@@ -148,7 +166,12 @@ class _Request:
         messages: list[ModelMessage],
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
+        *,
+        options: LlmOptions | None,
     ) -> None:
+        self._prices = options.prices if options is not None else None
+        #: The most tokens that the model takes and gives together.
+        self._most_tokens = (options.context if options is not None else None) or MOST_TOKENS
         self._model = model
         self._context = context
         self._messages = messages
@@ -211,10 +234,10 @@ class _Request:
         frame = _FRAME + _PART_FRAME * (parts + len(tools))
         if tools:
             frame += _TOOLS_FRAME + _PROVIDERS_TOOLS_FRAME.get(self._model.system, 0)
-        return frame + sum(map(most_tokens, sent))
+        return min(frame + sum(map(most_tokens, sent)), self._most_tokens)
 
     def _max_output_tokens(self) -> int:
-        return int(self._settings.get("max_tokens") or MAX_OUTPUT_TOKENS)
+        return min(int(self._settings.get("max_tokens") or MAX_OUTPUT_TOKENS), self._most_tokens)
 
     def _most(self, output_tokens: int) -> Cost:
         """The most that the request can cost if its answer has so many tokens."""
@@ -358,6 +381,7 @@ class _Request:
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
                 must_be_known="nano" in self._context.spending.limited,
+                prices=self._prices,
                 **cached,
             )
         except InputError as error:

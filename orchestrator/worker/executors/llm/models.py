@@ -35,7 +35,9 @@ def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Mo
     own = _own_server(record.name, options) if options.base_url else infer_provider
     models = [
         Metered(
-            _infer(record.name, name, own if number == 1 else infer_provider), stands_in=number < len(names)
+            _infer(record.name, name, own if number == 1 else infer_provider),
+            stands_in=number < len(names),
+            options=options if number == 1 else None,
         )
         for number, name in enumerate(names, start=1)
     ]

@@ -90,7 +90,7 @@ class _Came:
         self._rest = list(context.callbacks)
         limits = options.limits
         # A token has about four bytes; the callbacks of one run share half of the memory at most.
-        together = min(limits.callbacks_bytes, limits.memory_tokens * 2)
+        together = min(limits.callbacks_bytes, options.memory_tokens * 2)
         self._bytes = max(_LEAST_BYTES, min(limits.callback_bytes, together // max(1, len(self._rest))))
         self._texts = dict(kept.arrived)
         self._decided = set(kept.decided)
