@@ -92,6 +92,12 @@ class Forking:
                 f"what {run.id} found is not kept any more: {about.id} has had {about.runs} runs, and the last {kept} "
                 "can be forked (setting fork_runs); choose a later one"
             )
+        authenticity = self._parts.authenticity
+        for what, said, proof in found.own if authenticity.reads_as_operator else ():
+            if fault := authenticity.fault(said, proof, reader=OPERATOR):
+                raise InputError(
+                    f"{run.id} cannot be forked: the {what} that it found is not genuine: {fault}"
+                )
         record = self._parts.agents.get(about.agent)
         if record is not None and (record.external or (record.executor == "command" and found.memory)):
             raise InputError(
@@ -144,6 +150,7 @@ class Forking:
             return Fork(
                 session=about.id,
                 run=run.id,
+                by=OPERATOR,
                 state=json.dumps(found.state) if found.state is not None else "",
                 memory=large_texts.shorten(new, found.memory, above_bytes=0, seal=seal)
                 if found.memory

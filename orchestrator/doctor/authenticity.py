@@ -1,4 +1,4 @@
-"""Whether what the ledger has of items and answers is what somebody said who may say it."""
+"""Whether what the ledger has of items, answers, tasks, states and steps is what somebody said who may say it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.ledger import Item, ItemState, Ledger, SessionState
+from orchestrator.errors import PayloadError
+from orchestrator.ledger import CLOSED, Item, ItemState, Ledger, RunState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.messages.authenticity import Authenticity
 
@@ -25,6 +26,8 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
     for item in snapshot.items:
         if item.extra.get("rejected"):
             yield _finding(session.id, item.id, f"{item.id} was not delivered: {item.reason}")
+    if session.state not in CLOSED:
+        yield from _kept(snapshot, ledger, authenticity)
     if not authenticity.reads_as_operator:
         return
     for item, text in _texts(snapshot, ledger):
@@ -38,6 +41,47 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
             fault := authenticity.answer_fault(about, text, whole, attached, body)
         ):
             yield _finding(session.id, session.id, f"its answer is not what {session.agent} gave: {fault}")
+
+
+def _kept(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Iterator[Problem]:
+    """What of the task of a session, and of what its agent keeps for itself, cannot be read or is not genuine.
+
+    With the key of the operator the latter is told, too.
+    """
+    session, run = snapshot.session, snapshot.run
+    texts = ledger.own_texts(session)
+    for fault in texts.damage:
+        yield Problem(Severity.BREAK, "damaged", "state", f"{session.id}: {fault}", session=session.id)
+    for what, said, proof in texts.own if authenticity.reads_as_operator else ():
+        if fault := authenticity.fault(said, proof, reader=OPERATOR):
+            yield _finding(session.id, what, f"nobody vouches for its {what}: {fault}")
+    if run is None or run.state not in (RunState.QUEUED, RunState.RUNNING):
+        return
+    records = ledger.journal.read(run.id)
+    if len(records) != run.steps and (again := ledger.run(run.id)) is not None and again.steps == run.steps:
+        yield _finding(
+            session.id, run.id, f"{run.id} recorded {run.steps} steps, and there are {len(records)}"
+        )
+    for key, record in sorted(records.items()) if authenticity.reads_as_operator else ():
+        said = record.statement(run.id, session.agent)
+        if fault := authenticity.fault(said, record.header.proof, reader=OPERATOR):
+            yield _finding(
+                session.id, f"{run.id} {key}", f"step {key!r} of {run.id} is not what it recorded: {fault}"
+            )
+
+
+def altered_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[Problem]:
+    """Large texts of a session, or that it was sent, which were altered or are not kept any more; reads all of them."""
+    session = snapshot.session
+    if session.state is SessionState.DELETED:
+        return
+    references = [(item.id, ref) for item in snapshot.items for ref in item.large_texts]
+    references += [(what, ref) for what, ref in ledger.large_references(session.id).items()]
+    for subject, ref in references:
+        try:
+            ledger.large_texts.read(ref)
+        except PayloadError as error:
+            yield _finding(session.id, subject, f"the large text of {subject} cannot be had: {error.args[0]}")
 
 
 def _texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[Item, str]]:

@@ -9,7 +9,8 @@ import redis
 
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.ids import shard_of
-from orchestrator.ledger import Session, SessionState
+from orchestrator.ledger import CLOSED, Session, SessionState
+from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
 from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
 
@@ -69,6 +70,36 @@ def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
         f"(orchestra stop {session.id}), of which its parent hears, and submit or delegate the task again",
         session=session.id,
     )
+
+
+def lost_stop(client: redis.Redis, snapshot: Snapshot) -> Iterator[Problem]:
+    """A session that is marked to be ended, which nobody does: neither is its run asked to stop, nor is a service told."""
+    session, run = snapshot.session, snapshot.run
+    if not snapshot.stop_pending or session.state in CLOSED or (run is not None and run.stop):
+        return
+    key, start = keys.session_events(shard_of(session.id)), "-"
+    while entries := _events(client, key, start):
+        if any(
+            fields.get(b"event") == b"stop" and fields.get(b"session") == session.id.encode()
+            for _, fields in entries
+        ):
+            return
+        start = f"({entries[-1][0].decode()}"
+    yield Problem(
+        Severity.BREAK,
+        "stop-lost",
+        "",
+        f"{session.id} is marked to be ended, and nobody does it: nothing of it is resumed",
+        session=session.id,
+    )
+
+
+def _events(client: redis.Redis, key: str, start: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    try:
+        found: Any = client.xrange(key, start, "+", count=1000)
+    except redis.ResponseError:  # of another type: of that others speak
+        return []
+    return list(found)
 
 
 def _last_read(client: redis.Redis, stream: StreamId) -> tuple[int, int] | None:

@@ -15,8 +15,8 @@ from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import approvals, blockers, health, invariants, repair, waiting_runs
-from orchestrator.doctor.authenticity import not_genuine
-from orchestrator.doctor.entries import taken_launch
+from orchestrator.doctor.authenticity import altered_texts, not_genuine
+from orchestrator.doctor.entries import lost_stop, taken_launch
 from orchestrator.doctor.evidence import Evidence, evidence, other_trails
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally, warning
 from orchestrator.doctor.late import late
@@ -228,6 +228,7 @@ class Doctor:
                     findings += late(snapshot, self._terms, now_ms)
                     findings += approvals.waiting(snapshot, self._terms, now_ms)
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
+                    findings += altered_texts(snapshot, self._ledger)
             if snapshot is not None:
                 yield snapshot
 
@@ -280,6 +281,7 @@ class Doctor:
     def _breaks(self, snapshot: Snapshot, known: Evidence) -> Iterator[Problem]:
         yield from invariants.breaks(snapshot, known)
         yield from taken_launch(self._parts.redis, snapshot.session)
+        yield from lost_stop(self._parts.redis, snapshot)
 
     # --- the stack --------------------------------------------------------------------------
 
@@ -301,6 +303,7 @@ class Doctor:
             "the dead letters": lambda: health.dropped_dead_letters(client, shards),
             "the results": lambda: health.results(self._ledger, self._shards),
             "the approvals": lambda: approvals.strays(self._ledger, self._shards),
+            "the slots": lambda: self._confirmed_by(lambda: health.claims(self._ledger, self._shards)),
             "what is left behind": lambda: self._confirmed_by(self._left_behind),
             "the agents": lambda: waiting_runs.unserved(waiting, self._terms),
             "what is paused": lambda: waiting_runs.paused(waiting, self._parts),

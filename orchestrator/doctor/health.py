@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -186,6 +187,23 @@ def leases(before: list[Lease], after: list[Lease], lease_s: float) -> Iterator[
                 f"the reaper gives it to another worker {lease_s:g} s after its last one",
                 session=lease.session,
             )
+
+
+def claims(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
+    """Runs that are held under another claim than the one that a slot took them under."""
+    for shard in shards:
+        taken: dict[str, set[str]] = defaultdict(set)
+        for run, claim in ledger.sweep.slots(shard):
+            taken[run].add(claim)
+        for lease in ledger.sweep.leases(shard):
+            if lease.run in taken and lease.claim not in taken[lease.run]:
+                yield stuck(
+                    "claim-altered",
+                    lease.run,
+                    f"{lease.run} is held under another claim than the one under which {lease.worker} took it, so that "
+                    "its end would be refused; when its lease has stood still, the reaper gives it to another worker",
+                    session=lease.session,
+                )
 
 
 def deaths(snapshot: Snapshot) -> Iterator[Problem]:

@@ -120,6 +120,12 @@ def _questions(snapshot: Snapshot) -> Iterator[Broken]:
             question,
             f"waits for a reply to {question}, which is not in the records of the session that was asked",
         )
+    for question in sorted(snapshot.unknown_questions):
+        yield (
+            "question-half",
+            question,
+            f"is asked {question}, and the session that asks it does not wait for the reply",
+        )
 
 
 def _texts(snapshot: Snapshot) -> Iterator[Broken]:

@@ -129,6 +129,12 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Broken]:
         yield ("child-gone", item.id, f"{item.id} is owed for {item.child}, which is gone")
     elif child.state == SessionState.DAMAGED:
         return  # which is said of the child
+    elif child.parent_notified and not child.ended:
+        yield (
+            "told-too-early",
+            item.id,
+            f"{item.child} counts as having told its parent of its end, and has not ended ({child.state})",
+        )
     elif child.parent_notified or child.state in CLOSED:
         yield (
             "callback-lost",
@@ -154,7 +160,29 @@ def _queue(snapshot: Snapshot) -> Iterator[Broken]:
 def _run(snapshot: Snapshot) -> Iterator[Broken]:
     s = snapshot.session
     if not s.run:
+        yield from _at_rest(snapshot)
         return
     run = snapshot.run
     if run is None or run.state not in {RunState.QUEUED, RunState.RUNNING}:
         yield ("busy-with-none", s.run, f"counts as busy with {s.run}, which is not open")
+
+
+def _at_rest(snapshot: Snapshot) -> Iterator[Broken]:
+    """A session that is not at work and counts as if it were, or that waits for nothing."""
+    s = snapshot.session
+    ended = s.state is SessionState.IDLE and s.ended_ms
+    if s.state is SessionState.RUNNING or ended or (s.state is SessionState.PENDING and s.runs):
+        yield ("state-wrong", "", f"counts as {s.state}, and {'has ended' if s.ended_ms else 'has no run'}")
+    elif (
+        s.state is SessionState.IDLE
+        and s.pending <= 0
+        and not (
+            s.questions or snapshot.questions or snapshot.queue or snapshot.wakes_ms or snapshot.stop_pending
+        )
+        and "waiting" not in snapshot.indexed
+    ):
+        yield (
+            "waits-for-nothing",
+            "",
+            "is idle with nothing outstanding, and nobody lets it give its answer",
+        )

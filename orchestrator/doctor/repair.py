@@ -11,7 +11,7 @@ import redis
 
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.ids import child_of
+from orchestrator.ids import asker_of, child_of
 from orchestrator.ledger import leftovers
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
@@ -34,12 +34,24 @@ _INDEXES: Final = frozenset(
         "approval-unindexed",
     }
 )
-#: Rules about what is derived from its items: counters and queue.
-_ITEMS: Final = frozenset({"counters", "queue-lost", "queue-stray"})
+#: Rules about what is derived from its items: counters, queue, and where it stands.
+_ITEMS: Final = frozenset(
+    {
+        "counters",
+        "queue-lost",
+        "queue-stray",
+        "busy-with-none",
+        "claimed-by-none",
+        "state-wrong",
+        "waits-for-nothing",
+    }
+)
+#: Rules about what two sessions say of each other, each of which is put right by itself.
+_BOTH: Final = frozenset({"told-too-early", "callback-lost", "question-lost", "question-half", "stop-lost"})
 #: Rules about texts, of which a parent and its child have one each.
 _TEXTS: Final = frozenset({"result-gone", "text-lost"})
 #: A session with no other break has all of its items, and they are right.
-_TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | {"question-lost", "prompt-gone"}
+_TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | _BOTH | {"prompt-gone", "not-genuine"}
 
 #: Rules about keys that all sessions share.
 OF_KEYS: Final = frozenset({"key-overwritten", "key-unregistered"})
@@ -94,8 +106,9 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
         if finding.severity is Severity.BREAK and finding.session:
             by_session[finding.session].append(finding)
     left = [(finding.rule, finding.subject) for finding in findings]
-    repairs = {"": partial(leftovers.fix, parts.ledger, left)}
-    repairs |= {session: partial(_repair, parts, session, found) for session, found in by_session.items()}
+    repairs = {session: partial(_repair, parts, session, found) for session, found in by_session.items()}
+    # The journal of a run that was just restored is left over no more.
+    repairs[""] = partial(leftovers.fix, parts.ledger, left)
     for session, fix in repairs.items():
         try:
             fix()
@@ -106,12 +119,39 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
 
 
 def _repair(parts: Container, session: str, found: list[Problem]) -> None:
-    rules = {finding.rule for finding in found}
-    if rules & (_INDEXES | _ITEMS):
-        done = parts.ledger.sweep.reindex(session, recount=rules <= _TRUSTED)
-        _log.info("reindexed", session=session, put_right=done)
+    rules, sweep = {finding.rule for finding in found}, parts.ledger.sweep
     for finding in found:
-        if finding.rule == "question-lost":
-            parts.delivery.give_up(finding.subject, "it was lost from the ledger")
-        elif finding.rule in _TEXTS:
-            parts.ledger.sweep.restore_text(child_of(finding.subject) or session)
+        match finding.rule:
+            case "question-lost":
+                parts.delivery.give_up(finding.subject, "it was lost from the ledger")
+            case "question-half":
+                sweep.reopen_question(finding.subject, asker=asker_of(finding.subject) or "", asked=session)
+            case "told-too-early" | "callback-lost":
+                _tell_again(parts, child_of(finding.subject) or "")
+            case "stop-lost":
+                _end_or_free(parts, session)
+            case rule if rule in _TEXTS:
+                sweep.restore_text(child_of(finding.subject) or session)
+    if rules & (_INDEXES | _ITEMS | _BOTH):
+        done = sweep.reindex(session, recount=rules <= _TRUSTED)
+        _log.info("reindexed", session=session, put_right=done)
+
+
+def _tell_again(parts: Container, child: str) -> None:
+    """Have the parent told of an end as its agent said it."""
+    about, text, whole, attached, body = parts.ledger.answer_as_kept(child)
+    said = parts.authenticity.status_of(about, text, whole, attached, body)
+    parts.ledger.sweep.tell_again(child, said)
+
+
+def _end_or_free(parts: Container, session: str) -> None:
+    """End a session for the reason that its records have for it; where there is none, it goes on."""
+    ledger = parts.ledger
+    failed = [item for item in ledger.items(session) if item.reason == "failed its parent by policy"]
+    asked = [run for run in ledger.runs(session) if run.stop]
+    if failed:
+        ledger.stop(session, f"child {failed[0].child} failed", state="failed", force=True)
+    elif asked:
+        ledger.stop(session, asked[-1].stop, force=True)
+    else:
+        ledger.sweep.forget_stop(session)

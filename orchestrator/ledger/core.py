@@ -105,6 +105,22 @@ class LedgerCore(LedgerReader):
         end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
         return self.vouch(end, by=by, to=about.delegator)
 
+    def vouch_for_task(
+        self, session: str, facts: Mapping[str, Any], prompt: str, task: str, *, by: str
+    ) -> str:
+        """The proof that ``by`` gives this task to a session with these fields; empty where nobody vouches."""
+        if self.vouch is None:
+            return ""
+        return self.vouch(Statement.of_task(session, facts, prompt, task), by=by, to=str(facts["agent"]))
+
+    def vouch_for_own(
+        self, what: str, owner: str, agent: str, text: str, *, by: str = "", about: str = ""
+    ) -> str:
+        """The proof that ``by``, else the agent itself, has kept this for an agent; empty where nobody vouches."""
+        if self.vouch is None:
+            return ""
+        return self.vouch(Statement.of_own(what, owner, agent, text, about=about), by=by or agent, to=agent)
+
     def replicate(self, what: str, run_id: str) -> None:
         """Wait until the replicas have what was just done, so that a failover does not take it back.
 

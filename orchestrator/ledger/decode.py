@@ -194,6 +194,33 @@ def run(h: Mapping[str, str]) -> Run:
     )
 
 
+def run_as_far_as_it_goes(h: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
+    """A run whose holder is to fail it where it cannot be read, and what cannot be read of it."""
+    try:
+        return run(h), ()
+    except DamagedRecord as error:
+        known = {name: h.get(name, "") for name in ("id", "session", "claim", "worker")}
+        return run({**known, "number": "0", "cause": "start", "state": "running"}), (
+            f"{error.args[0]}: {error.args[1]}",
+        )
+
+
+def with_proof(kept: str) -> tuple[str, str]:
+    """The proof and the text of what an agent keeps for itself, which stand on two lines."""
+    proof, line, said = kept.partition("\n")
+    return (proof, said) if line else ("", kept)
+
+
+def reference(kept: str) -> tuple[str, str]:
+    """The proof in a reference to a large text, and the reference without it; a text where it cannot be read."""
+    try:
+        found = json.loads(kept or "{}")
+        proof = str(found.pop("proof", ""))
+    except (ValueError, AttributeError):
+        return "", kept
+    return proof, json.dumps(found) if found else ""
+
+
 def _tries(value: str) -> list[Try]:
     """The tries that can be read: people see them, and nothing is decided by them."""
     if not value:

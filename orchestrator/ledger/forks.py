@@ -17,6 +17,7 @@ from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import JSON, Item, ItemState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.sealing import Seal, Seals
+from orchestrator.ledger.statements import Statement
 from orchestrator.redisdb import ledger_keys
 
 #: The mark of an item that came with a fork.
@@ -29,6 +30,8 @@ class Found:
 
     state: JSON
     memory: str  #: empty: none
+    #: What is to be vouched for of them: what it is, the statement, the proof.
+    own: tuple[tuple[str, Statement, str], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,7 @@ class Fork:
 
     session: str  #: the one that is forked
     run: str
+    by: str  #: who makes the fork
     state: str  #: as JSON; empty: none
     memory: Shortened
     seed: Shortened
@@ -108,8 +112,8 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
     pipe = ledger.redis.pipeline(transaction=True)
     pipe.hgetall(ledger_keys.past(session_id))
     pipe.hmget(ledger_keys.bodies(session_id), "state", "memory")
-    pipe.hmget(ledger_keys.session(session_id), "root", "encrypted")
-    raw, now, (root, encrypted) = pipe.execute()
+    pipe.hmget(ledger_keys.session(session_id), "root", "encrypted", "agent")
+    raw, now, (root, encrypted, agent) = pipe.execute()
     label = decode.text(root) if encrypted else ""
     past = decode.mapping(raw)
     if number < int(past.get("from", "0")):
@@ -118,9 +122,17 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
         _replaced(past, what, number, decode.text(value))
         for what, value in zip(("state", "memory"), now, strict=True)
     )
+    state_proof, state = decode.with_proof(state)
+    memory_proof, reference = decode.reference(memory)
+    said = {"state": (state, state_proof), "memory": (reference, memory_proof)}
     return Found(
         state=json.loads(ledger.seals.read(state, label=label) or "null"),
         memory=ledger.large_texts.read(json.loads(memory), label=label) if memory else "",
+        own=tuple(
+            (what, Statement.of_own(what, session_id, decode.text(agent), text), proof)
+            for what, (text, proof) in said.items()
+            if text
+        ),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.sealing import Opened, Seal
+from orchestrator.ledger.statements import Statement
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import ledger_keys
@@ -46,6 +48,7 @@ class StepHeader:
     stored: dict[str, Any] | None = None  #: refers to the value, where it is stored beside the journal
     at_ms: int = 0  #: when it was recorded
     note: str = ""  #: what people see of it, such as the beginning of an error
+    proof: str = ""  #: of the agent that recorded it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,12 @@ class StepRecord:
 
     header: StepHeader
     value: bytes = field(default=b"", repr=False)
+
+    def statement(self, run: str, agent: str) -> Statement:
+        """What the agent of a run vouches for when it records the step."""
+        facts = {name: value for name, value in asdict(self.header).items() if name not in ("at_ms", "proof")}
+        digest = hashlib.sha256(self.value).hexdigest()
+        return Statement.of_own("step", run, agent, digest, about=json.dumps(facts, sort_keys=True))
 
 
 class Journal:
@@ -101,10 +110,11 @@ class Journal:
             DamagedRecord: the journal is no hash.
         """
         try:
-            found: Any = self._client.hmget(ledger_keys.steps(run), "count", "bytes")
+            size: Any = self._client.hget(ledger_keys.steps(run), "bytes")
         except redis.ResponseError as error:
             raise self._not_a_hash(run, error) from error
-        return int(found[0] or 0), int(found[1] or 0)
+        number: Any = self._client.hget(ledger_keys.run(run), "steps")
+        return int(number or 0), int(size or 0)
 
     def record(self, claim: Claim, header: StepHeader, value: bytes) -> StepRecord:
         """Record what a step gave. Returns what is recorded: an earlier record of the same step stays.
@@ -124,6 +134,9 @@ class Journal:
             header, inline = replace(header, stored=self._store(claim.run, value)), b""
         while True:
             sha256 = str(header.stored["sha256"]) if header.stored else ""
+            if self._core.vouch is not None:
+                said = StepRecord(header=header, value=inline).statement(claim.run, claim.agent)
+                header = replace(header, proof=self._core.vouch(said, by=claim.agent, to=claim.agent))
             try:
                 reply = self._core.call_held(
                     claim,

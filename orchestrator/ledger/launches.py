@@ -54,6 +54,7 @@ class Launches:
         structured: str = "",
         time_limit_ms: int = 0,
         seal: Seal | None = None,
+        by: str = "",
     ) -> Submitted:
         """Make a root session and publish its task-delegation, at once or at ``at_ms`` (milliseconds since the epoch).
 
@@ -61,7 +62,7 @@ class Launches:
         the Celery result that the root owes, and ``budget`` what its whole tree may spend. ``planned``: the prompt is
         a plan for the session to carry out. ``make_fork`` stores what the session begins with, if it is a fork.
         ``structured`` is what is said of the task beside the prompt, as JSON, and ``time_limit_ms`` how long the session
-        may take, 0 for as long as it takes. With a ``seal`` the session is encrypted.
+        may take, 0 for as long as it takes. With a ``seal`` the session is encrypted. ``by`` gives the task; else the operator does.
 
         Raises:
             KeyringError: a reader of the ``seal`` has no key.
@@ -79,14 +80,20 @@ class Launches:
             facts["planned"] = "1"
         if seal is not None:
             facts["encrypted"] = "1"
-        kept_prompt = self._core.seals.write(prompt, seal)
+        kept_prompt, kept_task = (
+            self._core.seals.write(prompt, seal),
+            self._core.seals.write(structured, seal),
+        )
         reply = [b"whole"]
         while reply[0] == b"whole":
             texts, kept = "", "[]"
             if make_fork is not None:
                 fork = make_fork()
-                texts, kept = json.dumps(dict(fork.kept_texts(self._core.seals))), json.dumps(fork.kept)
+                begins_with = self._begins_with(fork, session_id, agent)
+                texts, kept = json.dumps(begins_with), json.dumps(fork.kept)
+                kept_task = begins_with.get("task", "")
                 facts |= fork.facts
+            facts["task_proof"] = self._core.vouch_for_task(session_id, facts, kept_prompt, kept_task, by=by)
             reply = self._core.call(
                 "submit",
                 [
@@ -98,7 +105,7 @@ class Launches:
                     texts,
                     kept,
                     at_ms or "",
-                    self._core.seals.write(structured, seal),
+                    kept_task if make_fork is None else "",
                     time_limit_ms,
                     *layout.pairs(facts),
                 ],
@@ -117,6 +124,18 @@ class Launches:
             agent=agent if created else decode.text(reply[2]),
             other_prompt=not created and reply[3] == b"0",
         )
+
+    def _begins_with(self, fork: Fork, session: str, agent: str) -> dict[str, str]:
+        """The texts of a new session that is a fork; who makes it vouches for what its agent would have kept for itself."""
+        texts = dict(fork.kept_texts(self._core.seals))
+        for what in {"state", "memory"} & texts.keys():
+            proof = self._core.vouch_for_own(what, session, agent, texts[what], by=fork.by)
+            texts[what] = (
+                f"{proof}\n{texts[what]}"
+                if what == "state"
+                else json.dumps({**json.loads(texts[what]), "proof": proof})
+            )
+        return texts
 
     def delegate(self, claim: Claim, launch: Launch) -> Delegated:
         """Launch a child of a running session.
@@ -176,6 +195,10 @@ class Launches:
                 ledger_keys.items(launch.caller if is_session_id(launch.caller) else parent),
                 ledger_keys.budget(launch.child_id),
             )
+            title, prompt, task = (
+                self._core.seals.write(text, seal) for text in (launch.title, launch.description, launch.task)
+            )
+            facts = {"agent": launch.agent, "title": title, "message": envelope.message_id}
             args += (
                 launch.effect,
                 launch.child_id,
@@ -185,8 +208,8 @@ class Launches:
                 launch.on_failure,
                 launch.on_close,
                 envelope.priority,
-                self._core.seals.write(launch.title, seal),
-                self._core.seals.write(launch.description, seal),
+                title,
+                prompt,
                 envelope.data,
                 launch.agent,
                 launch.correlation,
@@ -195,10 +218,11 @@ class Launches:
                 launch.caller,
                 launch.caller_agent,
                 budget_facts(launch.budget),
-                self._core.seals.write(launch.task, seal),
+                task,
                 launch.time_limit_ms,
                 "1" if envelope.encrypted else "",
                 json.dumps(list(launch.after)) if envelope.encrypted and launch.after else "",
+                self._core.vouch_for_task(launch.child_id, facts, prompt, task, by=claim.agent),
             )
         return names, args
 

@@ -7,7 +7,7 @@ than the ledger's transitions; it takes memory, or a part of a budget that nobod
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +20,7 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
 #: What :func:`fix` fixes.
-RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong"})
+RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "spent-wrong"})
 #: Looks at the runs at work until none has begun in between.
 _LOOKS: Final = 20
 #: States in which a run has a journal; reservations it has while it is running only.
@@ -58,7 +58,7 @@ def fix(ledger: Ledger, findings: Iterable[tuple[str, str]]) -> None:
         if rule in ("journal-left", "reservation-left"):
             ledger.scripts.run("drop_leftovers", [ledger_keys.run(subject)], [])
     # What a run had set aside is in its budgets still.
-    wrong = {subject for rule, subject in chosen if rule == "reserved-wrong"}
+    wrong = {subject for rule, subject in chosen if rule in ("reserved-wrong", "spent-wrong")}
     if any(rule == "reservation-left" for rule, _ in chosen):
         wrong |= {finding.subject for finding in _reserved(ledger)}
     for budget in sorted(wrong):
@@ -110,6 +110,28 @@ def _reserved(ledger: Ledger) -> Iterator[Leftover]:
             whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
             wrong = f"{whose} says that {said} {what} are reserved; the runs at work have reserved {right}"
             yield Leftover("reserved-wrong", budget, wrong, session=session)
+        yield from _spent(ledger, sorted(budgets))
+
+
+def _spent(ledger: Ledger, budgets: Sequence[str]) -> Iterator[Leftover]:
+    """Budgets of which less counts as spent than their agents have spent."""
+    pipe = ledger.redis.pipeline(transaction=False)
+    for budget in budgets:
+        pipe.hgetall(budget)
+    for budget, raw in zip(budgets, pipe.execute(raise_on_error=False), strict=True):
+        if isinstance(raw, Exception):
+            continue  # another type: a finding of its own
+        facts, by = decode.mapping(raw), Counter[str]()
+        for name, value in facts.items():
+            kind, _, what = name.rpartition(":")
+            if kind.startswith("by:"):
+                by[what] += _number(value)
+        for what, spent in sorted(by.items()):
+            if (said := _number(facts.get(f"spent:{what}", ""))) < spent:
+                session = ledger_keys.session_in(budget)
+                whose = f"the budget of {session}" if session else f"the agent's budget {budget}"
+                wrong = f"{whose} says that {said} {what} were spent; its agents have spent {spent}"
+                yield Leftover("spent-wrong", budget, wrong, session=session)
 
 
 def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:

@@ -118,6 +118,7 @@ class Session:
     last_said: str = ""  #: message-id of its latest status-update
     report: str = ""  #: message-id of the envelope that reports its latest end
     proof: str = ""  #: of who reports its latest end; empty while it has not ended
+    task_proof: str = ""  #: of who gave it its task
     budgets: tuple[
         str, ...
     ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
@@ -204,7 +205,7 @@ class Run:
     died: int = 0  #: how often its worker process died
     claimable_ms: int = 0  #: when it may be tried again at the earliest; 0: at any time
     tries: tuple[Try, ...] = ()  #: the last ones that ended without an answer
-    steps: int = 0  #: durable steps that it recorded, once it has ended
+    steps: int = 0  #: durable steps that it has recorded
     version: str = ""  #: the version of the definition that took it last
     last_steps: str = ""  #: the last of them, once it has ended, as `read_headers` takes them
 

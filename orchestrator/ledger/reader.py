@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import redis
 
@@ -13,9 +13,10 @@ from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, U
 from orchestrator.ids import is_beginning_of_session_id, is_session_id
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
-from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
-from orchestrator.ledger.sealing import Seals, Vault
+from orchestrator.ledger.model import CLOSED, JSON, Item, Run, Session, SessionState
+from orchestrator.ledger.sealing import Opened, Seals, Vault
 from orchestrator.ledger.session_events import SessionEvents
+from orchestrator.ledger.statements import Statement
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -24,6 +25,16 @@ _FAILURES: dict[SessionState, type[SessionFailed]] = {
     SessionState.STOPPED: SessionStopped,
     SessionState.DELETED: SessionDeleted,
 }
+
+
+class OwnTexts(NamedTuple):
+    """The task of a session, and what its agent keeps for itself."""
+
+    prompt: str
+    task: str  #: what was said beside the prompt, as JSON
+    state: JSON  #: what its agent saved; a text that cannot be opened stays one, which its readers refuse
+    own: tuple[tuple[str, Statement, str], ...]  #: what each is, what is to be vouched for, and the proof
+    damage: tuple[str, ...]  #: what of them cannot be read
 
 
 class LedgerReader:
@@ -134,6 +145,46 @@ class LedgerReader:
         return {
             n: self.seals.read(decode.text(v)) for n, v in zip(names, values, strict=True) if v is not None
         }
+
+    def own_texts(self, session: Session) -> OwnTexts:
+        """The task of a session, and what its agent keeps for itself."""
+        names = ["prompt", "state", "task", "memory"]
+        return self.own_texts_in(session, self.redis.hmget(ledger_keys.bodies(session.id), names))
+
+    def own_texts_in(self, session: Session, raw: Sequence[Any]) -> OwnTexts:
+        """The same from what the ledger has: prompt, state, task, memory."""
+        kept_prompt, kept_state, kept_task, kept_memory = map(decode.text, raw)
+        prompt, task = self.seals.read(kept_prompt), self.seals.read(kept_task)
+        state_proof, kept_state = decode.with_proof(kept_state)
+        memory_proof, memory = decode.reference(kept_memory)
+        sealed = session.encrypted or isinstance(prompt, Opened)
+        state = self.seals.read(kept_state, label=session.root if sealed else "")
+        damage: tuple[str, ...] = ()
+        saved: JSON = None
+        try:
+            is_shut = isinstance(state, Opened) and state.failed
+            saved = state if is_shut else json.loads(state) if state else None
+        except ValueError as error:
+            damage = (f"its saved state is not JSON: {error}",)
+        own = [("task", Statement.of_task(session.id, vars(session), prompt, task), session.task_proof)]
+        for what, name, text, proof in (
+            ("saved state", "state", state, state_proof),
+            ("memory", "memory", memory, memory_proof),
+        ):
+            if text:
+                own.append((what, Statement.of_own(name, session.id, session.agent, text), proof))
+        return OwnTexts(prompt=prompt, task=task, state=saved, own=tuple(own), damage=damage)
+
+    def large_references(self, session_id: str) -> dict[str, Mapping[str, Any]]:
+        """What refers to the large texts of a session itself: its answer, what is attached to it, its memory."""
+        whole, memory = self.redis.hmget(ledger_keys.bodies(session_id), ["whole", "memory"])
+        attached = decode.attachments(
+            decode.mapping(
+                {b"attachments": self.redis.hget(ledger_keys.session(session_id), "attachments") or b""}
+            )
+        )
+        found = {"its answer": decode.text(whole), "its memory": decode.reference(decode.text(memory))[1]}
+        return {**{what: json.loads(ref) for what, ref in found.items() if ref}, **attached}
 
     def result(self, session_id: str) -> tuple[SessionState, str | None]:
         """The state of a session and its latest answer, or the reason for which it was closed.

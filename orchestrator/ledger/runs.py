@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from orchestrator.errors import ClaimLost, PayloadError
+from orchestrator.errors import ClaimLost, DamagedRecord, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Shortened, beginning, digest_of
-from orchestrator.ledger.model import JSON, OVERDUE, Session, SessionState
+from orchestrator.ledger.model import OVERDUE, Item, Session, SessionState
 from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import (
     Claim,
@@ -80,22 +80,29 @@ class Runs:
         for run, what in zip(damaged, damaged, strict=True):
             _log.error("run-damaged", run=decode.text(run), error=decode.text(what))
         wish.held = self._held(wish.claim, reply)
-        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[9]) if wish.held is not None else ()
+        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[10]) if wish.held is not None else ()
 
     def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
         if reply[0] != b"held":
             return None
         read = self._core.seals.read
-        session = self._core.seals.session(decode.session(json.loads(reply[1])))
-        run = self._core.seals.run(decode.run(json.loads(reply[2])))
+        of_session, of_run = json.loads(reply[1]), json.loads(reply[2])
+        session = self._core.seals.session(decode.session(of_session, of_run.get("session", "")))
+        run, damage = decode.run_as_far_as_it_goes({**of_run, "id": session.run})
+        run = self._core.seals.run(run)
+        damage += session.damage
         self._core.replicate("claim", run.id)
-        prompt = read(decode.text(reply[3]))
-        if isinstance(prompt, Opened) and not session.encrypted:
+        texts = self._core.own_texts_in(session, [reply[3], reply[4], reply[7], reply[8]])
+        if isinstance(texts.prompt, Opened) and not session.encrypted:
             # Somebody has taken the mark off its record, to have it speak in clear.
             session = replace(session, encrypted=True)
-        label = session.root if session.encrypted else ""
-        state = read(decode.text(reply[4]), label=label)
-        carried = list(zip(run.items, reply[5], reply[6], strict=True))
+        damage += texts.damage
+        items: list[Item] = []
+        for name, record in zip(run.items, reply[5], strict=False):
+            try:
+                items += [self._core.seals.item(decode.item(name, record))] if record else []
+            except DamagedRecord as error:
+                damage += (f"{error.args[0]}: {error.args[1]}",)
         return Claimed(
             claim=Claim(
                 run=run.id,
@@ -110,13 +117,17 @@ class Runs:
             ),
             session=session,
             run=run,
-            prompt=prompt,
-            state=_state(state),
-            items=tuple(
-                self._core.seals.item(decode.item(name, record)) for name, record, _ in carried if record
-            ),
-            texts={name: read(decode.text(body)) for name, _, body in carried if body is not None},
-            task=read(decode.text(reply[7])),
+            prompt=texts.prompt,
+            state=texts.state,
+            items=tuple(items),
+            texts={
+                name: read(decode.text(body))
+                for name, body in zip(run.items, reply[6], strict=False)
+                if body is not None
+            },
+            task=texts.task,
+            own=texts.own,
+            damage=damage,
         )
 
     def renew(self, claim: Claim) -> Renewal:
@@ -159,6 +170,8 @@ class Runs:
         status = outcome.told if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else write(json.dumps(outcome.state), claim.own_seal)
         waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
+        if state:
+            state = f"{self._core.vouch_for_own('state', claim.session, claim.agent, state)}\n{state}"
         memory = self._keep_memory(claim, outcome)
         questions = "open" if answer_questions is not None else ""
         attached = self._keep_attachments(claim, outcome, seal) if envelope is not None else {}
@@ -206,7 +219,7 @@ class Runs:
                     )
                     if envelope is not None and about is not None
                     else "",
-                    memory.json,
+                    self._memory_reference(claim, memory),
                     # The digest of a sealed text would tell what everybody can guess.
                     digest_of(outcome.text) if outcome.once and short.ref is None and seal is None else "",
                     self._core.limits.fork_runs,
@@ -279,6 +292,13 @@ class Runs:
         return self._core.large_texts.shorten(
             claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal
         )
+
+    def _memory_reference(self, claim: Claim, memory: Shortened) -> str:
+        """What refers to a memory, with the proof of its agent."""
+        if memory.ref is None:
+            return ""
+        proof = self._core.vouch_for_own("memory", claim.session, claim.agent, memory.json)
+        return json.dumps({**memory.ref, "proof": proof})
 
     def _keep_attachments(self, claim: Claim, outcome: Outcome, seal: Seal | None) -> dict[str, Any]:
         """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
@@ -379,10 +399,3 @@ class Runs:
         args: list[Arg] = [self._core.now, dispatch.run, dispatch.agent]
         ids = {"session": dispatch.session, "run": dispatch.run, "agent": dispatch.agent}
         return bool(self._core.call("claim_external", args, **ids))
-
-
-def _state(text: str) -> JSON:
-    """What an agent saved. A state that cannot be opened stays a text, which its readers refuse."""
-    if isinstance(text, Opened) and text.failed:
-        return text
-    return json.loads(text) if text else None

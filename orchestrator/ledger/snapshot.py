@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.errors import DamagedRecord
-from orchestrator.ids import is_session_id, shard_of
+from orchestrator.ids import is_session_id, reply_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.model import Item, Run, Session, SessionState
+from orchestrator.ledger.model import CLOSED, Item, ItemState, Run, Session, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
 
@@ -28,6 +28,7 @@ class Child:
     id: str
     state: str
     parent_notified: bool  #: its callback was handed over
+    ended: bool  #: whether it has ended, whatever has become of it since
     parent: str
     message: str  #: message-id of the envelope that launched it
 
@@ -57,6 +58,9 @@ class Snapshot:
     groups: dict[tuple[str, str], int] = field(default_factory=dict)  #: (group, what) → its counter
     unasked: frozenset[str] = frozenset()  #: open questions that the session which was asked lacks
     unkept: bool = False  #: its answer is a large text that is not stored any more
+    unknown_questions: frozenset[str] = (
+        frozenset()
+    )  #: queued questions whose askers do not wait for the reply
 
     @property
     def run(self) -> Run | None:
@@ -135,6 +139,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         groups=_groups(h),
         unasked=_unasked(ledger, session_id, h),
         unkept=_unkept(ledger, session_id, bodies),
+        unknown_questions=_unknown_questions(ledger, found),
         damage=tuple(damage),
     )
 
@@ -216,6 +221,29 @@ def _unasked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> froze
     )
 
 
+def _unknown_questions(ledger: Ledger, items: Iterable[Item]) -> frozenset[str]:
+    """The queued questions of other sessions that still run and neither wait for the reply nor have had it."""
+    asked = [
+        item
+        for item in items
+        if item.state is ItemState.QUEUED and item.extra.get("question") and is_session_id(item.child)
+    ]
+    pipe = ledger.redis.pipeline(transaction=False)
+    for item in asked:
+        pipe.hmget(ledger_keys.session(item.child), "state", f"question:{item.id}")
+        pipe.hexists(ledger_keys.items(item.child), reply_id(item.id))
+    # A key of another type is damage of the session that asked.
+    replies = pipe.execute(raise_on_error=False)
+    return frozenset(
+        item.id
+        for item, facts, had in zip(asked, replies[::2], replies[1::2], strict=True)
+        if isinstance(facts, list)
+        and had == 0
+        and facts[1] is None
+        and decode.text(facts[0]) not in ("", *CLOSED)
+    )
+
+
 def _unkept(ledger: Ledger, session_id: str, bodies: Iterable[bytes]) -> bool:
     if b"whole" not in bodies:
         return False
@@ -229,16 +257,23 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
         batch = ids[start : start + _BATCH]
         pipe = ledger.redis.pipeline(transaction=False)
         for child in batch:
-            pipe.hmget(ledger_keys.session(child), "state", "parent_notified", "parent", "message")
+            pipe.hmget(
+                ledger_keys.session(child), "state", "parent_notified", "parent", "message", "ended_ms"
+            )
         rows: list[Any] = pipe.execute(raise_on_error=False)
         for child, row in zip(batch, rows, strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
-                row = [SessionState.DAMAGED, b"", b"", b""]
-            state, notified, parent, message = (decode.text(value) for value in row)
+                row = [SessionState.DAMAGED, b"", b"", b"", b""]
+            state, notified, parent, message, ended_ms = (decode.text(value) for value in row)
             if state:
                 found[child] = Child(
-                    id=child, state=state, parent_notified=notified == "1", parent=parent, message=message
+                    id=child,
+                    state=state,
+                    parent_notified=notified == "1",
+                    ended=state in CLOSED or _number(ended_ms) > 0,
+                    parent=parent,
+                    message=message,
                 )
     return found

@@ -1,7 +1,8 @@
 """What somebody says into the ledger, in the form that is vouched for.
 
-A statement is an item of a session's queue, or a session's end, which is the item that its parent gets. Where an item
-stands (its state, its place in the queue, the run that carries it) is the ledger's own, and not part of it.
+A statement is an item of a session's queue, or a session's end, which is the item that its parent gets; the task that a
+session is given; or what an agent keeps for itself: saved state, memory, steps. Where an item stands (its state, its
+place in the queue, the run that carries it) is the ledger's own, and not part of it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _DOMAIN: Final = b"agent-orchestra statement 1\n"
 _NAMES: Final = ("kind", "child", "agent", "status", "title", "context", "answers", "message")
 _FLAGS: Final = ("question", "sealed")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+#: The id of the statement that is a session's task.
+TASK: Final = "task"
 
 
 class Statement(NamedTuple):
@@ -99,6 +102,22 @@ class Statement(NamedTuple):
             "body": body,
         }
         return cls.of_record(callback_id(session.id), session.parent, about, text)
+
+    @classmethod
+    def of_task(cls, session: str, facts: Mapping[str, Any], prompt: str, task: str) -> Statement:
+        """The task of a session that has these fields: its prompt, and what is said beside that, as JSON."""
+        about = {name: facts.get(name) for name in ("title", "message", "sealed")}
+        return cls.of_record(
+            TASK,
+            session,
+            {**about, "kind": "prompt", "context": task, "question": facts.get("planned")},
+            prompt,
+        )
+
+    @classmethod
+    def of_own(cls, what: str, owner: str, agent: str, text: str, *, about: str = "") -> Statement:
+        """What an agent keeps for itself: ``what`` it is, and the session or run that has it."""
+        return cls.of_record(what, owner, {"kind": "own", "agent": agent, "context": about}, text)
 
     def octets(self) -> bytes:
         """What is vouched for: the digest of the text, and every other part with its length before it."""

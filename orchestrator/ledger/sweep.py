@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from orchestrator.errors import UnknownSession
-from orchestrator.ids import callback_id, shard_of
-from orchestrator.ledger import decode
+from orchestrator.ids import callback_id, reply_id, shard_of
+from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
-from orchestrator.redisdb.scripts import keys_of
+from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
@@ -53,6 +53,12 @@ class Sweep:
                     Lease(run=run, session=session, claim=claim, lease_version=version, worker=worker)
                 )
         return found
+
+    def slots(self, shard: int) -> list[tuple[str, str]]:
+        """What each slot took last: the run, and the claim."""
+        raw: Any = self._core.redis.hvals(ledger_keys.slots(shard))
+        taken = (decode.text(value).split(" ") for value in raw)
+        return [(words[1], words[0]) for words in taken if len(words) > 1]
 
     def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:
         """How many runs of each of these agents are ready; those that have none are left out."""
@@ -226,6 +232,25 @@ class Sweep:
             if reply[0] != b"whole":
                 return bool(reply[0] == b"restored")
             digest = decode.text(reply[1])
+
+    def tell_again(self, child: str, status: str) -> bool:
+        """Have a parent told of the end of a child that counts as told and is not; False: there is nothing to tell."""
+        parent = decode.text(self._core.redis.hget(ledger_keys.session(child), "parent"))
+        while True:
+            names = layout.ending(child, parent=parent, run="")
+            reply = self._core.scripts.run("tell_again", names, [self._core.now, status])
+            if reply[0] != b"parent":
+                return bool(reply[0] != b"nothing")
+            parent = decode.text(reply[1])
+
+    def reopen_question(self, question: str, *, asker: str, asked: str) -> bool:
+        """Let the asker of a question that is still to be answered wait for it again; False: it does, or need not."""
+        args: list[Arg] = [question, reply_id(question)]
+        return bool(self._core.call("reopen_question", args, session=asked, asker=asker)[0] == b"open")
+
+    def forget_stop(self, session_id: str) -> None:
+        """Take the mark off a session that it is to be ended, which nobody has asked for."""
+        self._core.redis.hdel(ledger_keys.session(session_id), "stop_pending")
 
     def close_tree(self, tree: Sequence[Session]) -> bool:
         """Close every session of an expired tree before it is removed; False if one was used since it was read.

@@ -8,6 +8,7 @@ from typing import Literal
 
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
 from orchestrator.ledger.sealing import Seal
+from orchestrator.ledger.statements import Statement
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.versions import lane_of
 
@@ -190,6 +191,9 @@ class Claimed:
     items: tuple[Item, ...]
     texts: dict[str, str]  #: item id → text
     task: str = ""  #: what was said of its task beside the prompt, as JSON
+    #: What is to be vouched for beside the items: what it is, the statement, the proof.
+    own: tuple[tuple[str, Statement, str], ...] = ()
+    damage: tuple[str, ...] = ()  #: what cannot be read of its records, a sentence each
 
 
 @dataclass(frozen=True, kw_only=True)

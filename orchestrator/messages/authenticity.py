@@ -14,7 +14,7 @@ from orchestrator.keyring.codes import Codes
 from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger.model import Item, ItemState, Session
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.statements import Statement
+from orchestrator.ledger.statements import TASK, Statement
 from orchestrator.log import Seldom, get_logger
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Authenticity:
             writer = self._codes.writer(statement.octets(), proof, reader=reader)
         except SignatureError as error:
             return f"{error.args[0]}: {error.args[1]}"
+        if (
+            statement.id == TASK
+        ):  # that its delegator may give it has been seen to when the session was launched
+            return ""
         if approval_of(statement.id) and writer != OPERATOR and not (writer == REAPER and statement.failed):
             return f"signer-sender: {writer!r} answered an approval, which only the operator does"
         if writer == statement.agent or writer in _FOR_OTHERS or (writer == REAPER and statement.failed):
@@ -85,8 +89,31 @@ class Authenticity:
         body: str = "",
     ) -> str:
         """:meth:`fault` of the final answer of a session and of what is attached to it, as the operator can tell."""
-        faults = [
-            self.fault(
+        faults = self._faults_of_answer(session, text, whole, attachments, body)
+        return faults["completed"] if all(faults.values()) else ""
+
+    def status_of(
+        self,
+        session: Session,
+        text: str,
+        whole: Mapping[str, Any] | None,
+        attachments: Mapping[str, Any],
+        body: str = "",
+    ) -> str:
+        """How an answer was given: `completed` or `partial-success`, as the operator can tell by its proof."""
+        faults = self._faults_of_answer(session, text, whole, attachments, body)
+        return "partial-success" if faults["completed"] and not faults["partial-success"] else "completed"
+
+    def _faults_of_answer(
+        self,
+        session: Session,
+        text: str,
+        whole: Mapping[str, Any] | None,
+        attachments: Mapping[str, Any],
+        body: str,
+    ) -> dict[str, str]:
+        return {
+            status: self.fault(
                 Statement.of_end(
                     session, status, text, whole, attachments, message=session.report, body=body
                 ),
@@ -94,8 +121,7 @@ class Authenticity:
                 reader=OPERATOR,
             )
             for status in ("completed", "partial-success")
-        ]
-        return faults[0] if all(faults) else ""
+        }
 
     @property
     def reads_as_operator(self) -> bool:

@@ -28,6 +28,7 @@ from orchestrator.ledger import (
     Session,
     SessionState,
 )
+from orchestrator.ledger.snapshot import take_snapshot
 from orchestrator.log import get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import is_outage
@@ -90,6 +91,8 @@ class Delivery:
                 resumed.append(verdict.dispatch)
             elif verdict.outcome == "closed" and verdict.detail != "unknown":
                 self._leave_behind(session)
+            elif verdict.outcome == "damaged":
+                self._fail_damaged(session)
         if resumed:
             failpoint("delivery.flushed")
             self.send(resumed)
@@ -104,6 +107,21 @@ class Delivery:
                 raise
             # Its records are damaged, which must hold up no other session.
             _log.error("close-failed", session=session, error=repr(error))
+
+    def _fail_damaged(self, session_id: str) -> None:
+        """Fail a session that cannot be resumed, as something of its records cannot be read; by that name."""
+        for session in self.ledger.find([session_id]):
+            found = take_snapshot(self.ledger, session.id) if not session.damage else None
+            damage = session.damage or (found.damage if found is not None else ())
+            try:
+                if damage:
+                    why = str(DamagedRecord(f"session {session.id}", damage[0]))
+                    self.ledger.stop(session.id, why, state="failed", force=True)
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                # A key of another type lets it not even end.
+                _log.error("close-failed", session=session.id, error=repr(error))
 
     def close(self, session_id: str) -> None:
         """Deal with the children of a closed session by its policy: stop, abandon, or hand them on to an heir.

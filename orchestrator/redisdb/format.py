@@ -18,7 +18,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.server_clock import server_ms
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
-FORMAT: Final = 3
+FORMAT: Final = 4
 #: What a ledger has that was written before ledgers said their format.
 _UNSAID: Final = 1
 #: Shards that are looked at for trees of such a ledger.

@@ -124,7 +124,7 @@ class ScriptedSession:
     @property
     def state(self) -> Any:
         """What `ctx.state` was when the latest run ended; None: no run has changed it."""
-        text = self._ledger.texts(self.id, ["state"]).get("state", "")
+        text = self._ledger.texts(self.id, ["state"]).get("state", "").rpartition("\n")[2]
         return json.loads(text) if text else None
 
     # --- what others do ----------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 -- KEYS  1 session  2 run  3 running  4 queued  5 items  6 bodies  7 ready  8 turns
 -- ARGV  1 now or ''  2 run id  3 claim id  4 worker  5 version and on_deploy of its definition, with a space between, or ''
 -- Returns  {'held', session as a JSON object, run likewise, prompt, saved state, {record of each item}, {text of each},
---           its task beside the prompt as JSON, or nil}
+--           its task beside the prompt as JSON, or nil, the reference to its memory as JSON, or nil}
 --          | {'refused', state of the run, or why it may not be taken now}
 -- Complexity: O(items that the run carries).
 -- include: base

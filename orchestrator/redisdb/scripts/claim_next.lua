@@ -29,7 +29,7 @@ end
 local damaged = {}
 local function answer(load, agent, more)
   local said = held(load)
-  said[9], said[10], said[11] = tostring(agent), more, damaged
+  said[10], said[11], said[12] = tostring(agent), more, damaged
   return said
 end
 

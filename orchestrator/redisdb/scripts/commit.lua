@@ -49,7 +49,7 @@ if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop =
   local reason = cjson.decode(ARGV[11]).reason
   note_try(ARGV[11], now, now + wait_ms)
   redis.call('HSET', RUN, 'failures', failures, 'attempts', ARGV[8])
-  if ARGV[14] ~= '[]' then forget_steps(RUN .. ':steps', cjson.decode(ARGV[14])) end
+  if ARGV[14] ~= '[]' then forget_steps(RUN, cjson.decode(ARGV[14])) end
   queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
   return { 'retry', failures }
 end

@@ -11,6 +11,7 @@
 --       instead; a caller waits for nothing: its callback is launched when the child ends  17 the caller's agent
 --       18 budget: what, limit, …, or ''  19 its task beside the prompt, as JSON, or ''  20 ms that it may take, or 0
 --       21 '1': it is encrypted  22 the tasks that it waits for, as a JSON list, where its envelope cannot be read for them, or ''
+--       23 proof of who gives it its task
 -- Returns  {'launched', for each launch in turn 'created' | 'exists', child id}; the first one that is refused ends it
 --          with the name of a limit and its value | {'lost'}
 -- Complexity: O(launches).
@@ -20,13 +21,14 @@ local now, claim = clock(ARGV[1]), ARGV[2]
 if not held_run(KEYS[3], claim) then return { 'lost' } end
 
 local function launch(i)
-  local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 22
+  local k, a = 8 + (i - 1) * 5, 6 + (i - 1) * 23
   return { child = KEYS[k + 1], bodies = KEYS[k + 2], stream = KEYS[k + 3], caller_items = KEYS[k + 4], budget = KEYS[k + 5], effect = ARGV[a + 1], id = ARGV[a + 2],
     callback = ARGV[a + 3], owed = ARGV[a + 4], group = ARGV[a + 5], on_failure = ARGV[a + 6], on_close = ARGV[a + 7],
     priority = ARGV[a + 8], title = ARGV[a + 9], prompt = ARGV[a + 10], envelope = ARGV[a + 11], agent = ARGV[a + 12],
     correlation = ARGV[a + 13], message = ARGV[a + 14], chain = ARGV[a + 15],
     caller = ARGV[a + 16], caller_agent = ARGV[a + 17], limits = ARGV[a + 18],
-    task = ARGV[a + 19], time_ms = ARGV[a + 20], encrypted = ARGV[a + 21], after = ARGV[a + 22] }
+    task = ARGV[a + 19], time_ms = ARGV[a + 20], encrypted = ARGV[a + 21], after = ARGV[a + 22],
+    task_proof = ARGV[a + 23] }
 end
 local launches, names = {}, {}
 for i = 1, (#KEYS - 8) / 5 do
@@ -90,7 +92,8 @@ for _, l in ipairs(fresh) do
   local handed = l.caller ~= '' and l.caller ~= 'none'
   new_session(l.child, l.id, p.root, handed and l.caller or p.id, depth, 'pending', now, 'callback', l.owed,
     'priority', l.priority, 'title', l.title, 'delegator', handed and l.caller_agent or p.agent, 'agent', l.agent,
-    'correlation', l.correlation, 'message', l.message, 'chain', l.chain, 'caller', l.caller)
+    'correlation', l.correlation, 'message', l.message, 'chain', l.chain, 'caller', l.caller,
+    'task_proof', l.task_proof)
   redis.call('HSET', l.bodies, 'prompt', l.prompt)
   if l.task ~= '' then redis.call('HSET', l.bodies, 'task', l.task) end
   if l.encrypted ~= '' then redis.call('HSET', l.child, 'encrypted', '1') end

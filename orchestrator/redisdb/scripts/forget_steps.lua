@@ -5,5 +5,5 @@
 -- include: base
 -- include: steps
 if not held_run(KEYS[1], ARGV[1]) then return { 'lost' } end
-forget_steps(KEYS[2], { unpack(ARGV, 2) })
+forget_steps(KEYS[1], { unpack(ARGV, 2) })
 return { 'done' }

@@ -1,4 +1,5 @@
--- recount_reserved: what a budget says is reserved is counted again from the reservations of the runs at work.
+-- recount_reserved: what a budget says is reserved is counted again from the reservations of the runs at work; and what
+-- it says was spent, if that is less than its agents have spent.
 -- Besides KEYS the script reads these, whose keys carry the same hash tag.
 -- KEYS  1 running  2 budget
 -- ARGV  none
@@ -23,6 +24,17 @@ local wrong = 0
 for _, what in ipairs(COUNTED) do
   if count(redis.call('HGET', KEYS[2], 'reserved:' .. what)) ~= (right[what] or 0) then
     redis.call('HSET', KEYS[2], 'reserved:' .. what, string.format('%.0f', right[what] or 0))
+    wrong = wrong + 1
+  end
+end
+local by, flat = {}, redis.call('HGETALL', KEYS[2])
+for i = 1, #flat, 2 do
+  local what = string.match(flat[i], '^by:.*:(%l+)$')
+  if what then by[what] = (by[what] or 0) + count(flat[i + 1]) end
+end
+for what, spent in pairs(by) do
+  if count(redis.call('HGET', KEYS[2], 'spent:' .. what)) < spent then
+    redis.call('HSET', KEYS[2], 'spent:' .. what, string.format('%.0f', spent))
     wrong = wrong + 1
   end
 end

@@ -1,5 +1,7 @@
 -- reindex: what the shard's indexes and a session's counters say is derived again from its records, by the doctor.
 -- Everything is read, and so found readable, before anything is written; what is right already is left alone.
+-- A run whose record is gone is queued again under its id, so that it has its effects and steps once; a session that
+-- counts as at work, or as waiting for something, and is not, is what its last run made of it.
 -- KEYS  1 session  2 items  3 queue  4 run|session  5 tree  6 roots  7 running  8 queued  9 waiting
 --       10 closing  11 timers  12 results
 -- ARGV  1 now or ''  2 session id  3 run whose key came, or ''  4 lifetime of a finished tree in ms
@@ -7,11 +9,35 @@
 -- Returns  {'done', what was put right, …} | {'unknown'} | {'run', its id}: pass the key of that run
 -- Complexity: O(items).
 -- include: base
+-- include: new
 local now, id = clock(ARGV[1]), ARGV[2]
-local s = fields(KEYS[1], 'id', 'parent', 'root', 'state', 'run', 'created_ms', 'ended_ms', 'settled_ms', 'due_ms')
+local s = fields(KEYS[1], 'id', 'parent', 'root', 'state', 'run', 'runs', 'created_ms', 'ended_ms', 'settled_ms', 'due_ms',
+  'stop_pending')
 if s.id ~= id then return { 'unknown' } end
 if s.run ~= ARGV[3] then return { 'run', s.run } end
-local r = s.run ~= '' and fields(KEYS[4], 'id', 'state', 'claim', 'started_ms') or { id = '' }
+local r = s.run ~= '' and fields(KEYS[4], 'id', 'state', 'claim', 'started_ms', 'items') or { id = '' }
+local runs, own_run, was = KEYS[1] .. ':runs', s.run, s.state
+if r.id == s.run and ENDED[r.state] then s.run = '' end
+local rebuilt = s.run ~= '' and r.id == '' and s.run or nil
+local function how_ended(run)
+  local fine, state = pcall(redis.call, 'HGET', beside(KEYS[1], 'run:' .. run), 'state')
+  return fine and state or ''
+end
+-- Where the session stands, by its runs, if it has none that is open.
+local function right_state()
+  if count(s.ended_ms) == 0 then return count(s.runs) > 0 and 'idle' or s.state end
+  local last = redis.call('LINDEX', runs, -1)
+  local how = last and how_ended(last) or ''
+  if how == 'completed' then return 'finished' end
+  return ENDED[how] and how or s.state
+end
+local amiss = s.state == 'running' or (s.state == 'idle' and count(s.ended_ms) > 0)
+  or (s.state == 'pending' and count(s.runs) > 0)
+if s.run == '' and amiss then s.state = right_state() end
+if rebuilt and CLOSED[s.state] then rebuilt, s.run = nil, '' end
+local listed = {}
+local fine, ids = pcall(cjson.decode, r.items or '[]')
+for _, one in ipairs(fine and type(ids) == 'table' and ids or {}) do listed[one] = true end
 
 -- What the records say.
 local facts, groups, right = {}, {}, { launched = 0, delivered = 0, dead = 0, owed = 0, questions = 0 }
@@ -22,9 +48,17 @@ for i = 1, #flat, 2 do
   local group, what = string.match(flat[i], '^group:(.*):(%l+)$')
   if group then groups[group_field(group, what)] = 0 end
 end
-local records, queue = redis.call('HGETALL', KEYS[2]), {}
+local records, queue, carried, again = redis.call('HGETALL', KEYS[2]), {}, {}, {}
 for i = 1, #records, 2 do
   local record = cjson.decode(records[i + 1])
+  if record.state == 'claimed' and rebuilt and record.run == rebuilt then
+    carried[#carried + 1] = { records[i], record }
+  elseif record.state == 'claimed' and ARGV[5] == '1' and not CLOSED[s.state]
+      and (s.run == '' or record.run ~= s.run or not listed[records[i]])
+      and how_ended(record.run) ~= 'completed' then
+    record.state, record.run, record.taken = 'queued', '', nil
+    again[records[i]] = record
+  end
   if record.state == 'queued' then queue[records[i]] = score(record.priority, record.seq) end
   if record.kind == 'completion' and record.state ~= 'none' then
     right.launched = right.launched + 1
@@ -46,10 +80,13 @@ local closed = CLOSED[s.state]
 local in_doubt = ARGV[5] ~= '1' or closed
 local queued = redis.call('ZCARD', KEYS[3]) - (in_doubt and 0 or #strays) > 0 or (not in_doubt and next(queue) ~= nil)
 local over = closed or (s.state == 'finished' and s.run == '')
+-- Nothing is outstanding: it runs once more, for its final answer.
+local rests = not in_doubt and s.state == 'idle' and s.run == '' and s.stop_pending == '' and right.questions == 0
+  and right.launched <= right.delivered + right.dead and missing(KEYS[11], 'flush|' .. id)
 local absent = {
-  dispatch = r.id == s.run and r.state == 'queued' and missing(KEYS[8], s.run),
-  running = r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(KEYS[7], s.run),
-  waiting = queued and not closed and missing(KEYS[9], id),
+  dispatch = s.run ~= '' and (rebuilt or (r.id == s.run and r.state == 'queued')) and missing(KEYS[8], s.run),
+  running = s.run ~= '' and r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(KEYS[7], s.run),
+  waiting = (queued or rests) and not closed and missing(KEYS[9], id),
   closing = closed and right.owed > 0 and missing(KEYS[10], id),
   tree = s.root ~= '' and missing(KEYS[5], id),
   roots = s.root == id and missing(KEYS[6], id),
@@ -61,6 +98,33 @@ if s.root == id and over and missing(KEYS[12], id) then
 end
 
 local done = { 'done' }
+if rebuilt then
+  table.sort(carried, function(a, b) return a[2].seq < b[2].seq end)
+  local cause, names = count(s.runs) == 1 and 'start' or 'callbacks', {}
+  for i, one in ipairs(carried) do
+    names[i] = one[1]
+    if one[2].kind == 'prompt' then cause = 'user' end
+  end
+  write_run(KEYS[4], rebuilt, id, s.runs, cause, names, now)
+  local steps = 0
+  for _, name in ipairs(redis.call('TYPE', KEYS[4] .. ':steps').ok == 'hash' and redis.call('HKEYS', KEYS[4] .. ':steps') or {}) do
+    if string.sub(name, 1, 2) == 'h:' then steps = steps + 1 end
+  end
+  -- It may have been begun: what it did and recorded then is looked up.
+  redis.call('HSET', KEYS[4], 'steps', steps, 'attempt', 1)
+  if not redis.call('LPOS', runs, rebuilt) then redis.call('RPUSH', runs, rebuilt) end
+  redis.call('ZREM', KEYS[7], rebuilt)
+  done[#done + 1] = 'run'
+end
+if s.run ~= own_run or s.state ~= was then
+  redis.call('HSET', KEYS[1], 'run', s.run, 'state', s.state)
+  changed('session', id, '-', s.state)
+  done[#done + 1] = 'state'
+end
+for name, record in pairs(again) do
+  save(KEYS[2], name, record)
+  done[#done + 1] = 'items'
+end
 local function put(what, key, at, member)
   if not absent[what] then return end
   redis.call('ZADD', key, at, member)

@@ -79,6 +79,7 @@ def escalate(
         envelope=outgoing,
         correlation=thread.correlation,
         title=title,
+        by=ROUTER,
     )
     if made.other_prompt:  # something of this conversation was escalated before
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from orchestrator.agents.registry import SYSTEM_AGENTS
+from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS
 from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.structured import pack
@@ -115,6 +115,8 @@ class ExternalLaunches:
             "task_id": task_id,
             **({"sealed": "1", "encrypted": "1"} if received.sealed else {}),
         }
+        structured = _structured(body)
+        facts["task_proof"] = self._ledger.vouch_for_task(session, facts, prompt, structured, by=ROUTER)
 
         def read(answer: Any) -> CommandOutcome:
             if known := outcome_of(answer[0], received):
@@ -174,7 +176,7 @@ class ExternalLaunches:
                 self._limits.review_due_ms(received),
                 "" if received.sender in SYSTEM_AGENTS else received.sender,
                 "1" if received.conversation == received.id else "",
-                _structured(body),
+                structured,
                 "1" if "replays" in received.entry.extra else "",
                 *[part for pair in facts.items() for part in pair],
             ],

@@ -66,6 +66,7 @@ class Preview:
         self._limits = limits_of(parts.settings, parts.routing)
         self._validator = build_validator(parts, clock or ServerClock(parts.redis))
         self._handlers = build_handlers(parts)
+        parts.ledger.vouch = None  # nothing is written, and no key is made for it
 
     def findings(self, octets: bytes, report: Report) -> list[Finding]:
         """Every live rule that a message breaks now, if layers 1 and 2 have passed it.

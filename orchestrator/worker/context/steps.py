@@ -31,6 +31,7 @@ from orchestrator.errors import (
     StepMismatch,
 )
 from orchestrator.ledger import StepHeader, StepRecord
+from orchestrator.ledger.statements import Statement
 from orchestrator.log import get_logger
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.steps import Sequence, is_within, step_key, unasked_steps
@@ -73,6 +74,7 @@ class Steps:
     """The steps of one run, in one try of it. Threads and tasks may ask for steps at the same time.
 
     ``pause`` says how many seconds a wait between two calls of a function takes in fact; by default what it is.
+    ``verify`` refuses a record that nobody vouches for.
     """
 
     def __init__(
@@ -81,8 +83,10 @@ class Steps:
         *,
         policy: StepPolicy = "strict",
         pause: Callable[[float], float] | None = None,
+        verify: Callable[[str, Statement, str], None],
     ) -> None:
         self._effects = effects
+        self._verify = verify
         self._pause = pause or (lambda seconds: seconds)
         self._claim = effects.held.claim
         self._journal = effects.ledger.journal
@@ -226,11 +230,29 @@ class Steps:
             if self._recorded is None:
                 read = self._journal.read
                 try:
-                    self._recorded = self._effects.retrying("steps", lambda: read(self._claim.run))
+                    recorded = self._effects.retrying("steps", lambda: read(self._claim.run))
+                    number = self._effects.held.run.steps
+                    if len(recorded) != number:
+                        raise DamagedRecord(
+                            f"the steps of run {self._claim.run}",
+                            f"{number} were recorded, and there are {len(recorded)}",
+                        )
+                    for record in recorded.values():
+                        self._check(record)
+                    self._recorded = recorded
                 except DamagedRecord:
                     if self._policy != "replace":
                         raise
                     self._recorded = {}
+
+    def _check(self, record: StepRecord) -> None:
+        """Return if the agent of the run has recorded this.
+
+        Raises:
+            DamagedRecord: nobody vouches for it.
+        """
+        said = record.statement(self._claim.run, self._claim.agent)
+        self._verify(f"step {record.header.key!r} of run {self._claim.run}", said, record.header.proof)
 
     def _ask(self, name: str, *, in_order: bool | None = None) -> _Asked:
         self._effects.claim_status.check()
@@ -323,6 +345,8 @@ class Steps:
     def _record(self, header: StepHeader, octets: bytes) -> StepRecord:
         failpoint("worker.stepped")
         record = self._effects.retrying("step", lambda: self._journal.record(self._claim, header, octets))
+        if record.header.claim != self._claim.claim:
+            self._check(record)
         failpoint("worker.recorded")
         if header.how != "retry":
             with self._lock:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import Claimed, Item
+from orchestrator.ledger.statements import Statement
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity
 from orchestrator.worker.context.effects import Effects
@@ -21,11 +23,30 @@ class Verifier:
         self._authenticity = authenticity
 
     def held(self) -> Claimed:
-        """What the run holds, each item checked."""
+        """What the run holds, each item checked.
+
+        Raises:
+            DamagedRecord: its task, or what its agent has kept for itself, is not what was said, or something of its
+                records cannot be read.
+        """
         held = self._effects.held
+        if held.damage:
+            raise DamagedRecord(f"session {held.session.id}", "; ".join(held.damage))
+        for what, said, proof in held.own:
+            self.own(what, said, proof)
         checked = self.items([(item, held.texts.get(item.id, "")) for item in held.items])
         texts = {**held.texts, **{item.id: text for item, text in checked}}
         return replace(held, items=tuple(item for item, _ in checked), texts=texts)
+
+    def own(self, what: str, said: Statement, proof: str) -> None:
+        """Return if somebody vouches for the task of the session, or for what its agent has kept for itself.
+
+        Raises:
+            DamagedRecord: nobody does.
+        """
+        session, fault = self._effects.held.session, self._authenticity.fault
+        if why := self._effects.retrying("verify", lambda: fault(said, proof, reader=session.agent)):
+            raise DamagedRecord(f"session {session.id}", f"nobody vouches for its {what}: {why}")
 
     def items(self, given: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
         """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason."""

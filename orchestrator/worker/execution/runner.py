@@ -22,6 +22,7 @@ from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
+    DamagedRecord,
     DefinitionChanged,
     ModelFailed,
     OrchestraError,
@@ -159,7 +160,10 @@ class _RunOfAgent:
             message_factory=self._message_factory,
             claim_status=self._claim_status,
         )
-        self._steps = Steps(self._effects, policy=definition.steps, pause=runtime.pause)
+        self._verifier = Verifier(self._effects, runtime.parts.authenticity)
+        self._steps = Steps(
+            self._effects, policy=definition.steps, pause=runtime.pause, verify=self._verifier.own
+        )
         self._message_sender = MessageSender(self._effects, EventLog(runtime.parts.settings.data))
 
     def complete(self) -> RunEnd:
@@ -309,7 +313,7 @@ class _RunOfAgent:
 
     def _make_context(self) -> Context:
         runtime, effects, settings = self._runtime, self._effects, self._runtime.parts.settings
-        verifier = Verifier(effects, runtime.parts.authenticity)
+        verifier = self._verifier
         effects.held = self._as_forked(verifier.held())
         decrypter = Decrypter(effects, runtime.parts.opener)
         slot_sharing = runtime.slot_sharing
@@ -390,7 +394,7 @@ class _RunOfAgent:
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
         final = self._claim_status.timed_out or isinstance(
-            self._error, ModelFailed | BudgetExceeded | DefinitionChanged
+            self._error, ModelFailed | BudgetExceeded | DefinitionChanged | DamagedRecord
         )
         attempts = 1 if final else self._definition.record.attempts
         retry_ms = self._retry_ms()
@@ -408,7 +412,10 @@ class _RunOfAgent:
                     attempts=attempts,
                     retry_ms=retry_ms,
                     following=following,
-                    answer_questions=partial(self._refuse_to_answer, why=outcome.text),
+                    # Which items it carries cannot be told from a record that cannot be read.
+                    answer_questions=None
+                    if self._held.damage
+                    else partial(self._refuse_to_answer, why=outcome.text),
                 ),
                 what="commit",
             )

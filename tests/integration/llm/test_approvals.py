@@ -288,7 +288,7 @@ def test_no_agent_approves(stage: StackHarness, theatre: Harness) -> None:
 def test_what_was_changed_in_the_memory_is_not_approved(
     stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys, forged: str
 ) -> None:
-    """The memory is nobody's word: whoever writes to Redis changes the call that was approved, or writes an answer."""
+    """Nobody who writes to Redis changes the call that was approved, or writes an answer: the agent has not said it."""
     serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
     session = stage.submit("ops")
@@ -306,8 +306,7 @@ def test_what_was_changed_in_the_memory_is_not_approved(
             client.approve(asked.id)
         else:
             client.resume(session, "go on")
-        wait_until(lambda: client.session(session).runs == 2 and not client.session(session).busy)
-        assert len(client.approvals()) == (0 if forged == "arguments" else 1)
-        answer = stage.ledger.texts(session, ["result"])["result"]
-    assert "was denied because nobody approved it" in answer
+        wait_until(lambda: client.session(session).state is SessionState.FAILED)
+        assert "nobody vouches for its memory" in client.session(session).reason
+        assert client.approvals() == []
     assert deploys.calls == []

@@ -517,14 +517,17 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness
     assert [type(error) for error in told] == [ClaimLost]
 
 
-def test_a_damaged_run_that_was_asked_for_is_left_alone_and_its_worker_goes_on(stage: StackHarness) -> None:
+def test_a_run_that_was_asked_for_and_is_of_another_type_is_left_alone_and_its_worker_goes_on(
+    stage: StackHarness,
+) -> None:
     """No other run has a part in it, so it is no outage."""
     stage.agent("solo")(lambda ctx: "done")
-    dispatch = stage.start(stage.submit("solo"))
-    items = stage.redis.hget(ledger_keys.run(dispatch.run), "items")
-    stage.redis.hset(ledger_keys.run(dispatch.run), "items", "[1")
+    session = stage.submit("solo")
+    dispatch = stage.start(session)
+    bodies = stage.redis.dump(ledger_keys.bodies(session))
+    stage.redis.set(ledger_keys.bodies(session), "of another type")
     assert stage.execute(dispatch) == "damaged"
-    stage.redis.hset(ledger_keys.run(dispatch.run), "items", items or "")
+    stage.redis.restore(ledger_keys.bodies(session), 0, bodies, replace=True)
     assert stage.execute(dispatch) == "finished"
 
 

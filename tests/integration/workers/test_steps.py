@@ -695,25 +695,3 @@ def test_a_run_that_is_stopped_begins_no_step(stage: StackHarness, calls: Calls)
 
     assert stage.play(stage.submit("lead")) == "stopped"
     assert calls.made == {"first": 1}
-
-
-def test_what_a_writer_of_the_ledger_puts_in_place_of_a_value_is_read(
-    stage: StackHarness, calls: Calls
-) -> None:
-    """Nobody vouches for what a step gave: docs/threat-model.md says so, and this test goes when it is fixed."""
-    seen = []
-
-    @stage.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
-        seen.append(ctx.step("value", calls.of("value", "honest")))
-        if ctx.attempt == 1:
-            journal = ledger_keys.steps(ctx.run)
-            for name, text in stage.redis.hgetall(journal).items():
-                stage.redis.hset(journal, name, text.replace(b"honest", b"forged"))
-            raise ValueError("once more")
-        return "done"
-
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
-    assert seen == ["honest", "forged"]
-    assert calls.made == {"value": 1}

@@ -1,6 +1,7 @@
 -- include: ready
 -- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
--- as JSON are looked into, before anything is written: what is damaged is not taken.
+-- as JSON are looked into, before anything is written. A run with a record that cannot be read is taken to be failed by
+-- that name; one with a key of another type could not even be ended, and is not taken.
 local function object(key)
   local flat, facts = redis.call('HGETALL', key), {}
   for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
@@ -17,27 +18,24 @@ local function values(key, names)
   return found
 end
 
--- The value of a text that is to be JSON; raises what is damaged.
-local function read(what, text)
+-- The ids in a run's list of items; nil if it cannot be read.
+local function ids_in(text)
   if not text or text == '' or text == '[]' then return {} end
-  local fine, value = pcall(cjson.decode, text)
-  if fine and type(value) == 'table' then return value end
-  error({ err = 'ERR the ' .. what .. ' is damaged' })
+  local fine, ids = pcall(cjson.decode, text)
+  if not fine or type(ids) ~= 'table' then return nil end
+  for _, id in pairs(ids) do
+    if type(id) ~= 'string' then return nil end
+  end
+  return ids
 end
 
 -- Everything about a run, as its holder is told it: its session and itself as objects, and the keys of its session's
--- items and bodies. Raises what is damaged.
+-- items and bodies. Raises what is of another type.
 local function load_run(session, run, items, bodies)
-  local load = { session = session, run = run }
-  read('waiting policy', load.session.waiting)
-  read('chain', load.session.chain)
-  local ids = read('list of items', load.run.items)
-  load.records, load.texts = values(items, ids), values(bodies, ids)
-  for i, record in ipairs(load.records) do
-    local what = 'item ' .. tostring(ids[i])
-    if record and not read(what, record).state then error({ err = 'ERR the ' .. what .. ' is damaged' }) end
-  end
-  load.own = redis.call('HMGET', bodies, 'prompt', 'state', 'task')
+  if not session.agent or not session.root then error({ err = 'ERR the session is damaged' }) end
+  local load, ids = { session = session, run = run }, ids_in(run.items)
+  load.records, load.texts = values(items, ids or {}), values(bodies, ids or {})
+  load.own = redis.call('HMGET', bodies, 'prompt', 'state', 'task', 'memory')
   return load
 end
 
@@ -77,5 +75,5 @@ end
 -- What the holder of a run is told.
 local function held(load)
   return { 'held', cjson.encode(load.session), cjson.encode(load.run), load.own[1], load.own[2], load.records, load.texts,
-    load.own[3] }
+    load.own[3], load.own[4] }
 end

@@ -4,11 +4,12 @@
 local STEPS_SHOWN = 50
 
 -- Drop some of the steps. A stored value stays until the run ends: another step may have the same one.
-local function forget_steps(steps, keys)
+local function forget_steps(run, keys)
+  local steps = run .. ':steps'
   for _, key in ipairs(keys) do
     local gone = redis.call('HDEL', steps, 'h:' .. key)
     redis.call('HDEL', steps, 'p:' .. key)
-    if gone == 1 then redis.call('HINCRBY', steps, 'count', -1) end
+    if gone == 1 then redis.call('HINCRBY', run, 'steps', -1) end
   end
 end
 

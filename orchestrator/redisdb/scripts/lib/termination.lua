@@ -142,7 +142,7 @@ local function bury(ids, reason)
     end
   end
   if dead > 0 then
-    redis.call('HINCRBY', S, 'dead', dead)
+    redis.call('HSET', S, 'dead', count(redis.call('HGET', S, 'dead')) + dead) -- which may be no number
     notice(S, 'dead', redis.call('HGET', S, 'id') or '', tostring(dead), reason)
   end
 end
@@ -163,6 +163,7 @@ local function close_session(s, state, reason, now, proof)
   redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole', 'end')
   redis.call('HDEL', S, 'stop_pending', 'attachments')
+  if not pcall(cjson.decode, redis.call('HGET', S, 'waiting') or '{}') then redis.call('HDEL', S, 'waiting') end
   if s.state == 'scheduled' then
     redis.call('HDEL', BODIES, 'envelope')
     redis.call('ZREM', TIMERS, 'submit|' .. s.id)
@@ -238,6 +239,8 @@ end
 local function fail_run(s, r, state, reason, now, proof)
   end_run(s.run, state == 'failed' and 'failed' or 'stopped', reason, now)
   local fine, carried = pcall(cjson.decode, r.items)
+  -- Its end names what cannot be read; nobody needs that any more.
+  if not fine then redis.call('HSET', RUN, 'items', '[]') end
   bury(fine and type(carried) == 'table' and carried or {}, 'resume ' .. state .. ': ' .. reason)
   close_session(s, state, reason, now, proof)
   session_stop(s)

@@ -1,0 +1,271 @@
+"""What somebody does to the ledger by hand: the doctor names it, `--fix` mends or ends it, and everything comes to rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.deployment.services import build_reaper
+from orchestrator.doctor import examination
+from orchestrator.ids import new_claim_id
+from orchestrator.ledger import Next, RunRef, RunState, SessionState, Slot
+from orchestrator.redisdb import ledger_keys
+from orchestrator.worker.context.context import Context
+from tests.waiting import wait_until
+
+from .conftest import StackHarness
+
+#: More than a record holds itself.
+LARGE = "x" * 1_500_000
+
+
+class House:
+    """A lead that waits for four children: one is done, one asks it, one is tried again, one is queued."""
+
+    def __init__(self, stage: StackHarness) -> None:
+        self.stage, self.redis, self.ledger = stage, stage.redis, stage.ledger
+        self.tried: list[str] = []
+        self.paid = 0
+        self.stages_agents()
+        self.root = stage.submit("lead", "do it all")
+        stage.play(self.root)
+        found = {child.title: child.id for child in stage.children(self.root)}
+        self.done, self.asker, self.payer, self.queued = (
+            found[n] for n in ("done", "asker", "payer", "queued")
+        )
+        stage.play(self.done)
+        stage.play(self.asker)
+        stage.play(self.payer)
+        self.queued_run = stage.start(self.queued).run
+        self.payer_run = self.ledger.session(self.payer).run
+        self.question = self.ledger.session(self.asker).questions[0]
+
+    def stages_agents(self) -> None:
+        stage = self.stage
+
+        @stage.agent("lead", role="coordinator")
+        def lead(ctx: Context) -> str:
+            ctx.state["runs"] = ctx.state.get("runs", 0) + 1
+            if ctx.cause == "start":
+                for name in ("done", "asker", "payer", "queued"):
+                    ctx.delegate(name, f"be {name}", title=name)
+                ctx.wait_for("all")
+            for one in ctx.callbacks:
+                if one.kind == "query":
+                    ctx.reply(one.id, "yes")
+            return "all done"
+
+        @stage.agent("done")
+        def done(ctx: Context) -> str:
+            return LARGE
+
+        @stage.agent("asker")
+        def asker(ctx: Context) -> str:
+            ctx.state["asked"] = True
+            if ctx.cause == "start":
+                ctx.ask_later("may I?")
+            return "thanks"
+
+        @stage.agent("payer", attempts=2)
+        def payer(ctx: Context) -> str:
+            ctx.step("pay", self.pay)
+            self.tried.append(ctx.session)
+            if len(self.tried) == 1:
+                raise RuntimeError("once")
+            return "paid"
+
+        @stage.agent("queued")
+        def queued(ctx: Context) -> str:
+            return ctx.prompt
+
+    def pay(self) -> int:
+        self.paid += 1
+        return 5
+
+    def orchestra(self, *words: str) -> Result:
+        settings = self.stage.settings
+        options = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
+        return CliRunner().invoke(main, [*words, *options])
+
+    def rest(self) -> None:
+        """Let router, reaper, callback service and workers do what they find, until nothing moves."""
+        reaper = build_reaper(self.redis, self.stage.settings)
+        for _ in range(10):
+            reaper.run_once()
+            for member in filter(lambda one: one.run, self.ledger.tree(self.root)):
+                state, due = self.redis.hmget(ledger_keys.run(member.run), "state", "not_before")
+                if state == RunState.QUEUED.encode():
+                    wait_until(lambda due=due: int(due or 0) <= self.ledger.server_ms())  # type: ignore[misc]
+                    ref = RunRef(run=member.run, session=member.id, agent=member.agent, cause="start")
+                    self.stage.execute(ref)
+
+    def hset(self, key: str, field: str, value: str | bytes) -> None:
+        assert self.redis.hexists(key, field)
+        self.redis.hset(key, field, value)
+
+    def set(self, session: str, field: str, value: str | bytes) -> None:
+        self.redis.hset(ledger_keys.session(session), field, value)
+
+    def retry_steps(self) -> str:
+        return ledger_keys.steps(self.payer_run)
+
+    def forge_state(self) -> None:
+        """Keep the proof, and change what it is of."""
+        kept = self.redis.hget(ledger_keys.bodies(self.asker), "state")
+        assert kept is not None
+        self.hset(ledger_keys.bodies(self.asker), "state", kept.replace(b"true", b"false"))
+
+    def lose_question(self, *, counted: bool) -> None:
+        self.redis.hdel(ledger_keys.session(self.asker), f"question:{self.question}")
+        if counted:
+            self.redis.hincrby(ledger_keys.session(self.asker), "questions", -1)
+
+    def count_one_more(self) -> None:
+        """A parent that believes in a question of its own does not end with its last child."""
+        self.redis.hincrby(ledger_keys.session(self.root), "questions", 1)
+        self.rest()
+
+    def lose_resume(self) -> None:
+        dispatch = self.ledger.flush(self.root).dispatch
+        assert dispatch is not None
+        self.redis.delete(ledger_keys.run(dispatch.run))
+
+    def end_run_twice(self) -> None:
+        """A session that has ended counts as busy with its last run."""
+        self.rest()
+        self.set(self.queued, "run", self.queued_run)
+
+    def change_claim(self) -> None:
+        wish = Next(slot=Slot(name="s", worker="w", agents=("queued",)), claim=new_claim_id())
+        self.ledger.claim_next(0, wish)
+        assert wish.held is not None
+        self.hset(ledger_keys.run(self.queued_run), "claim", new_claim_id())
+
+    def notify_early(self, *, ended: bool) -> None:
+        self.set(self.queued, "parent_notified", "1")
+        if ended:
+            self.rest()
+
+    def change_chunk(self) -> None:
+        (sha256,) = self.ledger.large_texts.digests(self.done)
+        self.hset(ledger_keys.large_text(self.done, sha256), "0", b"another")
+
+    def after(self, session: str, state: str) -> None:
+        self.rest()
+        self.set(session, "state", state)
+
+
+@pytest.fixture
+def house(stage: StackHarness, monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+    for name, value in {"LEASE_S": "0.3", "HEARTBEAT_S": "0.05"}.items():
+        monkeypatch.setenv(f"ORCHESTRA_{name}", value)
+    return House(stage)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One damage: what is done, what the doctor says, who fails by it, and what stays named."""
+
+    do: Callable[[House], object]
+    said: str
+    fails: str = ""  #: which session
+    why: str = ""
+    left: bool = False  #: nobody can mend it, and it is named for good
+
+
+DAMAGES = {
+    "unreadable state": Damage(
+        lambda h: h.hset(ledger_keys.bodies(h.asker), "state", "{x"),
+        "its saved state is not JSON",
+        "asker",
+        "its saved state is not JSON",
+    ),
+    "unreadable waiting policy": Damage(
+        lambda h: h.set(h.asker, "waiting", "{x"), "its field 'waiting'", "asker", "'waiting' cannot be read"
+    ),
+    "unreadable list of items": Damage(
+        lambda h: h.hset(ledger_keys.run(h.payer_run), "items", "{x"),
+        "[damaged]",
+        "payer",
+        "its field 'items'",
+    ),
+    "forged state": Damage(
+        House.forge_state, "nobody vouches for its saved state", "asker", "its saved state"
+    ),
+    "state without a proof": Damage(
+        lambda h: h.hset(ledger_keys.bodies(h.asker), "state", '{"asked": 1}'),
+        "nobody vouches for its saved state",
+        "asker",
+        "signature-missing",
+    ),
+    "forged prompt": Damage(
+        lambda h: h.hset(ledger_keys.bodies(h.queued), "prompt", "be another"),
+        "nobody vouches for its task",
+        "queued",
+        "nobody vouches for its task",
+    ),
+    "forged step": Damage(
+        lambda h: h.hset(h.retry_steps(), "p:pay#1", "6"), "step 'pay#1' of run_", "payer", "step 'pay#1'"
+    ),
+    "deleted step": Damage(
+        lambda h: h.redis.hdel(h.retry_steps(), "h:pay#1", "p:pay#1"),
+        "recorded 1 steps, and there are 0",
+        "payer",
+        "1 were recorded, and there are 0",
+    ),
+    "deleted steps": Damage(
+        lambda h: h.redis.delete(h.retry_steps()),
+        "recorded 1 steps, and there are 0",
+        "payer",
+        "1 were recorded",
+    ),
+    "a question too many": Damage(House.count_one_more, "says 1 questions are open"),
+    "told too early": Damage(lambda h: h.notify_early(ended=False), "[told-too-early]"),
+    "told too early, and ended": Damage(lambda h: h.notify_early(ended=True), "[callback-lost]"),
+    "stop_pending of a parent": Damage(lambda h: h.set(h.root, "stop_pending", "1"), "[stop-lost]"),
+    "stop_pending of a child": Damage(lambda h: h.set(h.asker, "stop_pending", "1"), "[stop-lost]"),
+    "first run gone": Damage(lambda h: h.redis.delete(ledger_keys.run(h.queued_run)), "[busy-with-none]"),
+    "retried run gone": Damage(lambda h: h.redis.delete(ledger_keys.run(h.payer_run)), "[busy-with-none]"),
+    "resume gone": Damage(House.lose_resume, "[busy-with-none]"),
+    "busy with an ended run": Damage(House.end_run_twice, "[busy-with-none]"),
+    "asker forgets": Damage(lambda h: h.lose_question(counted=False), "[question-half]"),
+    "asker forgets and counts": Damage(lambda h: h.lose_question(counted=True), "[question-half]"),
+    "asked forgets": Damage(lambda h: h.redis.hdel(ledger_keys.items(h.root), h.question), "[question-lost]"),
+    "claim": Damage(House.change_claim, "[claim-altered]"),
+    "chunk of a large text": Damage(House.change_chunk, "cannot be had", left=True),
+    "finished child idle": Damage(lambda h: h.after(h.queued, "idle"), "[state-wrong]"),
+    "finished child running": Damage(lambda h: h.after(h.queued, "running"), "[state-wrong]"),
+    "finished child pending": Damage(lambda h: h.after(h.queued, "pending"), "[state-wrong]"),
+    "finished root running": Damage(lambda h: h.after(h.root, "running"), "[state-wrong]"),
+    "finished root idle": Damage(lambda h: h.after(h.root, "idle"), "[state-wrong]"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_is_named_and_mended_or_ends_what_it_concerns(house: House, what: str) -> None:
+    damage = DAMAGES[what]
+    damage.do(house)
+    found = house.orchestra("doctor", "--quick")
+    assert damage.said in found.stdout, found.output
+    assert found.exit_code == (1 if "BREAK" in found.stdout else 0), found.output
+    house.orchestra("doctor", "--fix", "--quick")
+    house.rest()
+    tree = house.ledger.tree(house.root)
+    ends = {member.title if member.parent else "lead": member for member in tree}
+    assert {name: member.state for name, member in ends.items()} == {
+        name: SessionState.FAILED if name == damage.fails else SessionState.FINISHED for name in ends
+    }, [member.reason for member in tree]
+    assert not [member.id for member in tree if member.busy]
+    if damage.fails:
+        assert damage.why in ends[damage.fails].reason
+        assert house.ledger.runs(ends[damage.fails].id)[-1].lost == 0
+    lead = ends["lead"]
+    assert (lead.launched, lead.delivered, lead.pending, lead.dead) == (4, 4, 0, 0)
+    assert house.paid == 1
+    after = house.orchestra("doctor", "--quick")
+    assert ("BREAK" in after.stdout) == damage.left, after.output
