@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +26,8 @@ from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 _M = MESSAGES.c
 #: The outcome of a message that became a dead letter.
 DEAD = "dead"
+#: Messages that one query reads.
+_PAGE = 5000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -227,9 +229,35 @@ class AuditReader:
         )
         return [Mention(*row) for row in self.store.query(asked)]
 
+    def delegations(self, *, since_ms: int, newest: int | None) -> Iterator[list[Mention]]:
+        """The tasks that were given to agents, and not refused, since then; page by page, of the ``newest`` messages."""
+        top: int = self.store.query(select(func.coalesce(func.max(_M.seq), 0)))[0][0]
+        after = -1 if newest is None else top - newest
+        facts = [_M[name] for name in Mention._fields]
+        which = (
+            _M.type == "task-delegation",
+            _M.published_ms > since_ms,
+            _M.message_id != "",
+            _M.recipient.not_in(sorted(SYSTEM_AGENTS)),
+            ~IS_DEAD,
+        )
+        while True:
+            asked = select(*facts).where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
+            page = [Mention(*row) for row in self.store.query(asked)]
+            if not page:
+                return
+            yield page
+            after = page[-1].seq
+
     def xml(self, mention: Mention) -> bytes:
         """The bytes of a message as they were published."""
         return bytes(self.store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
+
+    def given_above(self, mention: Mention) -> str:
+        """The agent that was given the task under which a message was sent; empty: the trail does not say."""
+        above = select(_M.parent_id).where(_M.seq == mention.seq).scalar_subquery()
+        asked = select(_M.recipient).where(_M.message_id == above, _M.type.in_(sorted(LAUNCHES))).limit(1)
+        return "".join(row[0] for row in self.store.query(asked))
 
     def entries(self, mention: Mention) -> list[str]:
         """The entries of its stream in which the same octets were published, its own among them."""

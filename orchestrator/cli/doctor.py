@@ -48,18 +48,30 @@ def _trail(settings: Settings) -> AuditReader | None:
     is_flag=True,
     help="First repair what the ledger still knows, and run the reconciliation sweep.",
 )
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Look at everything that is kept, and not only at what changed: a few milliseconds for each session.",
+)
 @click.option("--quick", is_flag=True, help="Do not watch leases, which takes a heartbeat.")
 @json_option
 @stack_options
 @click.pass_context
-def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as_json: bool) -> None:
-    """Prove the promise over all live trees, or name what breaks it and what is stuck.
+def doctor(
+    ctx: click.Context, settings: Settings, *, fix: bool, full: bool, quick: bool, as_json: bool
+) -> None:
+    """Prove the promise, or name what breaks it and what is stuck.
+
+    It looks at all trees that are not at rest, and at those that came to rest within the last hour. With --full it
+    looks at every session that is kept, reads all large texts, and looks through all keys for what nobody refers to: once
+    a day, and after damage or a restore.
 
     With --fix, indexes, counters and texts that are wrong or missing are rebuilt from the ledger's records, and
     what cannot be rebuilt is named. A lease that is not renewed is watched for its whole time; then its run goes to
     another worker.
 
-    Exit code 0: the promise holds (warnings allowed); 1: it does not; 2: could not look.
+    Exit code 0: the promise holds and everything moves (warnings allowed); 1: it does not hold; 2: could not look; 3: it
+    holds, and something is stuck.
     """
     import redis
 
@@ -72,11 +84,11 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
             _restore_format(settings)
         with open_stack(settings, "doctor") as parts:
             examiner = Doctor(parts, audit=_trail(settings))
-            before = examiner.examine(watch_leases=False) if fix else None
+            before = examiner.examine(watch_leases=False, full=full) if fix else None
             if before is not None:
                 examiner.repair(before)
                 _sweep(parts)
-            diagnosis = examiner.examine(watch_leases=not quick)
+            diagnosis = examiner.examine(watch_leases=not quick, full=full)
         if before is not None:
             _say_what_was_fixed(before, diagnosis)
     except (OrchestraError, redis.RedisError, OSError) as error:
@@ -90,7 +102,7 @@ def doctor(ctx: click.Context, settings: Settings, *, fix: bool, quick: bool, as
         )
     else:
         _print(diagnosis)
-    ctx.exit(0 if diagnosis.holds else 1)
+    ctx.exit(diagnosis.exit_code)
 
 
 def _restore_format(settings: Settings) -> None:
@@ -149,6 +161,9 @@ def _print(diagnosis: Diagnosis) -> None:
         f"{counted(diagnosis.tally.sessions, 'session')} in {counted(diagnosis.trees, 'tree')}, from {evidence}; "
         f"{counted(counts['break'], 'break')}, {counts['stuck']} stuck, {counted(counts['warning'], 'warning')}"
     )
+    if diagnosis.at_rest:
+        trees = counted(diagnosis.at_rest, "tree")
+        say(f"{trees} at rest for over an hour not looked at: orchestra doctor --full")
 
 
 @click.command("why")

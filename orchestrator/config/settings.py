@@ -247,7 +247,7 @@ class Settings(BaseModel):
     replicas: int = Field(
         0,
         ge=0,
-        description="Replicas that must have a claim or a commit before a worker goes on (Redis `WAIT`).",
+        description="Replicas that a submission, a claim, a step and a commit wait for (Redis `WAIT`), for a second at most.",
     )
     tree_ttl_s: Seconds = Field(
         7 * DAY_S, description="Seconds that a tree's keys live after its root is terminal."

@@ -26,7 +26,7 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
     for item in snapshot.items:
         if item.extra.get("rejected"):
             yield _finding(session.id, item.id, f"{item.id} was not delivered: {item.reason}")
-    if session.state not in CLOSED:
+    if session.state not in (*CLOSED, SessionState.DAMAGED) and not snapshot.damage:
         yield from _kept(snapshot, ledger, authenticity)
     if not authenticity.reads_as_operator:
         return
@@ -73,7 +73,7 @@ def _kept(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Ite
 def altered_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[Problem]:
     """Large texts of a session, or that it was sent, which were altered or are not kept any more; reads all of them."""
     session = snapshot.session
-    if session.state is SessionState.DELETED:
+    if session.state in (SessionState.DELETED, SessionState.DAMAGED) or snapshot.damage:
         return
     references = [(item.id, ref) for item in snapshot.items for ref in item.large_texts]
     references += [(what, ref) for what, ref in ledger.large_references(session.id).items()]
@@ -81,7 +81,8 @@ def altered_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[Problem]:
         try:
             ledger.large_texts.read(ref)
         except PayloadError as error:
-            yield _finding(session.id, subject, f"the large text of {subject} cannot be had: {error.args[0]}")
+            what = f"{session.id}: the large text of {subject} cannot be had: {error.args[0]}"
+            yield Problem(Severity.BREAK, "text-altered", subject, what, session=session.id)
 
 
 def _texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[Item, str]]:

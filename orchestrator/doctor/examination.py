@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
@@ -20,13 +21,15 @@ from orchestrator.doctor.entries import lost_stop, taken_launch
 from orchestrator.doctor.evidence import Evidence, evidence, other_trails
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally, warning
 from orchestrator.doctor.late import late
-from orchestrator.doctor.messages import TakenMessages
+from orchestrator.doctor.messages import MOST, TakenMessages, lost_sessions
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import Lease, Run, RunState, Session, SessionState, leftovers
+from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, leftovers
 from orchestrator.ledger.snapshot import Snapshot, take_snapshot
 from orchestrator.redisdb.client import is_outage, refuses_everything
 
+#: Milliseconds for which a tree or a session that came to rest counts as changed.
+CHANGED_MS: Final = 3_600_000
 #: Looks at a session that seems wrong, and the seconds before each: a live system moves between two reads.
 SECOND_LOOKS = (0.05, 0.25, 1.0)
 
@@ -61,11 +64,13 @@ class Doctor:
         self._proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), parts.settings)
         self._shards = range(parts.settings.shards)
         self._terms = TermsReader(parts, self._clock)
+        self._full, self._at_rest, self._since_ms = True, 0, 0
 
-    def examine(self, *, watch_leases: bool = True) -> Diagnosis:
-        """Look at every tree that is kept.
+    def examine(self, *, watch_leases: bool = True, full: bool = True) -> Diagnosis:
+        """Look at every tree that is kept; without ``full`` at what is not at rest, or came to rest within an hour.
 
-        With ``watch_leases`` it takes a little more than a heartbeat while runs are at work.
+        With ``watch_leases`` it takes a little more than a heartbeat while runs are at work. With ``full`` it takes a
+        few milliseconds for each session that is kept, reads all large texts, and looks through all keys of the server.
 
         Raises:
             redis.RedisError: Redis does not answer.
@@ -83,13 +88,16 @@ class Doctor:
         totals: Counter[str] = Counter()
         waiting: dict[str, list[Run]] = defaultdict(list)
         trees: set[str] = set()
-        for snapshot in self._sessions(findings):
-            session = snapshot.session
+        self._full, self._at_rest = full, 0
+        self._since_ms = self._ledger.server_ms() - CHANGED_MS
+        for session, snapshot in self._sessions(findings):
             trees.add(session.root)
             totals.update({"sessions": 1})
             totals.update(
                 {name: getattr(session, name) for name in ("launched", "delivered", "pending", "dead")}
             )
+            if snapshot is None:
+                continue
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
                 waiting[session.lane].append(snapshot.run)
             with self._readable(f"session {session.id}", session.id, findings):
@@ -117,6 +125,8 @@ class Doctor:
             findings=tuple(dict.fromkeys(findings)),
             waits=tuple(pending),
             audited=self._audit is not None,
+            full=full,
+            at_rest=self._at_rest,
         )
 
     def repair(self, diagnosis: Diagnosis) -> None:
@@ -177,21 +187,27 @@ class Doctor:
 
     # --- one tree ---------------------------------------------------------------------------
 
-    def _sessions(self, findings: list[Problem]) -> Iterator[Snapshot]:
-        """Every session that is kept, what is wrong with it being among the findings.
+    def _sessions(self, findings: list[Problem]) -> Iterator[tuple[Session, Snapshot | None]]:
+        """The sessions that are to be looked at, what is wrong with them being among the findings.
 
-        First those that the indexes name, tree by tree; then those that no index names.
+        First those that the indexes name, tree by tree; then, of a full examination, those that no index names.
+        A session that is at rest within a tree which is not has no snapshot.
         """
         seen: set[str] = set()
         suspects: _Suspects = {}
         for shard in self._shards:
             roots: list[str] = []
             with self._readable(f"the roots of shard {shard}", "", findings):
-                roots += self._ledger.all_roots(shard)
+                if self._full:
+                    roots += self._ledger.all_roots(shard)
+                else:
+                    for page, at_rest in self._ledger.sweep.changed_roots(shard, since_ms=self._since_ms):
+                        roots += page
+                        self._at_rest += at_rest
             for root in roots:
                 yield from self._tree(root, seen, findings, suspects)
         left: dict[str, list[str]] = defaultdict(list)
-        for session, root in self._ledger.all_sessions():
+        for session, root in self._ledger.all_sessions() if self._full else ():
             if session not in seen:
                 left[root].append(session)
         for root, sessions in left.items():
@@ -206,7 +222,7 @@ class Doctor:
         findings: list[Problem],
         suspects: _Suspects,
         others: Sequence[str] = (),
-    ) -> Iterator[Snapshot]:
+    ) -> Iterator[tuple[Session, Snapshot | None]]:
         """The sessions of a tree that were not seen yet: those that its index names, and ``others``."""
         members: list[Session] = []
         known = Evidence()
@@ -215,10 +231,14 @@ class Doctor:
             findings += self._gone(root, members)
             known = self._evidence(root, members)
         now_ms = self._ledger.server_ms()
-        for session in dict.fromkeys([*(member.id for member in members), *others]):
+        by_id = {member.id: member for member in members}
+        for session in dict.fromkeys([*by_id, *others]):
             if session in seen:
                 continue
             seen.add(session)
+            if not self._full and self._rests(by_id[session]):
+                yield by_id[session], None
+                continue
             snapshot = None
             with self._readable(f"session {session}", session, findings):
                 snapshot = take_snapshot(self._ledger, session)
@@ -228,9 +248,16 @@ class Doctor:
                     findings += late(snapshot, self._terms, now_ms)
                     findings += approvals.waiting(snapshot, self._terms, now_ms)
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
-                    findings += altered_texts(snapshot, self._ledger)
+                    if self._full:
+                        findings += altered_texts(snapshot, self._ledger)
             if snapshot is not None:
-                yield snapshot
+                yield snapshot.session, snapshot
+
+    def _rests(self, session: Session) -> bool:
+        """Whether nothing has happened in a session for a while, and nothing is to happen."""
+        ended = session.state in CLOSED or session.state is SessionState.FINISHED
+        calm = not session.busy and not session.damage and session.pending == 0
+        return ended and calm and session.updated_ms < self._since_ms
 
     @contextlib.contextmanager
     def _readable(self, what: str, session: str, findings: list[Problem]) -> Iterator[None]:
@@ -294,21 +321,25 @@ class Doctor:
         def programs() -> list[str]:
             return [record.name for record in self._parts.agents.all() if record.external]
 
+        # These look through all keys of the server.
+        everywhere: dict[str, Callable[[], Iterable[Problem]]] = {
+            "the names of streams": lambda: health.strays(client, shards),
+            "what is left behind": lambda: self._confirmed_by(self._left_behind),
+        }
         return {
             "the shared keys": lambda: health.overwritten(client, settings),
             "the services": lambda: health.services(client),
             "the streams": lambda: health.streams(client, shards, programs()),
             "the inboxes": lambda: health.inboxes(client, shards, programs(), settings.stream_max_entries),
-            "the names of streams": lambda: health.strays(client, shards),
             "the dead letters": lambda: health.dropped_dead_letters(client, shards),
             "the results": lambda: health.results(self._ledger, self._shards),
             "the approvals": lambda: approvals.strays(self._ledger, self._shards),
             "the slots": lambda: self._confirmed_by(lambda: health.claims(self._ledger, self._shards)),
-            "what is left behind": lambda: self._confirmed_by(self._left_behind),
             "the agents": lambda: waiting_runs.unserved(waiting, self._terms),
             "what is paused": lambda: waiting_runs.paused(waiting, self._parts),
             "the set-up": lambda: health.setup(client, settings),
             "the audit trail": self._trail,
+            **(everywhere if self._full else {}),
         }
 
     def _left_behind(self) -> Iterator[Problem]:
@@ -339,6 +370,9 @@ class Doctor:
             )
         else:  # what became of a message is in this database
             yield from self._confirmed_by(lambda: TakenMessages(self._parts, audit, self._proof).find())
+        yield from self._confirmed_by(
+            lambda: lost_sessions(self._parts, audit, self._proof, newest=None if self._full else MOST)
+        )
         for broken in rolled_back(audit.store, self._proof, KeptHeads.of(settings)):
             where = f"{settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}"
             yield Problem(Severity.BREAK, "audit-rolled-back", "", where)

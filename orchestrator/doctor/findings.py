@@ -73,11 +73,22 @@ class Diagnosis:
     waits: tuple[Blocker, ...]
     #: False where launches could only be taken from the ledger itself.
     audited: bool
+    #: Whether everything was looked at, and not only what is not at rest or has changed lately.
+    full: bool = True
+    #: Trees at rest that were not looked at.
+    at_rest: int = 0
 
     @property
     def holds(self) -> bool:
         """Whether the promise holds."""
         return not any(f.severity == Severity.BREAK for f in self.findings)
+
+    @property
+    def exit_code(self) -> int:
+        """0: the promise holds, and all moves; 1: it does not hold; 3: it holds, and something is stuck."""
+        if not self.holds:
+            return 1
+        return 3 if any(f.severity == Severity.STUCK for f in self.findings) else 0
 
 
 def stuck(rule: str, subject: str, message: str, *, session: str = "") -> Problem:

@@ -51,7 +51,7 @@ _BOTH: Final = frozenset({"told-too-early", "callback-lost", "question-lost", "q
 #: Rules about texts, of which a parent and its child have one each.
 _TEXTS: Final = frozenset({"result-gone", "text-lost"})
 #: A session with no other break has all of its items, and they are right.
-_TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | _BOTH | {"prompt-gone", "not-genuine"}
+_TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | _BOTH | {"prompt-gone", "not-genuine", "text-altered"}
 
 #: Rules about keys that all sessions share.
 OF_KEYS: Final = frozenset({"key-overwritten", "key-unregistered"})

@@ -113,6 +113,8 @@ class Launches:
                 stream=layout.stream(session_id, envelope),
             )
         created = reply[0] == b"created"
+        if created:
+            self._core.replicate("submit", session_id)
         if seal is not None and not created and reply[3] == b"0":
             # Sealed twice, the same text is another one.
             there = self._core.texts(session_id, ["prompt"]).get("prompt")

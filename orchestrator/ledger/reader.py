@@ -166,12 +166,15 @@ class LedgerReader:
             saved = state if is_shut else json.loads(state) if state else None
         except ValueError as error:
             damage = (f"its saved state is not JSON: {error}",)
-        own = [("task", Statement.of_task(session.id, vars(session), prompt, task), session.task_proof)]
+        # What cannot be opened here is refused by its readers, who say which key is missing.
+        own = []
+        if not (isinstance(prompt, Opened) and prompt.failed):
+            own = [("task", Statement.of_task(session.id, vars(session), prompt, task), session.task_proof)]
         for what, name, text, proof in (
             ("saved state", "state", state, state_proof),
             ("memory", "memory", memory, memory_proof),
         ):
-            if text:
+            if text and not (isinstance(text, Opened) and text.failed):
                 own.append((what, Statement.of_own(name, session.id, session.agent, text), proof))
         return OwnTexts(prompt=prompt, task=task, state=saved, own=tuple(own), damage=damage)
 

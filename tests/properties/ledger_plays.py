@@ -378,6 +378,7 @@ class Play:
         return Fork(
             session=of.id,
             run=of.run or run_id(of.id, 1),
+            by="operator",
             state='{"a": 1}',
             memory=shorten(new, "memory", above_bytes=0)
             if self.chance.random() < 0.5

@@ -224,7 +224,9 @@ class DiagnosisDocument(Document):
     holds: bool = Field(description="Whether the promise holds.")
     promise: str = Field(description="The promise in numbers, as one line.")
     tally: TallyDocument = Field(description="The promise in numbers.")
-    trees: int = Field(description="Trees that are kept.")
+    trees: int = Field(description="Trees that were looked at.")
+    full: bool = Field(description="Whether everything was looked at, and not only what changed.")
+    at_rest: int = Field(description="Trees at rest that were not looked at.")
     audited: bool = Field(description="Whether launches were compared with the audit trail.")
     findings: tuple[DoctorFinding, ...] = Field(
         description="What breaks the promise, is stuck or deserves a look."

@@ -12,7 +12,7 @@ if new_parent(s) then return { 'parent', s.parent } end
 callback = s.parent ~= '' and item(P_ITEMS, callback_of(s)) or nil
 if not callback or callback.state ~= 'owed' then return { 'nothing' } end
 local more = fields(S, 'ended_ms', 'proof', 'report', 'attachments')
-if not CLOSED[s.state] and count(more.ended_ms) == 0 then
+if not CLOSED[s.state] and s.state ~= 'finished' and count(more.ended_ms) == 0 then
   redis.call('HDEL', S, 'parent_notified')
   return { 'unsaid' }
 end

@@ -107,7 +107,7 @@ DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
 def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: str) -> None:
     harm, named = DAMAGE[damage]
     harm(two)
-    doctor = two.orchestra("doctor", "--quick")
+    doctor = two.orchestra("doctor", "--full", "--quick")
     assert doctor.exit_code == 1, doctor.output
     (line,) = [line for line in doctor.stdout.splitlines() if "[damaged]" in line]
     assert two.ill in line
@@ -143,7 +143,7 @@ def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
 @pytest.mark.parametrize("index", [ledger_keys.roots(0), "tree"])
 def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None:
     _retype(two.redis, ledger_keys.tree(two.ill) if index == "tree" else index)
-    doctor = two.orchestra("doctor", "--quick")
+    doctor = two.orchestra("doctor", "--full", "--quick")
     assert doctor.exit_code == 1, doctor.output
     assert "[damaged]" in doctor.stdout
 
@@ -151,7 +151,7 @@ def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None
 @pytest.mark.parametrize("key", [keys.totals(0), keys.dead_usage(0), keys.agents(), ledger_keys.results(0)])
 def test_a_part_of_the_stack_that_cannot_be_read_hides_no_other(two: Two, key: str) -> None:
     _retype(two.redis, key)
-    found = two.orchestra("doctor", "--quick").stdout
+    found = two.orchestra("doctor", "--full", "--quick").stdout
     assert f"{key} is a string and has to be" in found
     for rule in ("service-silent", "no-audit-trail"):
         assert f"[{rule}]" in found, found

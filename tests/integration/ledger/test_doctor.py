@@ -19,10 +19,12 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Diagnosis, Doctor, Severity
+from orchestrator.doctor.health import NEEDED
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
 from orchestrator.ledger import Claimed
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.runtime.service import SignsOfLife
 from orchestrator.streams import all_streams
 from tests.documents import hold_to_models
 
@@ -87,9 +89,9 @@ class Ward:
         on_failure = "ignore" if name == "dead" else "deliver"
         return self.play.delegate(held, name, envelope=letter, on_failure=on_failure)
 
-    def examine(self) -> Diagnosis:
+    def examine(self, *, full: bool = True) -> Diagnosis:
         reader = AuditReader(AuditStore(self.parts.settings.audit_database, read_only=True))
-        return Doctor(self.parts, audit=reader, sleep=lambda _: None).examine(watch_leases=False)
+        return Doctor(self.parts, audit=reader, sleep=lambda _: None).examine(watch_leases=False, full=full)
 
     def broken_rules(self) -> set[str]:
         return {f.rule for f in self.examine().findings if f.severity == Severity.BREAK}
@@ -214,9 +216,15 @@ def test_why_says_what_each_condition_waits_for(ward: Ward) -> None:
 
 
 def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
-    """0: holds; 1: broken, each break named; 2: could not look."""
+    """0: holds; 1: broken, each break named; 2: could not look; 3: holds, and something is stuck, as no service is alive."""
     options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
+    assert CliRunner().invoke(main, ["doctor", "--quick", *options]).exit_code == 3
+    alive = [SignsOfLife(name, ward.redis, ward.parts.settings) for name in NEEDED]
+    for one in alive:
+        one.begin()
     well = CliRunner().invoke(main, ["doctor", "--quick", "--json", *options])
+    for one in alive:
+        one.end()
     assert well.exit_code == 0, well.output
     hold_to_models(["doctor", "--json"], well.stdout)
     assert json.loads(well.stdout)["promise"] == "5 launched = 1 delivered + 3 pending + 1 dead"
@@ -227,6 +235,54 @@ def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
     away = CliRunner().invoke(main, ["doctor", "--redis-url", "redis://127.0.0.1:1/0"])
     assert away.exit_code == 2
     assert "could not look" in away.stderr
+
+
+def test_what_came_to_rest_long_ago_is_looked_at_in_full_only(ward: Ward, redis_url: str) -> None:
+    """Nor is a session that is at rest within a tree which is not."""
+    play, ledger = ward.play, ward.parts.ledger
+    calm, odd = play.submit("calm"), play.submit("odd")
+    for root in (calm, odd):
+        play.finish(root)
+        ward.parts.settle(root)
+    due = ledger.server_ms() + ledger.limits.tree_ttl_ms
+    for root, hours in ((calm, 2), (odd, 0.5)):
+        ward.redis.zadd(ledger_keys.timers(0), {f"expire|{root}": due - hours * 3_600_000})
+    resting = ward.children["delivered"]
+    ward.redis.hset(ledger_keys.session(resting), "updated_ms", ledger.server_ms() - 7_200_000)
+    for session in (calm, odd, resting):
+        ward.redis.hdel(ledger_keys.bodies(session), "result")
+    options = ["--json", "--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
+
+    def examine(*words: str) -> tuple[set[str], int, int]:
+        said = json.loads(CliRunner().invoke(main, ["doctor", "--quick", *words, *options]).stdout)
+        gone = {found["session"] for found in said["findings"] if found["rule"] == "result-gone"}
+        return gone, said["at_rest"], said["tally"]["launched"]
+
+    assert examine() == ({odd}, 1, 5)
+    assert examine("--full") == ({calm, odd, resting}, 0, 5)
+
+
+def test_sessions_that_the_trail_has_and_the_ledger_lost_are_named(ward: Ward) -> None:
+    """As after a failover to a replica that was behind: what was acknowledged is in the trail only."""
+    assert "session-lost" not in ward.broken_rules()
+    for key in list(ward.redis.scan_iter(f"*{ward.children['queued']}*")):
+        ward.redis.delete(key)
+    lost = [f for f in ward.examine().findings if f.rule == "session-lost"]
+    assert [f.subject for f in lost] == [ward.children["queued"]]
+    everything = {ward.root, *ward.children.values()}
+    for key in list(ward.redis.scan_iter("ao:{00}*")):
+        ward.redis.delete(key)
+    for full in (True, False):
+        lost = [f for f in ward.examine(full=full).findings if f.rule == "session-lost"]
+        assert {f.subject for f in lost} == everything
+        assert "'lead'" in lost[0].message
+
+
+def test_a_session_whose_lifetime_is_over_is_not_lost(ward: Ward) -> None:
+    for key in list(ward.redis.scan_iter("ao:{00}*")):
+        ward.redis.delete(key)
+    ward.parts.ledger.set_time(ward.parts.ledger.server_ms() + ward.parts.ledger.limits.tree_ttl_ms)
+    assert "session-lost" not in ward.broken_rules()
 
 
 def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
@@ -244,7 +300,7 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     play.finish(child)
     options = ["--redis-url", redis_url, "--data", str(tmp_path)]
     done = CliRunner().invoke(main, ["doctor", "--fix", "--quick", *options])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 3, done.output
     assert "watching it for 0.8 s" in done.stderr
     assert "1 released" in done.stderr
     assert "1 resumed" in done.stderr

@@ -20,6 +20,9 @@ from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play
 
+#: No service is alive in these tests, so that nothing moves: the promise holds, and things are stuck.
+STUCK = 3
+
 
 class Family:
     """A root that waits for all of its children: one has ended and its callback queued, one is queued, one at work."""
@@ -142,11 +145,11 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
 def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: Family, damage: str) -> None:
     harm, said = DAMAGE[damage]
     harm(family)
-    found = family.orchestra("doctor", "--quick")
+    found = family.orchestra("doctor", "--full", "--quick")
     assert found.exit_code == 1, found.output
     assert said in found.stdout
-    fixed = family.orchestra("doctor", "--fix", "--quick")
-    assert fixed.exit_code == 0, fixed.output
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    assert fixed.exit_code == STUCK, fixed.output
     (line, *_) = [line for line in fixed.stderr.splitlines() if said in line]
     assert line.startswith("fixed: ")
     assert "BREAK" not in fixed.stdout
@@ -154,7 +157,7 @@ def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: F
     assert {s.state for s in family.ledger.tree(family.root)} == {SessionState.FINISHED}
     assert family.ledger.result(family.root) == (SessionState.FINISHED, "the answer")
     assert family.play.balance(family.root) == (3, 3, 0, 0)
-    assert family.orchestra("doctor", "--quick").exit_code == 0
+    assert family.orchestra("doctor", "--full", "--quick").exit_code == STUCK
 
 
 def test_a_leftover_that_cannot_be_taken_away_keeps_nobody_from_the_rest(family: Family) -> None:
@@ -178,11 +181,11 @@ def contents(redis: redis_py.Redis) -> dict[bytes, object]:
 
 def test_without_damage_nothing_is_changed(family: Family) -> None:
     before = contents(family.redis)
-    assert family.orchestra("doctor", "--quick").exit_code == 0
+    assert family.orchestra("doctor", "--full", "--quick").exit_code == STUCK
     for session in (family.root, family.done, family.queued, family.running):
         assert family.ledger.sweep.reindex(session, recount=True) == []
     assert contents(family.redis) == before
-    assert "fixed" not in family.orchestra("doctor", "--fix", "--quick").stderr
+    assert "fixed" not in family.orchestra("doctor", "--full", "--fix", "--quick").stderr
 
 
 OVER: dict[str, tuple[Callable[[Family], object], str]] = {
@@ -196,10 +199,10 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
     harm, said = OVER[damage]
     family.finish()
     harm(family)
-    found = family.orchestra("doctor", "--quick")
+    found = family.orchestra("doctor", "--full", "--quick")
     assert found.exit_code == 1, found.output
     assert said in found.stdout
-    assert family.orchestra("doctor", "--fix", "--quick").exit_code == 0
+    assert family.orchestra("doctor", "--full", "--fix", "--quick").exit_code == STUCK
     due = family.redis.zscore(ledger_keys.timers(0), f"expire|{family.root}")
     ended = family.ledger.session(family.root).ended_ms
     assert due is not None
@@ -209,9 +212,9 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
 def test_a_result_that_left_the_index_is_stored_for_its_caller(family: Family) -> None:
     family.finish()
     family.redis.hdel(ledger_keys.session(family.root), "settled_ms")
-    assert "[result-unindexed]" in family.orchestra("doctor", "--quick").stdout
-    fixed = family.orchestra("doctor", "--fix", "--quick")
-    assert fixed.exit_code == 0, fixed.output
+    assert "[result-unindexed]" in family.orchestra("doctor", "--full", "--quick").stdout
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    assert fixed.exit_code == STUCK, fixed.output
     assert "1 settled" in fixed.stderr
     assert family.redis.hget(ledger_keys.session(family.root), "settled_ms")
 
@@ -221,9 +224,9 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
     """Nor does a child that stood there get a lifetime of its own, after which it would be removed alone."""
     stray = family.done if who == "child" else root_session_id("nobody")
     family.redis.zadd(ledger_keys.results(0), {stray: 1})
-    assert "[result-owed-to-nobody]" in family.orchestra("doctor", "--quick").stdout
-    fixed = family.orchestra("doctor", "--fix", "--quick")
-    assert fixed.exit_code == 0, fixed.output
+    assert "[result-owed-to-nobody]" in family.orchestra("doctor", "--full", "--quick").stdout
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    assert fixed.exit_code == STUCK, fixed.output
     assert "[result-owed-to-nobody]" not in fixed.stdout
     assert family.ledger.sweep.unpublished_results(0) == []
     assert family.redis.zscore(ledger_keys.timers(0), f"expire|{stray}") is None
@@ -232,7 +235,7 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
 def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(family: Family) -> None:
     family.finish()
     family.redis.hdel(ledger_keys.bodies(family.root), "result")
-    fixed = family.orchestra("doctor", "--fix", "--quick")
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.root}: has finished, and the text of its answer is gone" in fixed.stderr
     assert "[result-gone]" in fixed.stdout
@@ -243,7 +246,7 @@ def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(famil
 
 def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
     family.redis.hdel(ledger_keys.bodies(family.queued), "prompt")
-    fixed = family.orchestra("doctor", "--fix", "--quick")
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.queued}: the text of its task is gone" in fixed.stderr
 
@@ -251,7 +254,7 @@ def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
 def test_counters_are_not_taken_from_records_that_lack_a_launch(family: Family) -> None:
     """The records would be made to agree with each other, and the loss would not show any more."""
     family.redis.hdel(ledger_keys.items(family.root), callback_id(family.queued))
-    fixed = family.orchestra("doctor", "--fix", "--quick")
+    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
     assert fixed.exit_code == 1
     assert "[unbooked-child]" in fixed.stdout
     assert family.ledger.session(family.root).launched == 3

@@ -64,7 +64,7 @@ def test_the_parent_is_told_of_what_is_attached_and_reads_it(
     assert (callback.attachment("diff"), callback.attachment("notes/1.md")) == (DIFF, "")
     assert callback.attachment("other") is None
     with Client(stage.settings) as client:
-        prompt = json.loads(stage.ledger.texts(root, ["state"])["state"])["prompt"]
+        prompt = stage.ledger.own_texts(stage.ledger.session(root)).state["prompt"]
         assert (
             f"[attached: diff, notes/1.md; `orchestra result {child} --attachment NAME` prints one]" in prompt
         )

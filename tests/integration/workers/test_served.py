@@ -162,7 +162,7 @@ WELL: Final = {
 )
 def test_a_damaged_sign_of_life_ends_nobody(stage: StackHarness, lead: SignsOfLife, record: str) -> None:
     stage.redis.hset(keys.services(), "stranger", record)
-    assert orchestra(stage, "doctor", "--quick").exit_code == 0
+    assert orchestra(stage, "doctor", "--quick").exit_code == 3  # no service is alive
     lead.begin()
     assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
     lead.end()
