@@ -17,9 +17,11 @@ from ..workers.conftest import StackHarness
 from .conftest import Model, Serve
 
 
-def test_a_provider_that_refuses_connections_costs_the_attempts_and_then_the_run(
+def test_a_provider_that_refuses_connections_for_too_long_costs_the_attempts_and_then_the_run(
     stage: StackHarness, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is waited for in the slot first: ten seconds are no reason to free it."""
+    stage.parts.settings = stage.settings.model_copy(update={"provider_away_s": 2, "provider_wait_s": 10})
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")

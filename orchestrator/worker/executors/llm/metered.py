@@ -32,7 +32,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from orchestrator.agents.options import LlmOptions
-from orchestrator.errors import BudgetExceeded, InputError, ModelFailed
+from orchestrator.errors import BudgetExceeded, ConfigurationError, InputError, ModelFailed
 from orchestrator.policy.budget import MOST_TOKENS, Cost, most_tokens
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.prices import cost_of
@@ -182,6 +182,7 @@ class _Request:
         self._settings: dict[str, Any] = {**(model.settings or {}), **self._own}
         self._input_tokens = 0
         self._wait_s = FIRST_WAIT_S
+        self._away_since_ms = 0
 
     @asynccontextmanager
     async def admitted(self, *, stands_in: bool) -> AsyncIterator[_Call]:
@@ -237,7 +238,12 @@ class _Request:
         return min(frame + sum(map(most_tokens, sent)), self._most_tokens)
 
     def _max_output_tokens(self) -> int:
-        return min(int(self._settings.get("max_tokens") or MAX_OUTPUT_TOKENS), self._most_tokens)
+        most = self._settings.get("max_tokens", MAX_OUTPUT_TOKENS)
+        if not isinstance(most, int) or most < 1:
+            raise ConfigurationError(
+                f"agent {self._context.agent!r}: max_tokens = {most!r} in its settings is not a number of tokens"
+            )
+        return min(most, self._most_tokens)
 
     def _most(self, output_tokens: int) -> Cost:
         """The most that the request can cost if its answer has so many tokens."""
@@ -367,8 +373,9 @@ class _Request:
         """Seconds until a provider that is away is asked again; 0: this request has waited for long enough."""
         context = self._context
         # A step of this request: a try that comes back for it knows since when it has waited.
-        since_ms: int = await context.astep("away", context.now_ms)
-        waited_s = (await asyncio.to_thread(context.now_ms) - since_ms) / 1000
+        if not self._away_since_ms:
+            self._away_since_ms = await context.astep("away", context.now_ms)
+        waited_s = (await asyncio.to_thread(context.now_ms) - self._away_since_ms) / 1000
         if waited_s >= context.settings.provider_away_s:
             return 0.0
         return min(max(_AWAY_LEAST_S, waited_s * _AWAY_PART), _AWAY_MOST_S)
