@@ -126,6 +126,7 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
             context.carry_out(answer)
         except PlanError as error:
             if given or context.correction:
+                context.steps.reject_answer()
                 raise
             context.correct(error.shown)
             answer = answer_of()

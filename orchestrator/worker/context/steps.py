@@ -94,9 +94,11 @@ class Steps:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._asked: set[str] = set()
-        #: Steps whose errors may be recorded and did not reach their tasks, which were cancelled.
-        self._untold: set[str] = set()
+        #: Steps that another try executes again: what they gave was rejected, or their errors may be recorded and did not
+        #: reach their tasks, which were cancelled.
+        self._again_next: set[str] = set()
         self._order = 0
+        self._last = self._answer = ""
         # The first try of a run finds nothing.
         self._recorded: dict[str, StepRecord] | None = None if effects.held.run.attempt > 1 else {}
         self._sequence: Sequence | None = None
@@ -130,9 +132,18 @@ class Steps:
         if self.left_out:
             _log.info("steps-left-out", steps=self.left_out[:SHOWN])
 
+    def mark_answer(self) -> None:
+        """What the last step gave is the agent's answer."""
+        self._answer = self._last
+
+    def reject_answer(self) -> None:
+        """The agent's answer is not accepted: where a step gave it, another try of the run asks for it anew."""
+        if self._answer:
+            self._again_next.add(self._answer)
+
     def failed_with(self, error: BaseException | None) -> tuple[str, ...]:
-        """The steps whose errors led to this one; another try of the run executes them again."""
-        found: dict[str, None] = dict.fromkeys(self._untold)
+        """The steps whose errors led to this one, or that were rejected; another try of the run executes them again."""
+        found: dict[str, None] = dict.fromkeys(self._again_next)
         seen: set[int] = set()
         errors = [error]
         while errors:
@@ -196,7 +207,7 @@ class Steps:
                 try:
                     await asyncio.to_thread(self._fail, asked, call, error, began, tries=tries, left=left)
                 except asyncio.CancelledError:
-                    self._untold.add(asked.key)
+                    self._again_next.add(asked.key)
                     raise
                 for nap_s in self._naps(call.wait_s(tries)):
                     await asyncio.sleep(nap_s)
@@ -274,6 +285,8 @@ class Steps:
             if ordered:
                 order = self._order
                 self._order += 1
+            if around is None:
+                self._last = key
             self._asked.add(key)
             return _Asked(key=key, order=order, record=record)
 

@@ -22,9 +22,12 @@ from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
+    ConfigurationError,
     DamagedRecord,
     DefinitionChanged,
+    KeyringError,
     ModelFailed,
+    NoResponse,
     OrchestraError,
     Retry,
     RunParked,
@@ -77,6 +80,10 @@ from orchestrator.worker.gateway.server import Gateway
 SHOWN_STEPS: Final = 20
 #: Seconds that the events of a process which is about to be killed may take.
 LAST_EVENTS_S: Final = 2.0
+#: Errors with which another attempt would end as well.
+_FINAL: Final = (BudgetExceeded, ConfigurationError, DamagedRecord, DefinitionChanged, ModelFailed)
+#: Errors that say all there is to say: where they were raised helps nobody.
+_SENTENCES: Final = (BudgetExceeded, ConfigurationError, ModelFailed, NoResponse, Retry)
 
 _log = get_logger()
 
@@ -228,6 +235,8 @@ class _RunOfAgent:
                 return ending.stopped(claim_status)
             if self._held.session.encrypted:
                 _log.warning("agent-failed", error=type(error).__name__, text=ENCRYPTED)
+            elif isinstance(error, _SENTENCES):
+                _log.warning("agent-failed", error=str(error))
             else:
                 _log.warning("agent-failed", exc_info=error)
             return self._failed(error)
@@ -393,8 +402,9 @@ class _RunOfAgent:
 
     def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
         session = self._held.session
-        final = self._claim_status.timed_out or isinstance(
-            self._error, ModelFailed | BudgetExceeded | DefinitionChanged | DamagedRecord
+        # A worker beside this one may have the key that this one lacks.
+        final = self._claim_status.timed_out or (
+            isinstance(self._error, _FINAL) and not isinstance(self._error, KeyringError)
         )
         attempts = 1 if final else self._definition.record.attempts
         retry_ms = self._retry_ms()

@@ -100,6 +100,8 @@ class _Finishing:
         self._say = say
         self._read = read
         self._handed_back = False
+        #: Whether messages of the last answer are sent.
+        self._sent = False
         self._end: TaskCompletion | ErrorReport | None = None
 
     def finish(self, answer: TextAnswer) -> Finished:
@@ -113,6 +115,8 @@ class _Finishing:
             answer = self._send(self._say(NUDGE))
             finished = self._finished(answer)
         if finished is None:
+            if not self._sent:  # else asked anew, it might say the same to others again
+                self._context.steps.reject_answer()
             raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
         return finished
 
@@ -134,6 +138,7 @@ class _Finishing:
 
     def _send(self, answer: TextAnswer) -> TextAnswer:
         """Send the messages in an answer; the answer without them."""
+        self._sent = False
         if answer.cut_off:
             return answer  # nobody knows what else it was to say
         written, text = self._take(answer.text)
@@ -144,6 +149,7 @@ class _Finishing:
             wrong = self._context.written.check(messages)
         if wrong:
             return self._hand_back(wrong)
+        self._sent = True
         end = self._context.written.send(messages)
         if isinstance(end, ErrorReport):
             raise TaskFailed(end.message)
@@ -187,6 +193,7 @@ class _Finishing:
         shown = wrong[:_SHOWN_MISTAKES]
         more = len(wrong) - len(shown)
         if self._handed_back:
+            self._context.steps.reject_answer()
             raise InputError(f"the messages in its answer are not valid: {shown[0]}")
         self._handed_back = True
         lines = [f"- {one}" for one in shown] + ([f"- and {more} more"] if more else [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent
@@ -86,6 +88,61 @@ def test_a_second_answer_without_a_result_is_the_error_of_the_callback(
     assert "too late" not in said
     assert [child.state.value for child in stage.children(root)] == ["failed"]
     assert len(asked_of_writer(server)) == 2
+
+
+WRONG = "<agent-message><nonsense/></agent-message>"
+
+
+def report() -> str:
+    """Report."""
+    return "reported"
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [("It is done.", "text"), (WRONG, "text"), ('<response>[{"role": "nobody"}]</response>', "plan")],
+    ids=["no tag", "message", "plan"],
+)
+def test_a_later_attempt_asks_for_what_was_rejected_anew(
+    stage: StackHarness, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, said: str, answer: str
+) -> None:
+    """The rejected answer was recorded; to get it once more would be to fail once more. The log has a sentence of each."""
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        return ctx.delegate("writer", "write")
+
+    plan = '<response>[{"role": "dev", "task": "work", "caller": "writer"}]</response>'
+    right = plan if answer == "plan" else "<response>right</response>"
+    server = serve(lambda request: Say(right if len(server.requests) > 3 else said))
+    model("writer", instructions="You write.", attempts=5, answer=answer, role="coordinator")
+    model("dev", instructions="You work.")
+    stage.play(root := stage.submit("lead"))
+    [child] = stage.children(root)
+    dispatch = stage.start(child.id)
+    assert [stage.execute(dispatch), stage.again(dispatch)] == ["retry", "retry"]
+    assert stage.again(dispatch) == ("idle" if answer == "plan" else "finished")
+    assert len(server.requests) == 4
+    if said == "It is done.":
+        assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"settings": {"max_tokens": "many"}}, "max_tokens"),
+        ({"tree_tools": ["nonsense"]}, "nonsense"),
+        ({"tools": [report, report]}, "report"),
+    ],
+    ids=["settings", "tree tools", "tools"],
+)
+def test_what_the_configuration_forbids_is_tried_once(
+    stage: StackHarness, model: Model, serve: Serve, settings: dict[str, Any], why: str
+) -> None:
+    serve(Script(Say("never")))
+    model("writer", attempts=5, **settings)
+    assert stage.play(session := stage.submit("writer")) == "failed"
+    assert why in stage.ledger.session(session).reason
 
 
 def test_a_root_is_left_alone(stage: StackHarness, theatre: Harness, model: Model, serve: Serve) -> None:

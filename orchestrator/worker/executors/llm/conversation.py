@@ -141,6 +141,7 @@ class _Conversation:
         asked = self._run_agent(prompt, history, results)
         grace_s = self._context.settings.stop_grace_s
         self._result = result = run_coroutine(asked, self._context.check, grace_s=grace_s)
+        self._context.steps.mark_answer()
         if isinstance(result.output, DeferredToolRequests):
             self.pending = _pending(self._definition, result.output)
             self._approvals = result.output.approvals

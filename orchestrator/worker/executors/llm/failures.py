@@ -98,11 +98,13 @@ def _again(error: Exception, agent: str) -> Retry:
 
 
 def _of_step(error: StepFailed, agent: str) -> Exception:
-    """The failure of a model, wherever it was recorded; other steps failed as they say."""
-    if isinstance(error.__cause__, ModelFailed):
+    """The failure of a model, or of its configuration, wherever it was recorded; other steps failed as they say."""
+    if isinstance(error.__cause__, ModelFailed | ConfigurationError):
         return error.__cause__
     if error.kind == ModelFailed.__name__:
         return ModelFailed(agent, error.message.partition(": ")[2])
+    if error.kind == ConfigurationError.__name__:
+        return ConfigurationError(error.message)
     return error
 
 
