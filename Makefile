@@ -74,6 +74,17 @@ test-servers: .venv/.dev ## Run what needs a server on Redis 6.2, Valkey 9.1.0 a
 test-wheel: .venv/.dev ## Install the wheel as a new user does, alone and with each extra, and run the tutorials
 	@JOBS=$(JOBS) sh ./.ci/test-with wheel $(ARGS)
 
+.PHONY: test-programs
+# By name, so in their newest releases; what npm notes of where they came from is not kept.
+.programs/node_modules:
+	@npm install --silent --no-audit --no-fund --no-save --no-package-lock --prefix .programs \
+		@anthropic-ai/claude-code @openai/codex @google/gemini-cli
+	@rm -f $@/.package-lock.json
+
+test-programs: .venv/.dev .programs/node_modules ## Run the presets with Claude Code, Codex and Gemini CLI, and no real model
+	@for program in claude codex gemini; do echo "$$program $$(.programs/node_modules/.bin/$$program --version)"; done
+	@TESTS_PROGRAMS=1 $(BIN)/python -m pytest $(SPREAD) tests/programs $(ARGS)
+
 check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
 
 lint: .venv/.dev ## Ruff: rules and format

@@ -88,7 +88,10 @@ class Agent:
                 )  # fmt: skip
             case "codex":
                 self.event(type="item.completed", item={"type": "agent_message", "text": self.answer})
-                self.event(type="turn.completed", usage={"input_tokens": 100, "output_tokens": 20})
+                turns = len(self.said)  # the real one adds up, too
+                self.event(
+                    type="turn.completed", usage={"input_tokens": 100 * turns, "output_tokens": 20 * turns}
+                )
             case "gemini":
                 middle = len(self.answer) // 2
                 for piece in (self.answer[:middle], self.answer[middle:]):

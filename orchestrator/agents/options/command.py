@@ -56,6 +56,8 @@ class Reading(BaseModel):
     when: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     #: Put together what all lines say, in their order, instead of taking the last.
     join: bool = False
+    #: A number that the program adds up over all turns of its conversation: earlier turns are not counted again.
+    total: bool = False
 
 
 #: A path alone, or a table with its conditions.
@@ -79,6 +81,16 @@ class Readings(BaseModel):
     input_tokens: JsonReading | None = None
     output_tokens: JsonReading | None = None
     cost_usd: JsonReading | None = None
+
+    @property
+    def totals(self) -> list[str]:
+        """The numbers that the program adds up itself."""
+        counted = {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cost_usd": self.cost_usd,
+        }
+        return [name for name, reading in counted.items() if reading is not None and reading.total]
 
 
 class WorktreeOptions(BaseModel):

@@ -49,8 +49,12 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
                 "path": "item.command",
                 "when": {"type": "item.started", "item.type": "command_execution"},
             },
-            "input_tokens": {"path": "usage.input_tokens", "when": {"type": "turn.completed"}},
-            "output_tokens": {"path": "usage.output_tokens", "when": {"type": "turn.completed"}},
+            "input_tokens": {"path": "usage.input_tokens", "when": {"type": "turn.completed"}, "total": True},
+            "output_tokens": {
+                "path": "usage.output_tokens",
+                "when": {"type": "turn.completed"},
+                "total": True,
+            },
         },
     },
     # Gemini CLI, headless: one JSON object a line; the answer comes in pieces.
@@ -60,7 +64,14 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
         "resume": ("--output-format", "stream-json", "--resume", "{conversation}"),
         "prompt": "stdin",
         "output": "json-lines",
-        "env": ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_CLOUD_PROJECT", "GOOGLE_APPLICATION_CREDENTIALS"),
+        "env": (
+            "GEMINI_API_KEY",
+            "GOOGLE_API_KEY",
+            "GOOGLE_CLOUD_PROJECT",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "GOOGLE_GEMINI_BASE_URL",
+            "GEMINI_CLI_TRUST_WORKSPACE",
+        ),
         "read": {
             "answer": {"path": "content", "when": {"type": "message", "role": "assistant"}, "join": True},
             "error": {"path": "error.message", "when": {"type": "result", "status": "error"}},

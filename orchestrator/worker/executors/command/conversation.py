@@ -46,6 +46,8 @@ class TurnByTurn:
         with self._context.spending.reserve(requests=1) as reserved:
             report, how = self._run(command, words)
             used = report.usage
+            if continues:
+                memory.take_off(used, options.read.totals)
             reserved.settle(
                 requests=1,
                 input_tokens=used.input_tokens,

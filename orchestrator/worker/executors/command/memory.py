@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -48,6 +49,11 @@ class Memory(BaseModel):
         self.input_tokens += usage.input_tokens
         self.output_tokens += usage.output_tokens
         self.cost_usd = round(self.cost_usd + usage.cost_usd, 9)
+
+    def take_off(self, usage: Usage, names: Iterable[str]) -> None:
+        """Leave of these numbers, which count the whole conversation, what was not counted before."""
+        for name in names:
+            setattr(usage, name, max(0, getattr(usage, name) - getattr(self, name)))
 
     def used_since(self, before: Usage) -> Usage:
         """What was used since then; never less than nothing, whatever a program reports."""

@@ -1,0 +1,129 @@
+"""Claude Code, Codex and Gemini CLI, as their presets start them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.client.submission import Submission
+from orchestrator.policy.budget import Budget
+from orchestrator.worker.context.context import Context
+from orchestrator.worker.worktrees import Worktrees
+from tests.integration.workers.crew import ROOT
+from tests.integration.workers.test_command_worktrees import git
+from tests.programs.conftest import FOLDER, PROGRAMS, Programs
+from tests.programs.server import INPUT, OUTPUT, Ask, Call
+
+pytestmark = [pytest.mark.parametrize("name", PROGRAMS), pytest.mark.timeout(120)]
+
+#: Seconds within which each has asked the model, on a machine that has other work.
+_BEGINS_S = {"claude": 8, "codex": 8, "gemini": 20}
+
+
+def test_a_first_turn_is_read_and_counted_and_a_later_one_knows_it(programs: Programs, name: str) -> None:
+    crew, model = programs.agent(name, protocol=True), programs.model
+    stage = crew.stage
+    model.script = lambda _: "I looked. <response>the first answer</response>"
+    root = Submission(stage.parts).submit("coder", "the first prompt", budget=Budget(requests=2)).session
+    assert stage.play(root) == "finished", crew.answer(root)
+    assert "the first answer" in crew.answer(root)
+    model.script = lambda _: "<response>the second answer</response>"
+    stage.ledger.enqueue(root, "the second prompt", item_id="itm_more")
+    assert stage.resume(root) == "finished", crew.answer(root)
+    assert "the second answer" in crew.answer(root)
+    said = model.asked[-1].said
+    assert said.index("the first prompt") < said.index("the first answer") < said.index("the second prompt")
+    memory = crew.memory(root)
+    assert memory["turns"] == 2
+    assert memory["conversation"]
+    assert (memory["input_tokens"], memory["output_tokens"]) == (2 * INPUT, 2 * OUTPUT)
+    used = stage.ledger.session(root).used
+    assert (used.requests, used.input_tokens, used.output_tokens) == (2, 2 * INPUT, 2 * OUTPUT)
+    # A limit that is reached: the turn is not begun.
+    stage.ledger.enqueue(root, "the third prompt", item_id="itm_third")
+    stage.resume(root)
+    assert "budget" in crew.answer(root)
+    assert "the third prompt" not in model.asked[-1].said
+    # As the page says: of the three only this one wants other hosts, and does without.
+    assert all(name == "codex" for _ in model.refused), model.refused
+
+
+@pytest.mark.parametrize("boxed", [False, True], ids=["open", "sandbox"])
+def test_it_works_in_its_worktree_and_its_sandbox(
+    programs: Programs, name: str, boxed: bool, tmp_path: Path, program: Any
+) -> None:
+    program("git")
+    if boxed:
+        program("bwrap")
+    repository, key = tmp_path / "repository", tmp_path / "key.pem"
+    repository.mkdir()
+    key.write_text("private words")
+    git(repository, "init", "-q")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    python = Path(sys.executable).resolve().parent.parent
+    sandbox = {"network": True, "read": (FOLDER, ROOT, python), "write": (programs.home,)} if boxed else None
+    crew = programs.agent(name, worktree={"repository": repository}, sandbox=sandbox)
+
+    def work(ask: Ask) -> str | Call:
+        if "private words" in ask.last or "No such file" in ask.last:
+            return "<response>written</response>"
+        return PROGRAMS[name].shell(f"echo two > made.txt; cat {key}")
+
+    programs.model.script = work
+    root = crew.stage.submit("coder", "write it")
+    assert crew.stage.play(root) == "finished", crew.answer(root)
+    assert "written" in crew.answer(root)
+    assert ("private words" in programs.model.asked[-1].said) != boxed
+    worktrees = Worktrees(crew.stage.settings.data)
+    (worktree,) = worktrees.all()
+    assert "+two" in worktrees.diff(worktree)
+    # In the same place it finds its conversation.
+    crew.stage.ledger.enqueue(root, "No such file, again", item_id="itm_more")
+    assert crew.stage.resume(root) == "finished", crew.answer(root)
+    assert "write it" in programs.model.asked[-1].said
+
+
+def test_it_uses_the_tools_of_its_session(programs: Programs, name: str) -> None:
+    crew = programs.agent(name)
+
+    @crew.stage.agent("helper")
+    def helper(_: Context) -> str:
+        return "helped"
+
+    def work(ask: Ask) -> str | Call:
+        if re.search(r"ses_[0-9a-z]{20}", ask.last) or len(programs.model.asked) > 3:
+            return "<response>delegated</response>"
+        return Call("delegate", {"agent": "helper", "task": "the dishes"})
+
+    programs.model.script = work
+    root = crew.stage.submit("coder", "have it done")
+    crew.stage.play(root)
+    assert [child.agent for child in crew.stage.children(root)] == ["helper"], (
+        crew.answer(root),
+        [one.tools for one in programs.model.asked],
+        programs.model.asked[-1].last,
+    )
+
+
+def test_past_its_time_it_ends_and_leaves_nothing(programs: Programs, name: str) -> None:
+    crew, over = programs.agent(name, time_limit_s=_BEGINS_S[name]), threading.Event()
+
+    def hang(_: Ask) -> str:
+        over.wait(60)
+        return "<response>late</response>"
+
+    programs.model.script = hang
+    begun = time.monotonic()
+    try:
+        answer = crew.ask("think")
+    finally:
+        over.set()
+    assert programs.model.asked
+    assert "time limit" in answer
+    assert time.monotonic() - begun < 40
