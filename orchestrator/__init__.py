@@ -52,21 +52,38 @@ if TYPE_CHECKING:
     from orchestrator.envelope.model import RetryPolicy
     from orchestrator.errors import (
         AgentsFileError,
+        ApprovalRefused,
         AwaitsApproval,
         BudgetExceeded,
+        ClaimLost,
         ConfigurationError,
+        DamagedRecord,
+        DecryptionError,
         EmptyPrompt,
+        InputError,
+        InvalidEnvelope,
+        KeyInUse,
+        KeyringError,
         LimitExceeded,
+        NoReply,
+        NotGenuine,
         OrchestraError,
+        PayloadError,
+        PlanError,
         Retry,
+        RunParked,
+        RunSleeps,
         ServerUnavailable,
         SessionDeleted,
         SessionFailed,
         SessionStopped,
         StepFailed,
         StepMismatch,
+        TaskFailed,
         UnknownAgent,
         UnknownSession,
+        WouldDeadlock,
+        WrongState,
     )
     from orchestrator.ledger.live_text import LiveEvent
     from orchestrator.ledger.model import Session, SessionState
@@ -74,6 +91,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.budget import Budget
     from orchestrator.policy.callback import Callback
     from orchestrator.policy.callback_text import parse_callbacks
+    from orchestrator.policy.response_tag import tag_extract
     from orchestrator.worker.context.context import Context
     from orchestrator.worker.context.prices import cost_of
 
@@ -82,6 +100,7 @@ __all__ = [
     "AgentsFileError",
     "ApiContract",
     "Approval",
+    "ApprovalRefused",
     "Artifact",
     "AsyncClient",
     "Attempt",
@@ -90,6 +109,7 @@ __all__ = [
     "Budget",
     "BudgetExceeded",
     "Callback",
+    "ClaimLost",
     "Client",
     "Completion",
     "ConfigurationError",
@@ -98,7 +118,9 @@ __all__ = [
     "Criterion",
     "CriterionResult",
     "CurrentSession",
+    "DamagedRecord",
     "Decision",
+    "DecryptionError",
     "Deliverable",
     "Dependency",
     "EmptyPrompt",
@@ -108,12 +130,20 @@ __all__ = [
     "File",
     "FileReference",
     "FocusArea",
+    "InputError",
+    "InvalidEnvelope",
+    "KeyInUse",
+    "KeyringError",
     "LimitExceeded",
     "LiveEvent",
     "Metric",
+    "NoReply",
+    "NotGenuine",
     "Objective",
     "OrchestraError",
     "Output",
+    "PayloadError",
+    "PlanError",
     "Query",
     "QueryContext",
     "Recommendation",
@@ -121,6 +151,8 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "Review",
+    "RunParked",
+    "RunSleeps",
     "ServerUnavailable",
     "Session",
     "SessionDeleted",
@@ -133,8 +165,11 @@ __all__ = [
     "StepMismatch",
     "Task",
     "TaskContext",
+    "TaskFailed",
     "UnknownAgent",
     "UnknownSession",
+    "WouldDeadlock",
+    "WrongState",
     "agent",
     "cost_of",
     "current_session",
@@ -143,6 +178,7 @@ __all__ = [
     "model_agent",
     "parse_callbacks",
     "recurring",
+    "tag_extract",
 ]
 
 #: The names of each module.
@@ -163,9 +199,11 @@ _NAMES = {
     ),
     "orchestrator.envelope.model": "RetryPolicy",
     "orchestrator.errors": (
-        "AgentsFileError AwaitsApproval BudgetExceeded ConfigurationError EmptyPrompt LimitExceeded "
-        "OrchestraError Retry ServerUnavailable SessionDeleted SessionFailed SessionStopped StepFailed "
-        "StepMismatch UnknownAgent UnknownSession"
+        "AgentsFileError ApprovalRefused AwaitsApproval BudgetExceeded ClaimLost ConfigurationError "
+        "DamagedRecord DecryptionError EmptyPrompt InputError InvalidEnvelope KeyInUse KeyringError "
+        "LimitExceeded NoReply NotGenuine OrchestraError PayloadError PlanError Retry RunParked "
+        "RunSleeps ServerUnavailable SessionDeleted SessionFailed SessionStopped StepFailed StepMismatch "
+        "TaskFailed UnknownAgent UnknownSession WouldDeadlock WrongState"
     ),
     "orchestrator.ledger.live_text": "LiveEvent",
     "orchestrator.ledger.model": "Session SessionState",
@@ -173,6 +211,7 @@ _NAMES = {
     "orchestrator.policy.budget": "Budget",
     "orchestrator.policy.callback": "Callback",
     "orchestrator.policy.callback_text": "parse_callbacks",
+    "orchestrator.policy.response_tag": "tag_extract",
     "orchestrator.worker.context.context": "Context",
     "orchestrator.worker.context.prices": "cost_of",
 }

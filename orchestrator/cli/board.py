@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rich.text import Text
 
-from orchestrator.cli.render import PromiseCount, tree_lines
+from orchestrator.cli.render import PromiseCount, awaited_answers, tree_lines
 from orchestrator.cli.table import is_narrow, short_ids
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import OrchestraError
@@ -182,7 +182,8 @@ class Board:
         ids = short_ids([session.id for session in shown], width)
         below = Counter(session.parent for session in self._sessions)
         lines = tree_lines(shown, narrow=is_narrow(width))
-        rows = max(3, height - _SPARE_ROWS - len(self._notes))
+        notes = [*awaited_answers(self._sessions), *self._notes]
+        rows = max(3, height - _SPARE_ROWS - len(notes))
         at = next((n for n, line in enumerate(lines) if line.cells[0] == self._chosen), 0)
         self._top = min(max(self._top, at - rows + 1, 0), at)
         for line in lines[self._top : self._top + rows]:
@@ -196,7 +197,7 @@ class Board:
             text.append(f"{ids[name]}{visible(about)}{folded}\n", style=style)
         if (more := len(lines) - rows) > 0:
             text.append(f"{counted(more, 'session')} more above or below\n", style="dim")
-        for note in self._notes:
+        for note in notes:
             text.append(f"{visible(note)}\n", style="yellow")
         text.append(f"{PromiseCount.of(self._sessions)}\n")
         text.append_text(self._foot())

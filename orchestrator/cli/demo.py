@@ -150,7 +150,7 @@ def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: 
         f'  a stack that stays:   orchestra up --review "{path}"\n'
         f'  in another terminal:  orchestra submit lead "{path}" --wait\n'
         "  what became of it:    orchestra sessions; orchestra tree SESSION\n"
-        "  agents of your own:   README.md",
+        "  agents of your own:   orchestra init my-project",
         lines=True,
     )
 

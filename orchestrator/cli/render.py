@@ -183,6 +183,13 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
     return "  ".join(parts)
 
 
+def awaited_answers(sessions: Iterable[Session]) -> list[str]:
+    """How the approvals of a tree are given, a line each, which fits 80 columns with its id; a line for those beyond three."""
+    found = [name for session in sessions if session.state not in CLOSED for name in session.approvals]
+    more = [f"{len(found) - 3} more wait for you: orchestra approvals"] if len(found) > 3 else []
+    return [*(f"waits for you: orchestra approve {name}" for name in found[:3]), *more]
+
+
 def _awaited_person(session: Session) -> str:
     """That it waits for a person, and how the first answer is given."""
     if not session.approvals or session.state in CLOSED:

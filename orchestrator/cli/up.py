@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
 
+#: What the doctor warns of that is said before any work is taken.
+_LOSES = ("no-append-only-file", "eviction")
+
+
 @click.command()
 @agents_options
 @click.option(
@@ -86,6 +90,13 @@ def up(
             signal.signal(number, on_signal)
         place = f"an embedded Valkey in {settings.data}" if stack.embedded else redact_url(stack.url)
         say(f"starting a stack on {place}")
+        if stack.joined:
+            pids = ", ".join(str(other.pid) for other in stack.joined)
+            say(
+                f"it joins the stack of process {pids}: each adds its services and workers, and Ctrl-C here ends this one only"
+            )
+        if not stack.embedded and (warning := _loses_data(stack.settings)):
+            say(f"Warning: {warning}", err=True)
         follower = _LogFollower(stack.logs) if verbose else None
         announced = False
 
@@ -103,6 +114,19 @@ def up(
     finally:
         stack.close()
     say("stopped")
+
+
+def _loses_data(settings: Settings) -> str | None:
+    """What a server of the user's own may lose when it ends; None: nothing, or it does not say."""
+    import redis
+
+    from orchestrator.doctor.health import setup
+    from orchestrator.errors import ServerUnavailable
+
+    with suppress(redis.RedisError, ServerUnavailable), open_stack(settings, "up") as parts:
+        found = [problem for problem in setup(parts.redis, settings) if problem.rule in _LOSES]
+        return "; ".join(problem.message for problem in found) or None
+    return None
 
 
 def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str | None:

@@ -64,6 +64,7 @@ def watch(
 
     with open_client(settings) as client:
         picture: list[Session] = []
+        is_picture = not as_json and _is_terminal()
         try:
             if not as_json and _takes_keys():
                 picture = _with_keys(client, session, timeout)
@@ -76,7 +77,7 @@ def watch(
         except KeyboardInterrupt:
             say(f"Stopped watching; the session continues: orchestra watch {session}", err=True)
             sys.exit(Exit.INTERRUPTED)
-        if not as_json:
+        if not as_json and not is_picture:  # a picture ends with it
             say(str(PromiseCount.of(picture)))
 
 
@@ -161,6 +162,13 @@ def _pictures(
             yield picture, notes
 
 
+def _is_terminal() -> bool:
+    """Whether a tree is shown as a picture that changes in place."""
+    from rich.console import Console
+
+    return Console().is_terminal
+
+
 @contextmanager
 def tree_display(*, as_json: bool = False) -> Iterator[Show]:
     """Gives a function that shows one picture of a tree after the other, in the way that fits the output."""
@@ -170,7 +178,7 @@ def tree_display(*, as_json: bool = False) -> Iterator[Show]:
     from rich.console import Console
 
     console = Console()
-    if not console.is_terminal:
+    if not _is_terminal():
         yield _plain_lines()
         return
     from rich.live import Live
@@ -182,14 +190,14 @@ def tree_display(*, as_json: bool = False) -> Iterator[Show]:
 def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) -> RenderableType:
     from rich.text import Text
 
-    from orchestrator.cli.render import PromiseCount, tree_lines
+    from orchestrator.cli.render import PromiseCount, awaited_answers, tree_lines
     from orchestrator.display.text import visible
 
     text = Text(no_wrap=True, overflow="ellipsis")
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
         text.append(line.indent, style="dim")
         text.append(f"{visible(line.text)}\n", style=line.style)
-    for note in notes:
+    for note in (*awaited_answers(sessions), *notes):
         text.append(f"{visible(note)}\n", style="yellow")
     text.append(str(PromiseCount.of(sessions)))
     return text

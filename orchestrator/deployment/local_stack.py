@@ -96,6 +96,8 @@ class LocalStack:
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
         self.failure: Exception | None = None
+        #: The stacks of the same data folder and server that ran when it was opened.
+        self.joined: list[Stack] = []
         #: The settings that the stack's processes run with; complete once it is open.
         self.settings = settings
 
@@ -165,7 +167,9 @@ class LocalStack:
                 agents, env=env, forks=self._forks, accept=self._replace_worker, refuse=self._keep_worker
             )
             self._leaving.callback(self._watch.close)
-        taken = {stack.number for stack in running_stacks(given.data)}
+        others = running_stacks(given.data)
+        self.joined = [stack for stack in others if stack.redis_url == url]
+        taken = {stack.number for stack in others}
         number = next(number for number in count(1) if number not in taken)
         announcement = Announcement(
             given.data,

@@ -7,6 +7,7 @@ write to log files and not to pipes: a terminal that is stopped must not stop th
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -239,6 +240,8 @@ class Supervisor:
         )
         child.start_at = time.monotonic() + delay_s
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        if code < 0 and not is_verdict:
+            reason = ""  # whatever it logged last, it did not end by that
         self._notify(
             Notice(kind="restarting", name=child.spec.name, detail=f"{how}; {reason}" if reason else how)
         )
@@ -252,7 +255,7 @@ class Supervisor:
         for line in reversed(lines):
             if match := _REASON.match(line):
                 return match[1], True
-        return next((line for line in reversed(lines) if line), "it left no log"), False
+        return next((_in_words(line) for line in reversed(lines) if line), "it left no log"), False
 
     def _end_group(self, child: _Child) -> None:
         """Leave nothing of a child that has ended, and forget it."""
@@ -304,3 +307,13 @@ class Supervisor:
                     shutil.copyfile(child.log, child.log.with_suffix(".log.1"))
                     os.truncate(child.log, 0)
                     child.log_offset = 0
+
+
+def _in_words(line: str) -> str:
+    """A line of a log as a person reads it: of a JSON line its event, and the error that goes with it."""
+    try:
+        said = json.loads(line)
+        words = [said["event"], *(said[name] for name in ("error", "reason") if said.get(name))]
+        return ": ".join(map(str, [*words, *said.get("exception", "").splitlines()[-1:]]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return line

@@ -233,7 +233,10 @@ def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, 
         yield "signatures-optional", f"signatures are optional (signatures_required = false): {who}"
     config = _config(client, "appendonly", "appendfsync", "maxmemory", "maxmemory-policy")
     if config.get("appendonly") == "no":
-        yield "no-append-only-file", "the server keeps no append-only file: a restart loses everything"
+        yield (
+            "no-append-only-file",
+            "the server keeps no append-only file: a restart loses everything; set appendonly yes, and appendfsync always",
+        )
     elif config and (fsync := config.get("appendfsync")) != "always":
         loss = "a server that is killed can take back about a second of acknowledged transitions"
         yield "fsync-not-always", f"appendfsync is {fsync}: {loss}"

@@ -126,7 +126,7 @@ class OperatorTools:
         return {
             "approvals": [
                 {
-                    "approval": one.id,
+                    "id": one.id,
                     "session": one.session,
                     "agent": one.agent,
                     "tool": one.tool,

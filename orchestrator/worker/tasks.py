@@ -32,7 +32,7 @@ _NOT_BY_HAND = (
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
-    # An error before anything is submitted (arguments of other names, say) must reach the caller that waits.
+    # An error before anything is submitted must reach the caller that waits, so any arguments are taken, and judged.
     @app.task(
         name=START_TASK,
         Request=SoundRequest,
@@ -42,7 +42,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     )
     def start_session(
         celery_task: Task,
-        *,
+        *positional: object,
         agent: str = "",
         prompt: str | None = None,
         title: str = "",
@@ -53,6 +53,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         expires_s: float | None = None,
         retry_policy: dict[str, Any] | None = None,
         time_limit_s: float | None = None,
+        **others: object,
     ) -> str:
         """Submit a root session; its final answer is the result of this very task.
 
@@ -65,6 +66,9 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             "retry_policy": retry_policy,
             "time_limit_s": time_limit_s,
         }
+        if positional or others:
+            _refuse(runtime, celery_task, InputError(_wrong_arguments(positional, others)))
+            raise Ignore
         _submit(
             runtime,
             celery_task,
@@ -87,11 +91,12 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     )
     def resume_session(
         task: Task,
-        *,
+        *_positional: object,
         agent: str = "",  # noqa: ARG001  (what it takes is taken to be refused with a reason)
         session: str | None = None,  # noqa: ARG001
         run: str | None = None,  # noqa: ARG001
         prompt: str | None = None,  # noqa: ARG001
+        **_others: object,
     ) -> str:
         """Refuse with a reason: services resume sessions."""
         _refuse(runtime, task, InputError(_NOT_BY_HAND))
@@ -126,6 +131,18 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
             release_runs_of(os.getpid(), process)
             raise
         return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "nothing to do"
+
+
+def _wrong_arguments(positional: tuple[object, ...], others: Mapping[str, object]) -> str:
+    what = (
+        f"no argument {next(iter(others))!r}"
+        if others
+        else f"no positional arguments, and got {len(positional)}"
+    )
+    return (
+        f"{START_TASK} takes {what}; send agent and prompt by name: "
+        f'send_task("{START_TASK}", kwargs={{"agent": …, "prompt": …}})'
+    )
 
 
 def _refuse(runtime: RuntimeOfProcess, task: Task, error: OrchestraError) -> None:

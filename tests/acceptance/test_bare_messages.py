@@ -35,6 +35,19 @@ def test_a_bare_message_needs_a_token_and_a_forged_result_reaches_no_client(term
             bare.get(timeout=60)
         assert client.sessions() == []
 
+        for args, kwargs, words in (
+            (
+                ["echo", "spoken"],
+                {},
+                "takes no positional arguments, and got 2; send agent and prompt by name",
+            ),
+            ([], {**work, "prompts": "x"}, "takes no argument 'prompts'; send agent and prompt by name"),
+        ):
+            wrong = app.send_task("orchestrator.start_session", args=args, kwargs=kwargs)
+            with pytest.raises(Exception, match=words):
+                wrong.get(timeout=60)
+        assert client.sessions() == []
+
         task, token = terminal.run("orchestra token echo spoken").stdout.split()
         for changes in ({"prompt": "forged"}, {"agent": "other"}):
             wrong = app.send_task("orchestrator.start_session", kwargs={**work, **changes, "token": token})

@@ -121,8 +121,11 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     names = ["audit", "callbacks", "reaper", "router", "worker"]
     assert [record.service for record in live_services(client)] == names
 
+    assert "joins" not in output
     second = place.up()
-    read_until(second, "ready after")
+    assert f"it joins the stack of process {first.pid}: each adds its services" in read_until(
+        second, "ready after"
+    )
     assert sorted(record.service for record in live_services(client)) == sorted(names * 2)
     first.send_signal(signal.SIGINT)
     assert first.wait(30) == 0
@@ -201,6 +204,19 @@ def test_an_unreachable_redis(place: Place) -> None:
         place.up("--redis-url", "redis://:hunter2@127.0.0.1:1/0"),
         "cannot reach Redis at redis://:***@",
         code=4,
+    )
+
+
+@linux
+def test_a_server_that_keeps_nothing_is_named(
+    place: Place, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    process = place.up("--redis-url", start_valkey(durable=False).url)
+    read_until(process, "ready after")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=50)
+    assert errors == (
+        "Warning: the server keeps no append-only file: a restart loses everything; set appendonly yes, and appendfsync always\n"
     )
 
 

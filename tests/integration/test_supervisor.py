@@ -84,6 +84,21 @@ FINISHING = READY + (
 )
 
 
+@pytest.mark.parametrize(
+    ("end", "detail"),
+    [
+        # What it logged last is not why it ended.
+        ("os.kill(os.getpid(), signal.SIGKILL)", "killed by signal 9"),
+        ("sys.exit(3)", "exit code 3; run-failed: broken"),
+    ],
+)
+def test_how_a_child_ended_is_said_in_words(supervise: Supervise, end: str, detail: str) -> None:
+    line = """print('{"time": "2026", "level": "error", "event": "run-failed", "error": "broken"}', flush=True)"""
+    supervisor, notices = supervise(child("a", f"{READY}{line};{end}"))
+    tick_until(supervisor, lambda: "restarting" in kinds(notices, "a"))
+    assert next(notice.detail for notice in notices if notice.kind == "restarting") == detail
+
+
 def test_a_replaced_child_finishes_while_its_successor_works(supervise: Supervise, tmp_path: Path) -> None:
     supervisor, notices = supervise(child("a", FINISHING.replace("sys.argv[1]", repr(str(tmp_path / "go")))))
     tick_until(supervisor, lambda: supervisor.ready)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import pickle
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from celery.utils.serialization import get_pickleable_exception
 
 import orchestrator
 import workers
+from orchestrator import errors
 from orchestrator.errors import OrchestraError
 
 
@@ -55,3 +62,46 @@ def test_every_error_travels_with_celery_and_says_the_same(error: type[Orchestra
         raised = error(*arguments)
         back = pickle.loads(pickle.dumps(get_pickleable_exception(raised)))
         assert (type(back), back.args, str(back)) == (error, arguments, str(raised))
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = [
+    DOCS.parent / "README.md",
+    *(page for page in sorted(DOCS.rglob("*.md")) if "adr" not in page.parts),
+]
+
+
+def test_what_the_code_of_a_page_imports_is_there() -> None:
+    found = 0
+    for page in PAGES:
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            with suppress(SyntaxError):  # a signature of the reference
+                for node in ast.walk(ast.parse(textwrap.dedent(block))):
+                    if (
+                        isinstance(node, ast.ImportFrom)
+                        and str(node.module).partition(".")[0] == "orchestrator"
+                    ):
+                        module = importlib.import_module(str(node.module))
+                        missing = [
+                            name.name
+                            for name in node.names
+                            # The Celery app needs a stack.
+                            if name.name != "app" and not hasattr(module, name.name)
+                        ]
+                        assert missing == [], page
+                        found += 1
+    assert found > 20
+
+
+def test_an_error_that_a_page_names_can_be_imported_beside_what_raises_it() -> None:
+    """As it stands under "Raises" in the reference, or on any other page."""
+    named = set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        listed = re.findall(r"^- `([\w, ]+)`: ", text, re.MULTILINE)
+        words = {word for names in listed for word in names.split(", ")}
+        if page.parent.name != "reference":
+            words |= set(re.findall(r"`(\w+)`", text))
+        named |= {word for word in words if isinstance(getattr(errors, word, None), type)}
+    assert "InputError" in named
+    assert named - set(orchestrator.__all__) == set()

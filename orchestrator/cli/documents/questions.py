@@ -40,7 +40,7 @@ class Replied(Document):
 class ApprovalDocument(Document):
     """Something that waits for a person's yes or no."""
 
-    approval: str = Field(validation_alias="id", description="Its id, for `approve` and `deny`.")
+    id: str = Field(description="Its id, for `approve` and `deny`.")
     session: str = Field(description="The session that asks.")
     root: str = Field(description="The root of its tree.")
     depth: int = Field(description="The session's generation; a root has 0.")

@@ -37,6 +37,12 @@ def boss(ctx: Context) -> str:
     return "done"
 
 
+@agent("careful")
+def careful(ctx: Context) -> str:
+    approved = ctx.request_approval("deploy", {"version": "7"})
+    return f"approved: {approved.approved}"
+
+
 @agent("idler")
 def idler(ctx: Context) -> str:
     ctx.sleep(3600)
@@ -45,16 +51,16 @@ def idler(ctx: Context) -> str:
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[InProcessStack]:
-    with InProcessStack([asker, boss, idler]) as stack:
+    with InProcessStack([asker, boss, careful, idler]) as stack:
         yield stack
 
 
 class Watch:
     """`orchestra watch` on a terminal of its own."""
 
-    def __init__(self, stack: InProcessStack, session: str) -> None:
+    def __init__(self, stack: InProcessStack, session: str, *, columns: int = 120) -> None:
         self.ours, self.theirs = pty.openpty()
-        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         env = {
             name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")
@@ -114,6 +120,20 @@ def test_a_question_is_answered_from_the_tree(stack: InProcessStack) -> None:
     watch.press("Ännika\x7fe\r")
     assert watch.end() == 0
     assert stack.client.result(session, timeout_s=60) == "called Ännike"
+
+
+def test_the_command_for_an_approval_fits_80_columns_and_the_promise_is_said_once(
+    stack: InProcessStack,
+) -> None:
+    session = stack.client.submit("careful", "Deploy.").id
+    watch = Watch(stack, session, columns=80)
+    while not (asked := stack.client.approvals(session)):
+        time.sleep(0.02)
+    watch.wait_for(f"orchestra approve {asked[0].id}\r\n")
+    stack.client.approve(asked[0].id)
+    assert watch.end() == 0
+    *_, last = watch.shown.split("? help")
+    assert "launched" not in last
 
 
 def test_trees_fold_and_sessions_are_stopped_after_a_question(stack: InProcessStack) -> None:

@@ -384,13 +384,13 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert '{"version": 1}' in shown
     assert "\x1b" not in shown
     [listed] = json.loads(run("approvals", place.session, "--json"))["approvals"]
-    assert (listed["approval"], listed["digest"], listed["default"]) == (asked.id, asked.digest, "deny")
+    assert (listed["id"], listed["digest"], listed["default"]) == (asked.id, asked.digest, "deny")
     assert f"waits for you: orchestra approve {asked.id}" in run("tree", place.session)
     assert asked.id in run("why", place.session)
     assert "not the id of an approval" in run("approve", "apr_x", ok=False)
     assert "look at it again" in run("approve", asked.id, "--digest", "0" * 8, ok=False)
     done = json.loads(run("approve", asked.id, "-m", "fine", "--by", "ann", "--json"))
-    assert (done["approved"], done["decided"][0]["approval"]) == (True, asked.id)
+    assert (done["approved"], done["decided"][0]["id"]) == (True, asked.id)
     assert "not open" in run("approve", asked.id, ok=False)
     assert f"{decision_id(asked.id)}, approved by ann: fine" in run("logs", place.session)
     assert place.go_on() == "parked"

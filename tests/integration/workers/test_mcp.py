@@ -506,14 +506,14 @@ def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_
             asked = (await call("approvals", session=session))["approvals"]
         assert (asked[0]["tool"], asked[0]["arguments"]) == ("deploy", {"version": "7"})
         with pytest.raises(RuntimeError, match="approve"):
-            await call("approve", approval=asked[0]["approval"], digest=asked[0]["digest"])
+            await call("approve", approval=asked[0]["id"], digest=asked[0]["digest"])
 
     async def answer(call: Call) -> None:
         deploy, announce = (await call("approvals"))["approvals"]
         with pytest.raises(RuntimeError, match="not 00000000"):
-            await call("approve", approval=deploy["approval"], digest="00000000")
-        await call("approve", approval=deploy["approval"], digest=deploy["digest"], comment="good")
-        await call("deny", approval=announce["approval"], comment="hush")
+            await call("approve", approval=deploy["id"], digest="00000000")
+        await call("approve", approval=deploy["id"], digest=deploy["digest"], comment="good")
+        await call("deny", approval=announce["id"], comment="hush")
         done = await call("wait", session=deploy["session"], timeout_s=50)
         assert done["result"] == "approved: good; denied: hush"
 
