@@ -8,12 +8,74 @@ What it returns is the agent's definition. It is kept in the module that calls, 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
-from orchestrator.agents.definition import FIELDS, MODULE_ATTRIBUTE, AgentDefinition, define_agent
+from orchestrator.agents.definition import (
+    FIELDS,
+    MODULE_ATTRIBUTE,
+    AgentDefinition,
+    StepPolicy,
+    define_agent,
+)
+from orchestrator.agents.registry import Role, Tier
+from orchestrator.policy.budget import Budget
+from orchestrator.policy.routing import Backoff
+from orchestrator.policy.versions import OnDeploy
+
+if TYPE_CHECKING:
+    from orchestrator.agents.options.llm import ApprovalTerms, McpServer, ModelLimits
 
 
-def model_agent(name: str, **settings: Any) -> AgentDefinition:
+class ModelAgentSettings(TypedDict, total=False):
+    """The settings of :func:`model_agent`, for type checkers and editors; an agent's own first."""
+
+    description: str
+    role: Role
+    tier: Tier | None
+    queue: str | None
+    attempts: int
+    backoff: Backoff
+    backoff_s: float
+    backoff_max_s: float
+    time_limit_s: float | None
+    runs_at_once: int | None
+    escalation: str
+    may_send_to: Sequence[str] | None
+    accepts_from: Sequence[str] | None
+    tags: Sequence[str]
+    steps: StepPolicy
+    answer: Literal["text", "plan"]
+    budget: Budget | Mapping[str, Any] | str | None
+    version: str | None
+    on_deploy: OnDeploy
+    encrypt: bool
+
+    model: Any
+    base_url: str
+    key_env: str
+    fallbacks: Sequence[str]
+    instructions: str
+    instructions_file: str | Path | None
+    tools: Sequence[Callable[..., Any] | str]
+    mcp: Sequence[McpServer | Mapping[str, Any]]
+    approve: Sequence[str]
+    approval: ApprovalTerms | Mapping[str, Any]
+    output: Any
+    output_mode: Literal["tool", "native", "prompted"]
+    limits: ModelLimits | Mapping[str, Any]
+    settings: Mapping[str, Any]
+    tree_tools: Sequence[str] | None
+    resume: Literal["any", "all"]
+    protocol: bool | Literal["compact"]
+    callback_role: Literal["user", "system"]
+    shorten: Any
+    agent: Any
+    deps: Any
+
+
+def model_agent(name: str, **settings: Unpack[ModelAgentSettings]) -> AgentDefinition:
     """Define an agent that a model runs.
 
     Args:
@@ -26,8 +88,9 @@ def model_agent(name: str, **settings: Any) -> AgentDefinition:
     """
     caller = inspect.currentframe()
     caller = caller.f_back if caller is not None else None
-    fields = {key: value for key, value in settings.items() if key in FIELDS and key != "executor"}
-    options = {key: value for key, value in settings.items() if key not in fields}
+    given = cast("dict[str, Any]", settings)
+    fields = {key: value for key, value in given.items() if key in FIELDS and key != "executor"}
+    options = {key: value for key, value in given.items() if key not in fields}
     if "escalation" in fields:
         fields["escalates_to"] = fields.pop("escalation")
     definition = define_agent(

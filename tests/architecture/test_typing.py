@@ -18,10 +18,11 @@ from orchestrator.deployment.project import KINDS, Kind, write_project
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "tests" / "typing" / "project"
 MISTAKE = """
-from orchestrator import Client
+from orchestrator import Client, model_agent
 
 with Client() as client:
     client.submit("lead", 3)
+model_agent("lead", instructions=3)
 """
 
 
@@ -52,11 +53,11 @@ def run(project: Path, env: dict[str, str], *command: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_mypy_finds_the_mistake_in_a_strict_project_and_nothing_else(project: Path) -> None:
+def test_mypy_finds_the_mistakes_in_a_strict_project_and_nothing_else(project: Path) -> None:
     said = mypy(project)
-    assert re.findall(r"^(.*?):\d+: error: .*\[(.*)\]", said, re.MULTILINE) == [("mistake.py", "arg-type")], (
-        said
-    )
+    assert (
+        re.findall(r"^(.*?):\d+: error: .*\[(.*)\]", said, re.MULTILINE) == [("mistake.py", "arg-type")] * 2
+    ), said
     assert "checked 4 source files" in said
 
 
@@ -67,13 +68,13 @@ def test_mypy_finds_nothing_in_a_new_project(kind: Kind, tmp_path: Path) -> None
     assert said.startswith("Success: no issues found"), said
 
 
-def test_pyright_finds_the_mistake_in_a_strict_project_and_nothing_else(project: Path) -> None:
+def test_pyright_finds_the_mistakes_in_a_strict_project_and_nothing_else(project: Path) -> None:
     """In the projects that `orchestra init` writes, too."""
     for kind in KINDS:
         write_project(project / kind, kind)
     said = pyright(project)
     found = re.findall(r"(\w+\.py):\d+:\d+ - (?:error|warning): .*", said)
-    assert found == ["mistake.py"], said
+    assert found == ["mistake.py"] * 2, said
     assert "reportArgumentType" in said
 
 

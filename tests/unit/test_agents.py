@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agents.definition import agent, define_agent
+from orchestrator.agents.definition import FIELDS, agent, define_agent
 from orchestrator.agents.loader import choose_served, load_agents
+from orchestrator.agents.model_agents import ModelAgentSettings
+from orchestrator.agents.options import LlmOptions
 from orchestrator.errors import AgentsFileError, ConfigurationError
 from orchestrator.policy.budget import Budget
 
@@ -419,3 +421,8 @@ def test_files_of_the_same_name_in_two_folders_are_two_modules(tmp_path: Path) -
     found = load_agents(files)
     homes = [sys.modules[found[name].function.__module__].__file__ for name in ("one", "two")]
     assert homes == files
+
+
+def test_an_editor_completes_every_setting_of_a_model_agent_and_no_other() -> None:
+    own = {name for name in FIELDS if name != "executor"}
+    assert set(ModelAgentSettings.__annotations__) == own | set(LlmOptions.model_fields)

@@ -9,16 +9,30 @@ from orchestrator import (
     AgentDefinition,
     AgentsFileError,
     Approval,
+    ApprovalRefused,
     AsyncClient,
     Budget,
     Callback,
+    ClaimLost,
     Client,
     Completion,
     ConfigurationError,
     CurrentSession,
+    DamagedRecord,
+    DecryptionError,
     EmptyPrompt,
+    InputError,
+    InvalidEnvelope,
+    KeyInUse,
+    KeyringError,
     LiveEvent,
+    NoReply,
+    NotGenuine,
     OrchestraError,
+    PayloadError,
+    PlanError,
+    RunParked,
+    RunSleeps,
     ServerUnavailable,
     Session,
     SessionDeleted,
@@ -27,13 +41,17 @@ from orchestrator import (
     SessionStopped,
     Settings,
     Task,
+    TaskFailed,
     UnknownAgent,
     UnknownSession,
+    WouldDeadlock,
+    WrongState,
     app,
     current_session,
     load_settings,
     parse_callbacks,
     recurring,
+    tag_extract,
 )
 
 
@@ -112,3 +130,29 @@ def look(definition: AgentDefinition) -> dict[str, dict[str, Any]]:
     assert_type(settings.concurrency, int)
     app.send_task("orchestrator.start_session", kwargs={"agent": "lead", "prompt": "One two."})
     return recurring("nightly", timedelta(days=1), agent="lead", prompt="Review the day")
+
+
+#: What a call of a client or of a context may raise.
+RAISED: tuple[type[OrchestraError], ...] = (
+    ApprovalRefused,
+    ClaimLost,
+    DamagedRecord,
+    DecryptionError,
+    InputError,
+    InvalidEnvelope,
+    KeyInUse,
+    KeyringError,
+    NoReply,
+    NotGenuine,
+    PayloadError,
+    PlanError,
+    RunParked,
+    RunSleeps,
+    TaskFailed,
+    WouldDeadlock,
+    WrongState,
+)
+
+
+def without_tag(text: str) -> str | None:
+    return tag_extract(text, "response")
