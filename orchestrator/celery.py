@@ -6,6 +6,7 @@ Flower and clients need none.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,7 +32,9 @@ from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
-from orchestrator.errors import OrchestraError, ServerUnavailable, SettingsDisagree
+from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable, SettingsDisagree
+from orchestrator.keyring.registry import KeyRegistry
+from orchestrator.keyring.store import KeyStore
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
@@ -87,19 +90,37 @@ register_tasks(app, _runtime)
 
 @celeryd_init.connect(weak=False)
 def _choose_queues(conf: Any, **_: Any) -> None:
-    """A worker reads the queues of the agents that it serves, and the one for submissions."""
+    """A worker reads the queues of the agents that it serves, and the one for submissions if it can sign those."""
     try:
         catalogue = _runtime.load_catalogue()
+        _check_servers()
+        _runtime.check_keys()  # by now it is known whose host this is
     except OrchestraError as error:
         raise _give_up(error) from error
-    _check_servers()
     import_clients(catalogue.values(), _settings)
     if _settings.remote_control:
         from orchestrator.worker.remote_control import register_commands
 
         register_commands(lambda: _runtime.get().parts)
     served = {definition.record.queue for definition in catalogue.values() if not definition.record.external}
-    conf.task_queues = {name: {} for name in sorted({DEFAULT_QUEUE, *served})}
+    if _runtime.can_submit():
+        served.add(DEFAULT_QUEUE)
+    else:
+        folder = _settings.keys_dir
+        if not served:
+            raise _give_up(
+                KeyringError(
+                    "this worker has nothing to do: it serves no agent, and takes no plain submissions without the key of "
+                    f"'operator', which is not in {folder}; name agents (setting `agents`), and bring their keys here: "
+                    "`orchestra keys export AGENT… -o FILE` on the host that has operator.pem, `orchestra keys import FILE` here"
+                )
+            )
+        # Logs are not set up yet.
+        print(
+            f"plain submissions are left to other workers: the key of 'operator' is not in {folder}",
+            file=sys.stderr,
+        )
+    conf.task_queues = {name: {} for name in sorted(served)}
 
 
 @celeryd_after_setup.connect(weak=False)
@@ -115,7 +136,12 @@ def _read_lanes(**_: Any) -> None:
 def _check_servers() -> None:
     """End with one line where waiting would be of no use; a server that is away is waited for, as Celery does."""
     try:
-        connect(resolve_redis_url(_settings), settings=_settings, begins=True).close()
+        with (
+            connect(resolve_redis_url(_settings), settings=_settings, begins=True) as client,
+            contextlib.suppress(redis.RedisError, OSError),  # of which those who sign hear
+        ):
+            # A folder without keys is another host's if Redis knows an operator already.
+            KeyRegistry(client, KeyStore(_settings.keys_dir)).settle_operator()
         if _settings.broker_url is not None:
             check_broker(_settings.broker_url)
     except ServerUnavailable as error:

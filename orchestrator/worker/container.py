@@ -11,6 +11,7 @@ from celery import Celery
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.loader import choose_served, load_agents
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
@@ -83,6 +84,8 @@ class RuntimeOfProcess:
         #: The settings of the worker.
         self.settings = settings
         self._catalogue: dict[str, AgentDefinition] | None = None
+        #: The agents whose messages are signed here.
+        self._signing: set[str] = set()
         self._forget_runtime()
         os.register_at_fork(after_in_child=self._forget_runtime)
 
@@ -108,16 +111,8 @@ class RuntimeOfProcess:
             bundled = load_agents([BUNDLED] if self.settings.review_roots else [])
             served = choose_served({**bundled, **mine}, self.settings.serve)
             external = {name for name, definition in mine.items() if definition.record.external}
-            missing = sorted(
-                name for name in (mine.keys() & served.keys()) - external if not keys.can_sign(name)
-            )
-            if missing:
-                names = " ".join(missing)
-                raise KeyringError(
-                    f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
-                    f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
-                    "`orchestra keys import`, or leave these agents to other workers (setting `serve`)"
-                )
+            self._signing = (mine.keys() & served.keys()) - external
+            self.check_keys()
             at_hand = all(keys.can_sign(name) for name in bundled)
             self._catalogue = {
                 name: definition for name, definition in served.items() if at_hand or name in mine
@@ -128,6 +123,26 @@ class RuntimeOfProcess:
                         definition
                     )  # imported before processes are forked, and not while a lease runs
         return self._catalogue
+
+    def check_keys(self) -> None:
+        """Return if the keys of the user's agents are here, or may be made here.
+
+        Raises:
+            KeyringError: the key of one of them is on another host.
+        """
+        keys = KeyStore(self.settings.keys_dir)
+        missing = sorted(name for name in self._signing if not keys.can_sign(name))
+        if missing:
+            names = " ".join(missing)
+            raise KeyringError(
+                f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
+                f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
+                "`orchestra keys import`, or leave these agents to other workers (setting `serve`)"
+            )
+
+    def can_submit(self) -> bool:
+        """Whether this host can sign for whoever submits work by a plain message."""
+        return KeyStore(self.settings.keys_dir).can_sign(OPERATOR)
 
     def with_ready_runs(self) -> list[str]:
         """The agents that this worker serves and that have ready runs which may be taken."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
@@ -12,7 +13,13 @@ from celery.exceptions import Ignore, Reject
 from orchestrator.client.submission import Submission
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
-from orchestrator.errors import InputError, OrchestraError, ServerUnavailable, SubmissionRefused
+from orchestrator.errors import (
+    InputError,
+    KeyringError,
+    OrchestraError,
+    ServerUnavailable,
+    SubmissionRefused,
+)
 from orchestrator.log import get_logger
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution.deaths import SoundRequest, release_runs_of, request_class
@@ -22,6 +29,8 @@ from orchestrator.worker.execution.slot import SlotLoop
 
 _log = get_logger()
 
+#: Seconds after which a submission that this host cannot sign is given back to its queue.
+_GIVEN_BACK_S: Final = 1.0
 #: A resume runs what the ledger has queued; words for a session come into the ledger first.
 _NOT_BY_HAND = (
     f"{RESUME_TASK} is not sent by hand: it is the name under which another run of a session is shown; to give a "
@@ -198,4 +207,8 @@ def _submit(
         else:
             _refuse(runtime, task, error)
     except OrchestraError as error:
+        if isinstance(error, KeyringError) and not runtime.can_submit():
+            # It came by the queue of an agent, and is for a worker of a host that can sign for the operator.
+            time.sleep(_GIVEN_BACK_S)
+            raise Reject(str(error), requeue=True) from error
         _refuse(runtime, task, error)

@@ -89,7 +89,7 @@ def test_every_step_of_the_quickstart_works_as_printed(
 
 
 def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
-    agents, up, submit, celery, client, worker, flower = steps(root / "README.md", "Quickstart")
+    agents, up, submit, celery, client, worker, admit, flower = steps(root / "README.md", "Quickstart")
     assert len(agents.text.strip().splitlines()) <= 20
     (terminal.folder / "my_agents.py").write_text(agents.text, encoding="utf-8")
 
@@ -109,6 +109,11 @@ def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
     terminal.start(flower.text.strip(), FLOWER_UNIX_SOCKET=str(page), FLOWER_BASIC_AUTH="user:word")
     second.wait_for(" ready.")
     wait_until(page.exists, "Flower's socket")
+
+    here, there = admit.text.splitlines()
+    terminal.must(here)
+    taken_in = terminal.run(there, ORCHESTRA_DATA=str(terminal.folder / "there"))
+    assert taken_in.returncode == 0, taken_in.stderr
 
     with terminal.client() as look:
         handle = look.submit("lead", ". ".join(["one two three"] * 60))
