@@ -59,15 +59,19 @@ class Sweep:
     def changed_roots(self, shard: int, *, since_ms: int) -> Iterator[tuple[list[str], int]]:
         """The roots whose trees are not at rest, or came to rest since then; page by page, with how many are left out.
 
-        It takes about two millionths of a second for each root that is kept.
+        No script, as who only looks may not run one.
         """
-        cursor, names = "0", [ledger_keys.roots(shard), ledger_keys.timers(shard)]
+        cursor, client = 0, self._core.redis
         expires_ms = since_ms + self._core.limits.tree_ttl_ms
         while True:
-            reply = self._core.scripts.run("changed_roots", names, [cursor, _ROOTS_AT_ONCE, expires_ms])
-            cursor = decode.text(reply[0])
-            yield [decode.text(root) for root in reply[2:]], int(reply[1])
-            if cursor == "0":
+            page: Any
+            cursor, page = client.zscan(ledger_keys.roots(shard), cursor, count=_ROOTS_AT_ONCE)
+            roots = [decode.text(root) for root, _ in page]
+            timers = [f"expire|{root}" for root in roots]
+            due: Any = client.zmscore(ledger_keys.timers(shard), timers) if timers else []
+            changed = [root for root, at in zip(roots, due, strict=True) if at is None or at >= expires_ms]
+            yield changed, len(roots) - len(changed)
+            if not cursor:
                 return
 
     def slots(self, shard: int) -> list[tuple[str, str]]:

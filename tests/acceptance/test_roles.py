@@ -110,5 +110,6 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(
     assert "lacks a permission" in refused.stderr
     looked = terminal.run("orchestra doctor --json", **url("console"))
     assert looked.stdout.startswith("{"), looked.stderr
+    assert "the roots of shard 0 cannot be read" not in looked.stdout, looked.stdout
     said = {role: one.output for role, one in running.items() if "ermission" in one.output}
     assert said == {}
