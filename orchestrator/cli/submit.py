@@ -193,7 +193,7 @@ def wait_and_print(
 ) -> None:
     """Print the final answer of a session, or its failure and exit with 1; on a terminal, show how far its tree is."""
     answer = _wait(client, session, timeout_s=timeout_s, as_json=as_json, item=item)
-    _print_answer(session, answer, as_json=as_json)
+    _print_answer(session, answer, as_json=as_json, incomplete=client.incomplete(session))
 
 
 def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = "") -> str:
@@ -219,13 +219,15 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
     return answer
 
 
-def _print_answer(session: str, answer: str, *, as_json: bool) -> None:
+def _print_answer(session: str, answer: str, *, as_json: bool, incomplete: str = "") -> None:
     from orchestrator.cli.documents.sessions import Answer
 
     if as_json:
-        print_json(Answer(session=session, state="finished", result=answer))
-    else:
-        write_raw(answer)
+        print_json(Answer(session=session, state="finished", result=answer, incomplete=incomplete or None))
+        return
+    write_raw(answer)
+    if incomplete:
+        say(f"This is a part of an answer: {incomplete}", err=True)
 
 
 def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -336,6 +337,17 @@ class Client:
         if isinstance(found, TaskCompletion):
             return found
         return TaskCompletion(task_id=session, summary=summary(answer), result=answer)
+
+    def incomplete(self, session: str) -> str:
+        """What is missing of the answer of a session, as its report says: it was cut off at a limit; empty: nothing is.
+
+        Raises:
+            UnknownSession, ServerUnavailable: as :meth:`result`.
+        """
+        with self._clear_errors():
+            *_, body = self._reader.answer_as_kept(session)
+        report = json.loads(body or "{}")
+        return str(report.get("summary", "")) if report.get("status") == "partial-success" else ""
 
     def token(
         self,

@@ -22,6 +22,8 @@ ANSWER_NOTE: Final = (
 )
 #: What an agent is told once that has answered without the tag.
 NUDGE: Final = f"You must wrap your final answer in XML tags named `{RESPONSE}`. Emit your response now."
+#: What it is told instead where its answer was cut off; where that was is filled in.
+CUT_NUDGE: Final = f"Your answer was cut off at {{}}, and nobody has read it. Give a shorter one, and wrap it in XML tags named `{RESPONSE}`."
 #: What stands in for the answer of an agent that left the tag out again.
 NO_RESPONSE: Final = "Error: subagent did not produce a response."
 

@@ -26,6 +26,10 @@ class Answer(Document):
         description="Where it stands: `scheduled`, `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
     )
     result: str | None = Field(default=None, description="Its final answer; null: it has none.")
+    incomplete: str | None = Field(
+        default=None,
+        description="What is missing of the answer: it was cut off at a limit, or its agent reports a partial success; null: nothing.",
+    )
     error: str | None = Field(
         default=None, description="Why there is no answer, or none yet; null: nothing is wrong."
     )

@@ -26,6 +26,7 @@ from orchestrator.log import get_logger
 from orchestrator.policy.guarded_tags import restore
 from orchestrator.policy.response_tag import (
     ANSWER_NOTE,
+    CUT_NUDGE,
     NO_RESPONSE,
     NUDGE,
     RESPONSE,
@@ -33,6 +34,8 @@ from orchestrator.policy.response_tag import (
     tag_strip,
 )
 from orchestrator.worker.context.context import Context
+
+_log = get_logger()
 
 #: Mistakes of an answer that its agent reads at once.
 _SHOWN_MISTAKES = 10
@@ -50,6 +53,8 @@ class TextAnswer:
     #: Whether a limit of tokens or of length ended the answer. It counts as one without the tag then: the close tag
     #: that it shows need not be its last one.
     cut_off: bool = False
+    #: Which limit that was, in words.
+    limit: str = "its limit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,16 +114,24 @@ class _Finishing:
         if not self._context.parent:
             # A root that has only written messages answers with its task-completion.
             result = answer.text or self._reported()
+            if answer.cut_off and not self._context.waits:
+                self._mark(answer)
             return Finished(result=result, visible=answer.text)
         finished = self._finished(answer)
         if finished is None:
-            answer = self._send(self._say(NUDGE))
+            answer = self._send(self._say(CUT_NUDGE.format(answer.limit) if answer.cut_off else NUDGE))
             finished = self._finished(answer)
         if finished is None:
             if not self._sent:  # else asked anew, it might say the same to others again
                 self._context.steps.reject_answer()
             raise NoResponse(NO_RESPONSE, _what_is_wrong(answer))
         return finished
+
+    def _mark(self, answer: TextAnswer) -> None:
+        """Report the end of a root whose answer was cut off as what it is: a part of an answer."""
+        _log.warning("answer-cut-off", limit=answer.limit)
+        said = f"The answer was cut off at {answer.limit}."
+        self._context.end_with(TaskCompletion(status="partial-success", summary=said, result=answer.text))
 
     def _finished(self, answer: TextAnswer) -> Finished | None:
         """What the answer of a session with a parent comes to; None: it lacks the tag."""
@@ -227,7 +240,7 @@ def _bare(text: str) -> str:
 
 def _what_is_wrong(answer: TextAnswer) -> str:
     if answer.cut_off:
-        return "its answer was cut off by a limit"
+        return f"its answer was cut off at {answer.limit}; raise the limit, or ask for less"
     return (
         f"its answer of {len(answer.text)} characters has no <{RESPONSE}> tag, and neither had the one before"
     )

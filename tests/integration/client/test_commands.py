@@ -95,6 +95,7 @@ def test_submit_waits_for_the_final_answer(stage: StackHarness, client: Client, 
         "session": expected,
         "state": "finished",
         "result": "hello",
+        "incomplete": None,
         "error": None,
     }
 
@@ -135,6 +136,7 @@ def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestr
         "session": session,
         "state": "pending",
         "result": None,
+        "incomplete": None,
         "error": None,
     }
     late = orchestra("result", session, "--wait", "--timeout", "0.1")
@@ -394,7 +396,8 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     assert found["agents"] == {"solo": {"requests": 1, "tokens": 65, "usd": 0.5}}
     assert "spent: 1 request, 60 + 5 tokens, 0.5 USD\n" in orchestra("tree", session).stdout
     (about,) = json.loads(orchestra("tree", session, "--json").stdout)["sessions"]
-    assert about["used"] == {"requests": 1, "input_tokens": 60, "output_tokens": 5, "usd": 0.5}
+    used = {"requests": 1, "input_tokens": 60, "output_tokens": 5, "usd": 0.5, "estimated": 0}
+    assert about["used"] == used
     wrong = orchestra("submit", "solo", "hello", "--budget", "euro=1")
     assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (1, True)
     free = orchestra("submit", "solo", "hello").stdout.strip()

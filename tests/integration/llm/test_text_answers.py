@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
 from pydantic_ai import Agent
 
-from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE
+from orchestrator.cli import main
+from orchestrator.client.client import Client
+from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.testing import (
     ByInstructions,
     Call,
@@ -71,11 +75,63 @@ def test_an_answer_without_a_result_is_sent_back_once_in_the_same_conversation(
     root = stage.submit("lead")
     assert "It is done." in theatre.answer(root)
     before, nudged = asked_of_writer(server)
-    assert nudged.last == NUDGE
+    cut = CUT_NUDGE.format("its limit of 20 tokens (max_tokens)")
+    assert nudged.last == (cut if isinstance(first, Truncated) else NUDGE)
     assert [message.text for message in nudged.messages[1:2]] == [first.text]
     assert before.messages[0] == nudged.messages[0]
     [child] = stage.children(root)
     assert (child.runs, child.used.requests) == (1, 2)
+
+
+def test_the_error_of_an_answer_that_is_cut_off_again_names_the_limit(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
+) -> None:
+    write(serve, Truncated("<response>It is"), Truncated("<response>It is"))
+    model("writer", instructions="You write.", attempts=1)
+    theatre.answer(root := stage.submit("lead"))
+    assert "cut off at its limit of 20 tokens (max_tokens)" in stage.children(root)[0].reason
+
+
+@pytest.mark.parametrize("model_name", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
+def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
+    stage: StackHarness, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, model_name: str
+) -> None:
+    serve(Script(Truncated("It is half of", output_tokens=90)))
+    model("writer", model=model_name)
+    session = stage.submit("writer")
+    assert stage.play(session) == "finished"
+    with Client(stage.settings) as client:
+        found = client.completion(session, timeout_s=10)
+        assert client.incomplete(session) == found.summary
+    done = CliRunner().invoke(
+        main,
+        [
+            "result",
+            session,
+            "--json",
+            "--redis-url",
+            str(stage.settings.redis_url),
+            "--data",
+            str(stage.settings.data),
+        ],
+    )
+    assert json.loads(done.stdout)["incomplete"] == found.summary
+    assert found.status == "partial-success"
+    assert found.summary == "The answer was cut off at its limit of 90 tokens (max_tokens)."
+    assert stage.ledger.result(session)[1] == "It is half of"
+    assert "answer-cut-off" in caplog.text
+
+
+def test_a_cut_answer_of_a_type_is_an_error(stage: StackHarness, model: Model, serve: Serve) -> None:
+    """Also one that could be read: nobody knows what is missing."""
+
+    class Verdict(BaseModel):
+        score: int
+
+    serve(Script(Truncated(calls=[Call("final_result", score=3)])))
+    model("writer", output=Verdict)
+    assert stage.play(session := stage.submit("writer")) == "failed"
+    assert "cut off at its limit of 20 tokens (max_tokens)" in stage.ledger.session(session).reason
 
 
 def test_a_second_answer_without_a_result_is_the_error_of_the_callback(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.policy.response_tag import ANSWER_NOTE, NO_RESPONSE, NUDGE
+from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
 from tests.integration.workers.conftest import StackHarness
@@ -84,7 +84,7 @@ def test_an_answer_that_was_cut_off_counts_as_one_without_the_tag(answer: Callab
         "<response>short</response>",
     )
     assert (callback.status, callback.result) == ("completed", "short")
-    assert script.heard == ["write", NUDGE]
+    assert script.heard == ["write", CUT_NUDGE.format("its limit")]
 
 
 def test_cut_off_twice_fails_and_says_so(answer: Callable[..., Any]) -> None:

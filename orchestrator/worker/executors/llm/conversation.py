@@ -98,6 +98,10 @@ class _Conversation:
         turn = self._turn
         result = self._ask(turn.prompt, turn.history, turn.results)
         if not self._in_text:
+            if (cut := _text_of(result)).cut_off:
+                raise ModelFailed(
+                    self._definition.name, f"its answer was cut off at {cut.limit}; raise the limit"
+                )
             if isinstance(result.output, TaskCompletion | ErrorReport):
                 return self._context.end_with(result.output)
             return as_text(self._definition.name, result.output)
@@ -188,7 +192,12 @@ class _Conversation:
 
 
 def _text_of(result: AgentRunResult[Any]) -> TextAnswer:
-    return TextAnswer(text=result.output, cut_off=result.response.finish_reason == "length")
+    taken = result.response.usage.output_tokens
+    return TextAnswer(
+        text=str(result.output),
+        cut_off=result.response.finish_reason == "length",
+        limit=f"its limit of {taken} tokens (max_tokens)" if taken else "its limit (max_tokens)",
+    )
 
 
 def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dict[str, Pending]:
