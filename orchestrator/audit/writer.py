@@ -26,6 +26,7 @@ from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.runtime.service import still_at_work
 from orchestrator.streams import (
     AUDIT_GROUP,
     DEAD,
@@ -214,6 +215,7 @@ class AuditWriter:
         self._held += entries
         written = 0
         while self._held:
+            still_at_work()
             failpoint("audit.read")
             number, messages, dead, steps = self._records()
             written += self._store.add(messages, dead, transitions=steps)

@@ -178,7 +178,7 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
 
     with open_stack(settings, "doctor") as parts:
         examiner = Doctor(parts, audit=_trail(settings))
-        known, wait, breaks = examiner.why(session)
+        known, wait, found = examiner.why(session)
         steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
         print_json(
@@ -198,7 +198,7 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
                         }
                         for s in steps
                     ],
-                    "findings": breaks,
+                    "findings": found,
                 }
             )
         )
@@ -220,6 +220,7 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
         if steps and steps[-1].wait is not None:
             say(f"  {'moved by:':<10} {steps[-1].wait.mover}")
             say(f"  {'by when:':<10} {steps[-1].wait.by}")
-        for finding in breaks:
-            say(f"{finding.message}  [{finding.rule}]", mark="  BREAK ", colour="red")
-    ctx.exit(1 if breaks else 0)
+        for finding in found:
+            mark, colour = _MARKS[finding.severity]
+            say(f"{finding.message}  [{finding.rule}]", mark=f"  {mark} ", colour=colour)
+    ctx.exit(1 if any(finding.severity == "break" for finding in found) else 0)

@@ -32,6 +32,8 @@ _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _REASON = re.compile(
     r"^(?:Error|orchestrator\.errors\.\w+|click\.exceptions\.\w+): (?!Invalid value for '-A')(.+)$"
 )
+#: What `faulthandler` writes before it says where each thread stood.
+_HUNG = re.compile(r"^Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,10 +230,13 @@ class Supervisor:
 
     def _bury(self, child: _Child) -> None:
         assert child.process is not None
-        code = child.process.wait()  # it has ended
+        code, was_ready = child.process.wait(), child.ready  # it has ended
         self._end_group(child)
         lived_s = time.monotonic() - child.started_at
-        child.deaths = 1 if lived_s > _WELL_AFTER_S else child.deaths + 1
+        if code == -signal.SIGKILL and was_ready:
+            child.deaths = 1  # somebody, or the kernel, has killed it: that is no crash that would come again
+        else:
+            child.deaths = 1 if lived_s > _WELL_AFTER_S else child.deaths + 1
         reason, is_verdict = self._last_words(child)
         if not child.ever_ready and (is_verdict or child.deaths >= _MAX_FALSE_STARTS):
             raise ConfigurationError(f"{child.spec.name} does not start: {reason} (log: {child.log})")
@@ -252,6 +257,10 @@ class Supervisor:
         with suppress(FileNotFoundError), child.log.open("rb") as log:
             log.seek(child.log_offset)
             lines = [line.strip() for line in log.read()[-65_536:].decode(errors="replace").splitlines()]
+        if any(_HUNG.match(line) for line in lines):
+            # Of the main thread, whose frames come last; the newest first.
+            stood = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].startswith("Thread ")), 0)
+            return f"it hung: {' '.join(lines[stood + 1 : stood + 2])}", False
         for line in reversed(lines):
             if match := _REASON.match(line):
                 return match[1], True

@@ -137,7 +137,7 @@ class Doctor:
         repair.repair(self._parts, diagnosis.findings)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
-        """Why one session sleeps, and what breaks the promise in it.
+        """Why one session sleeps, what breaks the promise in it, and which services hang.
 
         Raises:
             UnknownSession: there is no such session.
@@ -149,7 +149,11 @@ class Doctor:
         root = session.root or session.id
         breaks = list(self._breaks(snapshot, self._evidence(root, self._ledger.tree(root))))
         found = self._confirmed_breaks({root: {session_id: breaks}})
-        return snapshot.session, blockers.of_session(snapshot, self._terms.within(snapshot)), found
+        wait = blockers.of_session(snapshot, self._terms.within(snapshot))
+        if wait is not None:
+            with self._readable("the services", "", found):
+                found += health.hung(self._parts.redis)
+        return snapshot.session, wait, found
 
     def held_up_by(self, session_id: str) -> list[Step]:
         """The way from a session, which is left out, down to the session that everything waits for.

@@ -17,7 +17,7 @@ from orchestrator.ledger import Lease, Ledger, RunState, decode
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import replay_fault
-from orchestrator.runtime.service import live_services, shared_keys_of
+from orchestrator.runtime.service import hung_services, live_services, shared_keys_of
 from orchestrator.streams import (
     AUDIT_GROUP,
     GROUPS,
@@ -45,9 +45,22 @@ LATE_MS = 60_000
 _DAY_MS = 86_400_000
 
 
+def hung(client: redis.Redis) -> Iterator[Problem]:
+    """Services and workers that are connected and give no sign of life."""
+    for record, silent_s in hung_services(client):
+        yield stuck(
+            "service-hung",
+            f"{record.service} {record.host}/{record.pid}",
+            f"{record.service} on {record.host}, process {record.pid}, is connected and has given no sign of life for "
+            f"{silent_s:.0f} s more than it may: it hangs or was stopped. One that hangs ends by itself and writes in its log "
+            "where it stood, so that its supervisor starts another; if it does not, kill it",
+        )
+
+
 def services(client: redis.Redis) -> Iterator[Problem]:
-    """Kinds of service of which no copy gave a sign of life."""
+    """Services that hang, and kinds of service of which no copy gave a sign of life."""
     alive = {record.service for record in live_services(client)}
+    yield from hung(client)
     for name, consequence in NEEDED.items():
         if name not in alive:
             yield stuck("service-silent", name, f"no {name} service is alive: {consequence}")

@@ -85,13 +85,14 @@ def _set_aside(client: redis.Redis, one: WrongType) -> None:
 
 
 def restore_format(client: redis.Redis) -> None:
-    """Set the key aside that says the format of the ledger, if it was overwritten: without it nobody may look.
+    """Set the keys aside that everybody reads first, if they were overwritten: without them nobody may look.
 
     Who has that done says by it that a program of this format has written the ledger.
     """
-    for one in wrong_types(client, {keys.format_version(): "string"}):
+    for one in wrong_types(client, {keys.format_version(): "string", keys.agreed(): "hash"}):
         _set_aside(client, one)
-        client.set(keys.format_version(), FORMAT, nx=True)
+        if one.key == keys.format_version():
+            client.set(one.key, FORMAT, nx=True)
 
 
 def repair(parts: Container, findings: Iterable[Problem]) -> None:

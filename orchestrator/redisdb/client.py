@@ -26,7 +26,8 @@ COMMAND_TIMEOUT_S = 30.0
 #: Longest BLOCK in milliseconds that a blocking read may ask for, so that it differs from a dead server.
 MAX_BLOCK_MS = 1_000
 
-_RETRIES = 3
+#: How often a command is sent again.
+RETRIES = 3
 
 #: What redis-py says of itself on each connection, made once: else it reads its version from a file for each of them.
 #: Before redis-py 7.1 it did that once by itself.
@@ -59,7 +60,7 @@ def connect(
     """
     if check:
         _probe(url, ledger=ledger, settings=settings, begins=begins)
-    return _client(url, _RETRIES, name=name, max_connections=max_connections, timeout_s=timeout_s)
+    return _client(url, RETRIES, name=name, max_connections=max_connections, timeout_s=timeout_s)
 
 
 def _client(
@@ -129,6 +130,11 @@ def check_server(
             if settings is not None:
                 (agree if begins else check_shards)(client, url, settings)
     except (redis.RedisError, OSError) as error:
+        if is_wrong_type(error):
+            from orchestrator.redisdb.all_keys import shared_keys, wrong_types
+
+            wrong = wrong_types(client, shared_keys(1))
+            raise ConfigurationError(f"{redact_url(url)}: {'; '.join(map(str, wrong)) or error}") from error
         # A part waits for a server that takes no writes for now, and asks again then.
         if not begins or _refusal(error) is None:
             raise explain(error, url) from error

@@ -34,21 +34,13 @@ def check_format(client: redis.Redis, url: str) -> None:
 
     Raises:
         UnsupportedFormat: an older or a newer program wrote it.
-        ConfigurationError: another program has overwritten what says its format.
         redis.RedisError: the server does not answer.
     """
     try:
         said: Any = client.get(keys.format_version())
         if said is None and any(client.exists(ledger_keys.roots(shard)) for shard in range(_SHARDS)):
             said = _UNSAID
-    except redis.exceptions.ResponseError as error:
-        if "WRONGTYPE" in str(error):
-            raise ConfigurationError(
-                f"{redact_url(url)}: another program has overwritten {keys.format_version()}, which says the format of the "
-                "ledger; if no program of another version has worked on it, `orchestra doctor --fix` writes it anew"
-            ) from error
-        if not isinstance(error, redis.exceptions.NoPermissionError):
-            raise
+    except redis.exceptions.NoPermissionError:
         return  # a user that may do less than any part of a stack, as an external program's
     if said is None:
         # A replica, or a user that only reads, leaves that to others.

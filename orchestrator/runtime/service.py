@@ -8,6 +8,7 @@ exception is a bug or a wrong configuration and ends the process.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
@@ -15,9 +16,10 @@ import random
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -34,8 +36,8 @@ from orchestrator.log import Seldom, configure_logging, get_logger
 from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
-from orchestrator.redisdb.client import check_server, connect, is_outage
-from orchestrator.redisdb.holders import connection_name, own_mark
+from orchestrator.redisdb.client import CONNECT_TIMEOUT_S, RETRIES, check_server, connect, is_outage
+from orchestrator.redisdb.holders import connected_holders, connection_name, own_mark
 from orchestrator.redisdb.server_clock import server_ms
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.probe import Probe
@@ -49,6 +51,10 @@ MISSED_HEARTBEATS = 4
 _BACKOFF_CAP_S = 2.0
 #: Failures that are counted. The pause reaches its cap before, and 2 to the power of an unbounded count overflows.
 _MOST_FAILURES = 10
+#: Seconds between two looks of a loop that are noted.
+_LOOK_EVERY_S = 0.2
+#: Leases after which a loop that gave no sign of life hangs.
+_HANGS_AFTER_LEASES = 4
 #: Niceness of a background service, which leaves it about a tenth of a busy core.
 _NICE = 10
 
@@ -72,6 +78,8 @@ class ServiceRecord:
     #: When the service started, and until when it counts as alive, in milliseconds since the epoch by the server's clock.
     started_ms: int
     alive_until_ms: int
+    #: What its connections to Redis bear, so that one that hangs is told from one that was killed.
+    mark: str = ""
     #: Of a worker: each agent that it serves → the queue that it reads for the agent.
     serves: Mapping[str, str] = field(default_factory=dict)
     #: Of a worker: each agent that it serves → the version of its definition.
@@ -130,7 +138,8 @@ def serve(
                 failures = 0
                 if alone:
                     spare_the_collector()
-                service.run(stop)
+                with life.of_loop(ends=alone):
+                    service.run(_Watched(stop, life))
             except (redis.RedisError, OSError, ServerUnavailable) as error:
                 away = is_outage(error)
                 if not away and not life.hinders(error):
@@ -142,6 +151,45 @@ def serve(
     finally:
         life.end()
         client.close()
+
+
+class _Watched(threading.Event):
+    """The wish to stop, as the loop of a service sees it: each look at it is a sign of life."""
+
+    def __init__(self, stop: threading.Event, life: SignsOfLife) -> None:
+        super().__init__()
+        self._wish, self._life = stop, life
+
+    def set(self) -> None:
+        self._wish.set()
+
+    def is_set(self) -> bool:
+        self._life.beat()
+        return self._wish.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._life.beat()
+        return self._wish.wait(timeout)
+
+
+#: The signs of life of the service whose loop a thread runs.
+_of_loop = threading.local()
+
+
+def still_at_work() -> None:
+    """Give a sign of life from within a round that may take long; harmless outside of a service."""
+    life: SignsOfLife | None = getattr(_of_loop, "life", None)
+    if life is not None:
+        life.beat()
+
+
+def hangs_after_s(settings: Settings) -> float:
+    """Seconds after which a service whose loop does not look up hangs.
+
+    One command to a Redis that has gone silent takes less, with all its repetitions: an outage ends no service.
+    """
+    silent_s = (CONNECT_TIMEOUT_S + settings.command_timeout_s) * (RETRIES + 2)
+    return max(settings.lease_s * _HANGS_AFTER_LEASES, silent_s)
 
 
 def spare_the_collector() -> None:
@@ -175,6 +223,17 @@ def live_services(client: redis.Redis) -> list[ServiceRecord]:
 @cache
 def _records() -> TypeAdapter[ServiceRecord]:
     return TypeAdapter(ServiceRecord)
+
+
+def hung_services(client: redis.Redis) -> list[tuple[ServiceRecord, float]]:
+    """Services and workers that are connected and give no sign of life, and for how many seconds; those that are stopped, too."""
+    now_ms, connected = server_ms(client), connected_holders(client).holders
+    found = [
+        (record, (now_ms - record.alive_until_ms) / 1000)
+        for record in map(_record, client.hgetall(keys.services()).values())
+        if record is not None and record.alive_until_ms < now_ms and record.mark in connected
+    ]
+    return sorted(found, key=lambda pair: (pair[0].service, pair[0].started_ms))
 
 
 def _record(raw: bytes | str) -> ServiceRecord | None:
@@ -230,7 +289,11 @@ def shared_keys_of(client: redis.Redis, settings: Settings) -> SharedKeys:
 
 
 class SignsOfLife:
-    """Registers a process of a service in Redis, renews the registration from a thread, and answers who probes it."""
+    """Registers a process of a service in Redis, renews the registration from a thread, and answers who probes it.
+
+    While the loop of a service is under way, its looks are the signs of life: if they stay out, the registration is renewed
+    no more, who probes hears of it, and in the end the process ends itself, having written where each thread stood.
+    """
 
     def __init__(
         self,
@@ -255,6 +318,12 @@ class SignsOfLife:
         )
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._hangs_after_s = hangs_after_s(settings)
+        #: When the loop looked up last, on the monotonic clock; None: no loop is under way.
+        self._looked_at: float | None = None
+        #: Whether a loop that hangs ends this process, and until when there is no need to put its end off.
+        self._ends = False
+        self._armed_until = 0.0
 
     def begin(self) -> None:
         """Register now, and start the heartbeat. May be called again."""
@@ -277,9 +346,41 @@ class SignsOfLife:
         with contextlib.suppress(redis.RedisError, OSError):
             self._client.hdel(keys.services(), self._instance)
 
+    @contextlib.contextmanager
+    def of_loop(self, *, ends: bool) -> Iterator[None]:
+        """Inside, the looks of a loop are the signs of life; ``ends``: a loop that hangs ends this process."""
+        self._looked_at, self._armed_until, self._ends, _of_loop.life = 0.0, 0.0, ends, self
+        self.beat()
+        try:
+            yield
+        finally:
+            self._looked_at, _of_loop.life = None, None
+            if ends:
+                faulthandler.cancel_dump_traceback_later()
+
+    def beat(self) -> None:
+        """The loop looks up."""
+        now = time.monotonic()
+        if self._looked_at is None or now - self._looked_at < _LOOK_EVERY_S:
+            return
+        self._looked_at = now
+        self._probe.beat()
+        if self._ends and now >= self._armed_until:
+            # A thread without the interpreter's lock ends the process; the last words in its log say where it stood.
+            faulthandler.dump_traceback_later(self._hangs_after_s, exit=True, file=2)
+            self._armed_until = now + self._hangs_after_s / 8
+
+    def _is_late(self) -> bool:
+        """Whether the loop has not looked up for so long that it counts as gone."""
+        since = self._looked_at
+        return since is not None and time.monotonic() - since > self._interval_s * MISSED_HEARTBEATS
+
     def _renew(self) -> None:
         while not self._stop.wait(self._interval_s):
-            self._probe.beat()
+            if self._looked_at is None:
+                self._probe.beat()
+            if self._is_late():
+                continue
             # The service handles outages; the next heartbeat registers again.
             with contextlib.suppress(redis.RedisError, OSError):
                 self._name_wrong_keys()
@@ -307,6 +408,7 @@ class SignsOfLife:
             pid=os.getpid(),
             started_ms=self._started_ms,
             alive_until_ms=now_ms + round(self._interval_s * MISSED_HEARTBEATS * 1000),
+            mark=own_mark(),
             serves=self._serves,
             versions=self._versions,
         )

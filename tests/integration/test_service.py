@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,9 +19,11 @@ from fakeredis import FakeRedis
 
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.doctor import health
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.service import Service, live_services, notify_ready, serve
+from orchestrator.runtime.service import Service, live_services, notify_ready, serve, still_at_work
 from tests.waiting import wait_until
 
 
@@ -222,3 +225,91 @@ def test_readiness_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.read(read_end, 64) == b"ready\n"
     assert os.read(read_end, 64) == b""
     os.close(read_end)
+
+
+HANGING = """
+import re, sys, time
+from orchestrator.config.settings import load_settings
+from orchestrator.runtime import service
+
+def sleeping():
+    time.sleep(600)
+
+def computing():  # it holds the lock of the interpreter, and no other thread works
+    re.match("(a+)+$", "a" * 64 + "b")
+
+class Hanging:
+    def run(self, stop):
+        for _ in range(5):
+            stop.wait(0.1)
+        {how}()
+
+service.hangs_after_s = lambda _: 4
+service.serve("toy", lambda *_: Hanging(), load_settings(redis_url={url!r}, heartbeat_s=0.1, lease_s=1))
+"""
+
+
+@pytest.mark.parametrize("how", ["sleeping", "computing"])
+def test_a_service_that_hangs_is_named_and_started_again(
+    redis_url: str, redis: redis.Redis, tmp_path: Path, how: str
+) -> None:
+    """Its sign of life comes from its loop, and its log says where it stood."""
+    notices: list[Notice] = []
+    command = (sys.executable, "-c", HANGING.format(how=how, url=redis_url))
+    supervisor = Supervisor(
+        [ChildSpec(name="toy", command=command)], env=os.environ, logs=tmp_path, notify=notices.append
+    )
+    named: list[str] = []
+
+    def restarted() -> bool:
+        supervisor.tick()
+        named.extend(f.message for f in health.services(redis) if f.rule == "service-hung")
+        if named:
+            assert [record for record in live_services(redis) if record.service == "toy"] == []
+        return any(notice.kind == "restarting" for notice in notices)
+
+    def process() -> int:
+        supervisor.tick()
+        return supervisor.pids.get("toy", 0) if supervisor.ready else 0
+
+    try:
+        pid = wait_until(process)
+        wait_until(restarted)
+        assert f"toy on {socket.gethostname()}, process {pid}" in named[0]
+        (ended,) = [notice.detail for notice in notices if notice.kind == "restarting"]
+        assert "it hung: File" in ended
+        assert f" in {how}" in supervisor.logs["toy"].read_text()
+        assert wait_until(process) != pid
+    finally:
+        supervisor.stop(at_once=lambda: True)
+
+
+def test_a_service_that_was_stopped_by_a_signal_is_named(redis_url: str, redis: redis.Redis) -> None:
+    code = HANGING.replace("{how}()", "stop.wait()").format(how="", url=redis_url)
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_until(lambda: live_services(redis))
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: any(f.rule == "service-hung" for f in health.services(redis)))
+    finally:
+        process.kill()
+        process.wait()
+    wait_until(lambda: not any(f.rule == "service-hung" for f in health.services(redis)))
+
+
+def test_a_long_round_gives_signs_of_life(redis_url: str, redis: redis.Redis) -> None:
+    class Sweeping:
+        def run(self, stop: threading.Event) -> None:
+            until = time.monotonic() + 2
+            while time.monotonic() < until:
+                still_at_work()
+            while not stop.wait(0.05):
+                pass
+
+    settings = load_settings(redis_url=redis_url, heartbeat_s=0.1)
+    with serving(settings, lambda *_: Sweeping()):
+        wait_until(lambda: live_services(redis))
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            assert not any(f.rule == "service-hung" for f in health.services(redis))
+            time.sleep(0.05)

@@ -78,6 +78,19 @@ def test_a_child_that_is_killed_is_started_again(supervise: Supervise) -> None:
     assert supervisor.pids["a"] != first
 
 
+def test_one_that_is_killed_again_and_again_comes_back_at_once_each_time(supervise: Supervise) -> None:
+    """A kill is no crash: it says nothing about what the next one will do."""
+    supervisor, _ = supervise(child("a", SLEEP))
+    seen: set[int] = set()
+    for _ in range(8):
+        tick_until(supervisor, lambda: supervisor.ready)
+        seen.add(supervisor.pids["a"])
+        began = time.monotonic()
+        os.kill(supervisor.pids["a"], signal.SIGKILL)
+        tick_until(supervisor, lambda: set(supervisor.pids.values()) - seen)
+        assert time.monotonic() - began < 5
+
+
 FINISHING = READY + (
     "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True));"
     "import pathlib\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.01)"

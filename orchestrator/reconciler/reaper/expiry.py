@@ -8,6 +8,7 @@ from typing import Final
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import UnknownSession
 from orchestrator.ledger import CLOSED, ItemState, Ledger, Session, SessionState
+from orchestrator.runtime.service import still_at_work
 
 #: Milliseconds after which a tree that was due and is still needed is looked at again.
 _LOOK_AGAIN_MS: Final = 600_000
@@ -34,6 +35,7 @@ def expire_tree(ledger: Ledger, shard: int, root: str) -> int:
     for member in reversed(members):
         if member.id != root:
             sweep.delete_session(member.id, root)
+            still_at_work()
             failpoint("reaper.pruned")
     sweep.delete_session(root, root)
     return len(members)

@@ -21,6 +21,7 @@ from orchestrator.reconciler.reaper.expiry import expire_tree
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.holders import Connected
+from orchestrator.runtime.service import still_at_work
 
 #: Sweeps from one count of what is at work to the next.
 _RECOUNT_EVERY = 100
@@ -159,6 +160,7 @@ class Reaper:
 
     def _survive(self, about: str, call: Callable[[], R], otherwise: R) -> R:
         """What a call returns, or ``otherwise`` where records are damaged, which is reported once in a while."""
+        still_at_work()
         try:
             return call()
         except Exception as error:
