@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
@@ -92,12 +94,22 @@ def inspect_file(settings: Settings, file: Path) -> Inspected:
     Raises:
         AuditError: the file is not a whole exported trail.
     """
-    with TemporaryDirectory(prefix="orchestra-audit-") as scratch:
-        copy = Path(scratch) / "audit.sqlite"
+    with _scratch() as scratch:
+        copy = scratch / "audit.sqlite"
         with closing(AuditStore(copy)) as writing:
             load(file, writing)
         with closing(AuditStore(copy, read_only=True)) as store:
             return _offline(store, settings, str(file), "it is a file", None)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder that goes when this process ends, however that ends: another one waits for it, and removes the folder."""
+    folder = mkdtemp(prefix="orchestra-audit-")
+    remove = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    command = [sys.executable, "-I", "-S", "-c", remove, folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True):
+        yield Path(folder)
 
 
 def _offline(

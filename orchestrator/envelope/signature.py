@@ -55,6 +55,8 @@ class Signer:
     agent: str
     key_id: str
     algorithm: str
+    #: When it was made, in milliseconds since the epoch. It says of nothing that it was signed before: a clock may go back.
+    created_ms: int
     #: When it was rotated out, in milliseconds since the epoch: later signatures do not count. None: it is current.
     retired_ms: int | None
     #: Makes the raw signature of octets.
@@ -122,7 +124,7 @@ def octets_to_sign(message: AgentMessage, signer: Signer, *, now_ms: int) -> tup
 
     head = (
         f"{write_head(message)}<signature><algorithm>{signer.algorithm}</algorithm>"
-        f"<signer>{escape_text(signer.agent)}</signer><timestamp>{isoformat(now_ms)}</timestamp>"
+        f"<signer>{escape_text(signer.agent)}</signer><timestamp>{isoformat(max(now_ms, signer.created_ms))}</timestamp>"
         f"<public-key-id>{escape_text(signer.key_id)}</public-key-id><signature-value>"
     )
     return head.encode(), _TAIL
@@ -144,7 +146,7 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: ParseLimits | None 
     if len(root):
         root[-1].tail = None
     block = etree.SubElement(root, SIGNATURE)
-    texts = (signer.algorithm, signer.agent, isoformat(now_ms), signer.key_id, "")
+    texts = (signer.algorithm, signer.agent, isoformat(max(now_ms, signer.created_ms)), signer.key_id, "")
     for tag, text in zip(CHILDREN, texts, strict=True):
         etree.SubElement(block, tag).text = text
     block[-1].text = b64encode(signer.sign(canonical(root))).decode()

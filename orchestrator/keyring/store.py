@@ -65,7 +65,14 @@ class KeyStore(KeyFolder):
     def _load_signer(self, agent: str) -> Signer:
         record = self.current(agent) or self.create(agent)
         key = self.private_key(record.key_id)
-        return Signer(agent, record.key_id, record.algorithm, record.retired_ms, algorithms.signing(key))
+        return Signer(
+            agent,
+            record.key_id,
+            record.algorithm,
+            record.created_ms,
+            record.retired_ms,
+            algorithms.signing(key),
+        )
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

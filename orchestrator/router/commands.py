@@ -180,7 +180,7 @@ class ConversationLimits:
 
     def mark_ms(self, received: ReceivedMessage) -> int:
         """Milliseconds that the message's duplicate mark is kept: as long as a copy of it may be accepted."""
-        return mark_ms(received.message.header, self.max_age_ms)
+        return mark_ms(received.message.header, self.max_age_ms) + received.ahead_ms
 
     def mark_args(self, received: ReceivedMessage) -> list[Arg]:
         """Group, entry id, the mark's lifetime, digest and the conversation's lifetime, as scripts take them."""

@@ -41,6 +41,8 @@ class ReceivedMessage:
     digest: str = ""
     #: The external program that it is for; empty: it is for an agent or a part of the stack.
     program: str = ""
+    #: Milliseconds that it is dated ahead of the router's clock: its mark lives so much longer.
+    ahead_ms: int = 0
 
     @property
     def group(self) -> str:

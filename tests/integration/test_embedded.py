@@ -174,6 +174,39 @@ def test_the_second_joins_the_server_of_the_first_and_keeps_it(data: Path) -> No
     assert not is_alive(pid)
 
 
+def test_a_removed_folder_ends_its_server_before_another_takes_its_place(data: Path) -> None:
+    """Two servers on one socket would each have half of the clients, and the first kept nothing more."""
+    first = join(data)
+    pid = server_pid(first.url)
+    shutil.rmtree(data)
+    second = join(data)
+    try:
+        assert not is_alive(pid)
+        assert second.url == first.url
+        assert server_pid(second.url) != pid
+        said = wait_until(lambda: [e for e in first.events() if e["event"] == "failed"])
+        assert "was removed while its stack ran" in said[0]["reason"]
+    finally:
+        second.leave()
+
+
+def test_a_server_whose_folder_was_removed_and_that_does_not_end_is_named(
+    data: Path,
+) -> None:
+    first = join(data)
+    record = read_record(data)
+    assert record is not None
+    os.kill(record.pid, signal.SIGSTOP)
+    try:
+        shutil.rmtree(data)
+        with pytest.raises(ConfigurationError, match="stop that `orchestra up` first"):
+            join(data)
+        assert connect(first.url).ping()
+    finally:
+        os.kill(record.pid, signal.SIGCONT)
+    wait_until(lambda: not is_alive(record.pid))
+
+
 def test_many_that_start_at_once_share_one_server(data: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from orchestrator.deployment.embedded.membership import join;"

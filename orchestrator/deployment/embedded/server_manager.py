@@ -33,12 +33,14 @@ from orchestrator.deployment.embedded.valkey import (
     remove_socket_dir,
     socket_dir_name,
 )
-from orchestrator.errors import OrchestraError
+from orchestrator.errors import ConfigurationError, OrchestraError
 
 CONTROL_NAME = "keeper.sock"
 #: Seconds that a server manager which nobody joins waits before it ends.
 _UNJOINED_S = 15.0
 _TICK_S = 0.05
+#: Seconds that a server manager waits for another one at its sockets, which notices that its folder was removed.
+_OTHER_ENDS_S = 15.0
 #: Deaths of the server within this many seconds of its start count as one series.
 _SERIES_S = 30.0
 _MAX_DEATHS_IN_SERIES = 5
@@ -103,11 +105,42 @@ def make_sockets(data: Path) -> Path:
     return folder
 
 
+def _is_in_place(lock: IO[str]) -> bool:
+    """Whether a file that is locked still has its name: neither it nor its folder was removed."""
+    try:
+        return Path(lock.name).stat().st_ino == os.fstat(lock.fileno()).st_ino
+    except OSError:
+        return False
+
+
+def hold_sockets(data: Path) -> tuple[Path, IO[str]]:
+    """The folder of the sockets of a data folder, and a lock on it: who removes the data folder removes no server.
+
+    Raises:
+        ConfigurationError: it cannot be made, or the server of a data folder of this name that was removed still runs.
+    """
+    deadline = time.monotonic() + _OTHER_ENDS_S
+    while True:
+        folder = make_sockets(data)
+        with suppress(FileNotFoundError):
+            lock = (folder / "keeper.lock").open("w")
+            if try_to_lock(lock) and _is_in_place(lock):
+                return folder, lock
+            lock.close()
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"the stack that ran on {data} before it was removed still runs: stop that `orchestra up` first"
+            )
+        time.sleep(_TICK_S)
+
+
 class ServerManager:
     """Runs the server and counts who is joined; single-threaded."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, lock: IO[str]) -> None:
+        """``lock`` is the locked file of :func:`lock_path`."""
         self._data = data
+        self._lock = lock
         self._selector = selectors.DefaultSelector()
         self._members: set[socket.socket] = set()
         self._leaving: list[socket.socket] = []
@@ -118,7 +151,7 @@ class ServerManager:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._deaths = 0
         self._started_at = 0.0
-        self._socket_dir = make_sockets(data)
+        self._socket_dir, self._held = hold_sockets(data)
         self._server = ValkeyProcess(server_folder(data), self._socket_dir, log=data / "logs" / "valkey.log")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -150,6 +183,11 @@ class ServerManager:
                     alone_since = time.monotonic()
                 elif joined_once or time.monotonic() - alone_since > _UNJOINED_S:
                     break
+                if not _is_in_place(self._lock):
+                    raise ConfigurationError(
+                        f"the data folder {self._data} was removed while its stack ran: what the server kept there is gone, and "
+                        "nothing more would be kept; the stack ends"
+                    )
                 if self._server.poll() is not None:
                     self._revive()
         except OrchestraError as error:
@@ -268,7 +306,7 @@ def main(data: Path) -> int:
         return 3
     try:
         sweep_leftovers(data)
-        ServerManager(data).run()
+        ServerManager(data, lock).run()
     except (OrchestraError, OSError) as error:
         with suppress(OSError):
             print(json.dumps({"event": "failed", "reason": str(error)}), flush=True)

@@ -20,7 +20,10 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
     "key-unknown": (True, "The signer's public key is registered."),
     "expired": (False, "A message is accepted before its expiration."),
     "too-old": (False, "A message is younger than duplicate marks are kept."),
-    "from-the-future": (False, "A message is not dated later than clocks may differ."),
+    "from-the-future": (
+        False,
+        "A message is not dated later than clocks may differ, by when it was appended.",
+    ),
     "sender-unknown": (True, "The sender is a registered agent or a part of the system."),
     "sender-role": (False, "The role that the sender claims is the one it is registered with."),
     "recipient-unknown": (True, "The recipient is a registered agent or a part of the system."),

@@ -112,8 +112,12 @@ class Validator:
         digest = self.digest(message, report, entry.data)
         if isinstance(digest, Rejection):
             return digest
-        fault = next(self.faults(message, waited=entry.waited), None)
+        appended_ms = int(entry.id.partition("-")[0])
+        fault = next(self.faults(message, waited=entry.waited, appended_ms=appended_ms), None)
         received = fault or self.decrypt_body(entry, message, digest)
+        ahead_ms = header.timestamp.instant_ms - self._clock.now_ms()
+        if isinstance(received, ReceivedMessage) and ahead_ms > 0:
+            received = replace(received, ahead_ms=ahead_ms)
         recipient = self._find_agent(message.header.recipient.agent_name)
         if isinstance(received, ReceivedMessage) and recipient is not None and recipient.external:
             return replace(received, program=recipient.name)
@@ -190,17 +194,20 @@ class Validator:
             message,
         )
 
-    def faults(self, message: AgentMessage, *, waited: bool = False) -> Iterator[Rejection]:
+    def faults(
+        self, message: AgentMessage, *, waited: bool = False, appended_ms: int = 0
+    ) -> Iterator[Rejection]:
         """What the rules about time, limits, sender and recipient have against the message, first things first.
 
-        ``waited``: the message has been accepted once and waited since, which may make it old.
+        ``waited``: the message has been accepted once and waited since, which may make it old. ``appended_ms``: when the
+        server appended it to its stream. A clock that was set back since makes it no message from the future.
         """
         header = message.header
         now_ms = self._clock.now_ms()
         expires = header.expiration
         if expires is not None and expires.instant_ms <= now_ms:
             yield reject("expired", f"the message expired at {expires}; send a new one", message)
-        if header.timestamp.instant_ms > now_ms + CLOCK_SKEW_MS:
+        if header.timestamp.instant_ms > max(now_ms, appended_ms) + CLOCK_SKEW_MS:
             yield reject(
                 "from-the-future",
                 f"the message is dated {header.timestamp}, ahead of this clock; set the clocks right",

@@ -33,7 +33,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.router.validation.live_rules import RULES
 from orchestrator.router.validation.validator import Validator
-from tests.integration.router.conftest import At, Stack
+from tests.integration.router.conftest import Ahead, At, Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
 HELLO = Message(content="hello")
@@ -182,7 +182,9 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
     "key retired": ("key-retired", rotated),
     "key too young": (
         "key-too-young",
-        lambda stack: signed_by(stack, stack.parts.keyring.signer("lead"), at_ms=1),
+        lambda stack: signed_by(
+            stack, dataclasses.replace(stack.parts.keyring.signer("lead"), created_ms=0), at_ms=1
+        ),
     ),
     "expired": ("expired", lead(UPDATE, timestamp=PAST, expiration=LATER)),
     "old": ("too-old", lead(UPDATE, timestamp=PAST)),
@@ -399,3 +401,27 @@ def test_what_the_server_refuses_to_everybody_is_no_fault_of_the_message(
             stack.router().run_once()
     assert stack.router("r2", reclaim_idle_ms=0).run_once().done == 1
     assert stack.dead() == []
+
+
+@pytest.mark.parametrize("minutes", [10, 600])
+def test_a_clock_that_is_set_back_fails_nothing(stack: Stack, minutes: int) -> None:
+    """Neither what was said before, which is dated ahead now, nor what is signed after with keys that are younger."""
+    clock = Ahead(stack.redis)
+    before = stack.submit()
+    clock.skip(-minutes * 60_000)
+    router = stack.router(clock=clock)
+    assert router.run_once().done == 1
+    assert stack.parts.ledger.session(before).run
+    message = check(
+        stack.envelope(UPDATE, sender="lead", timestamp=Timestamp.from_ms(clock.now_ms()))
+    ).message
+    assert message is not None
+    stack.publish(
+        sign_message(message, stack.parts.keyring.signer("lead"), now_ms=clock.now_ms()), "status-update"
+    )
+    router.run_once()
+    assert stack.dead() == []
+    # A copy is known for one as long as it may be accepted.
+    sent = stack.parts.ledger.session(before).message.lower()
+    mark = keys.seen(0, "operator", sent)
+    assert stack.redis.pttl(mark) > stack.settings.message_max_age_s * 1000 + (minutes - 1) * 60_000

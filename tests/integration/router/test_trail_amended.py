@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import found, run, said, unsigned, verify, write
 from tests.postgres import TrailDatabase
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -274,3 +279,24 @@ def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
     diagram = run(stack, "audit", "show", newest["correlation_id"], "--mermaid").stdout
     assert diagram.startswith("sequenceDiagram\n    participant p0 as ")
     assert "--xp" in diagram or "->>p" in diagram
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_verification_that_is_ended_leaves_no_copy_of_the_trail(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """It waits for what is never written, with its copy begun."""
+    file, scratch = tmp_path / "trail", tmp_path / "scratch"
+    os.mkfifo(file)
+    scratch.mkdir()
+    command = [sys.executable, "-m", "orchestrator", "audit", "verify", "--data", str(tmp_path / "data")]
+    env = {**os.environ, "TMPDIR": str(scratch)}
+    process = subprocess.Popen([*command, "--file", str(file)], env=env)
+    try:
+        wait_until(lambda: list(scratch.glob("*/audit.sqlite")))
+        process.send_signal(number)
+        process.wait()
+        wait_until(lambda: not list(scratch.glob("orchestra-audit-*")))
+    finally:
+        process.kill()
+        process.wait()

@@ -26,7 +26,7 @@ class Keys:
     changes: dict[str, dict[str, object]] = field(default_factory=dict)
 
     def signer(self, agent: str = "lead", algorithm: str = "RSA-SHA256") -> Signer:
-        return self.stores[algorithm].signer(agent)
+        return replace(self.stores[algorithm].signer(agent), created_ms=NOW_MS - 1000)
 
     def lookup(self, key_id: str) -> TrustedKey | None:
         for store in self.stores.values():
