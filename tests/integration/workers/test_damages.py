@@ -150,6 +150,11 @@ class House:
         if ended:
             self.rest()
 
+    def lower_spending(self) -> None:
+        """What `spend` has written, and less than that as the sum."""
+        facts: dict[str, str | int] = {"limit:tokens": 99, "spent:tokens": 5, "by:lead:tokens": 9}
+        self.redis.hset(ledger_keys.budget(self.root), mapping=facts)
+
     def change_chunk(self) -> None:
         (sha256,) = self.ledger.large_texts.digests(self.done)
         self.hset(ledger_keys.large_text(self.done, sha256), "0", b"another")
@@ -238,6 +243,9 @@ DAMAGES = {
     "asked forgets": Damage(lambda h: h.redis.hdel(ledger_keys.items(h.root), h.question), "[question-lost]"),
     "claim": Damage(House.change_claim, "[claim-altered]"),
     "chunk of a large text": Damage(House.change_chunk, "cannot be had", left=True),
+    "spending lowered": Damage(
+        House.lower_spending, "says that 5 tokens were spent; its agents have spent 9"
+    ),
     "finished child idle": Damage(lambda h: h.after(h.queued, "idle"), "[state-wrong]"),
     "finished child running": Damage(lambda h: h.after(h.queued, "running"), "[state-wrong]"),
     "finished child pending": Damage(lambda h: h.after(h.queued, "pending"), "[state-wrong]"),
