@@ -41,7 +41,7 @@ from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.worker.container import RuntimeOfProcess
-from orchestrator.worker.executors import import_clients
+from orchestrator.worker.executors import check_models
 from orchestrator.worker.flower import FlowerApp, guard_flower, is_flower
 from orchestrator.worker.tasks import register_tasks
 
@@ -95,9 +95,9 @@ def _choose_queues(conf: Any, **_: Any) -> None:
         catalogue = _runtime.load_catalogue()
         _check_servers()
         _runtime.check_keys()  # by now it is known whose host this is
+        check_models(catalogue.values(), _settings)
     except OrchestraError as error:
         raise _give_up(error) from error
-    import_clients(catalogue.values(), _settings)
     if _settings.remote_control:
         from orchestrator.worker.remote_control import register_commands
 

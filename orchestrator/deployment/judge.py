@@ -1,4 +1,4 @@
-"""`python -P -m orchestrator.deployment.judge SOURCE…` loads agents as a worker would, and writes what is wrong with them to ORCHESTRA_READY_FD.
+"""`python -P -m orchestrator.deployment.judge SOURCE…` loads agents and makes their models as a worker would, and writes what is wrong with them to ORCHESTRA_READY_FD.
 
 It is a process of its own: what a file does while it is imported concerns nobody else, and each judgement is of the
 files as they are now.
@@ -9,15 +9,18 @@ from __future__ import annotations
 import os
 import sys
 
-from orchestrator.agents.loader import load_agents
+from orchestrator.agents.loader import choose_served, load_agents
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.runtime.service import READY_VARIABLE
+from orchestrator.worker.executors import check_models
 
 
 def main(descriptor: int, sources: list[str]) -> int:
     """Judge agents; returns 0 if all is well."""
     try:
-        load_agents(sources)
+        settings = load_settings()
+        check_models(choose_served(load_agents(sources), settings.serve).values(), settings)
     except ConfigurationError as error:
         os.write(descriptor, " ".join(str(error).split()).encode(errors="backslashreplace"))
         return 1

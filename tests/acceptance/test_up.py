@@ -26,6 +26,11 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
+#: An agents file with one model agent.
+MODEL = (
+    "from orchestrator import model_agent\nmodel_agent('mine', instructions='You try.', model='{model}')\n"
+)
+
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for what is left")
 
 
@@ -266,8 +271,15 @@ def test_a_redis_that_is_too_old(place: Place) -> None:
             "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
             "twin",
         ),
+        (
+            MODEL.format(model="anthropc:claude-x"),
+            "there is no provider 'anthropc'; did you mean 'anthropic'?",
+        ),
+        (MODEL.format(model="claude-x"), "write provider:name"),
+        (MODEL.format(model="anthropic:claude-x"), "set ANTHROPIC_API_KEY in the worker's environment"),
+        (MODEL.format(model="groq:x"), "pip install 'pydantic-ai-slim[groq]'"),
     ],
-    ids=["import-error", "named-twice"],
+    ids=["import-error", "named-twice", "provider-misspelt", "no-provider", "no-key", "no-client"],
 )
 def test_agents_that_cannot_be_loaded(content: str, words: str, place: Place) -> None:
     (place.home / "mine.py").write_text(content)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.config.settings import Settings
-from orchestrator.errors import OrchestraError
 from orchestrator.worker.context.context import Context
 
 #: Where each executor is; imported when the first of its agents runs.
@@ -42,14 +40,16 @@ def executor_of(definition: AgentDefinition) -> Executor:
     return cast(Executor, import_module(_HOMES[definition.record.executor]))
 
 
-def import_clients(agents: Iterable[AgentDefinition], settings: Settings) -> None:
-    """Import what runs the model agents among these, the clients of their providers included.
+def check_models(agents: Iterable[AgentDefinition], settings: Settings) -> None:
+    """Import what runs the model agents among these, and make their models, the clients of their providers included.
 
     A worker does so before it forks its pool: it takes seconds, and each process would do it at its first such run.
+
+    Raises:
+        ConfigurationError: a model cannot be asked, as its name is wrong, its client is not installed or its key is missing.
     """
     for definition in agents:
         if isinstance(definition.options, LlmOptions):
-            with suppress(ImportError, OrchestraError):  # its run says what is missing
-                from orchestrator.worker.executors.llm.models import model_of
+            from orchestrator.worker.executors.llm.assembly import check_model  # needs the extra `llm`
 
-                model_of(definition.record, definition.options, settings)
+            check_model(definition, definition.options, settings)

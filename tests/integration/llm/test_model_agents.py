@@ -314,7 +314,11 @@ def test_a_provider_that_is_away_costs_a_retry(
             {"limits": {"requests": 3}, "role": "coordinator"},
             "used up a limit",
         ),
-        ([], {"model": "nobody:nothing"}, "the model 'nobody:nothing' cannot be used"),
+        (
+            [],
+            {"model": "nobody:nothing"},
+            "its model 'nobody:nothing' cannot be asked: there is no provider 'nobody'",
+        ),
     ],
     ids=["key", "model", "request", "length", "loop", "unknown"],
 )

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias, cast
 import pydantic_core
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, NativeOutput, PromptedOutput, StructuredDict
-from pydantic_ai.models import infer_model
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
@@ -20,7 +19,7 @@ from orchestrator.config.settings import Settings
 from orchestrator.errors import ConfigurationError, ModelFailed
 from orchestrator.worker.executors.llm.functions import tool_of
 from orchestrator.worker.executors.llm.metered import Metered
-from orchestrator.worker.executors.llm.models import model_of
+from orchestrator.worker.executors.llm.models import infer, model_of
 
 AnyAgent: TypeAlias = Agent[Any, Any]
 
@@ -45,6 +44,18 @@ def agent_of(definition: AgentDefinition, options: LlmOptions, settings: Setting
     return known[1]
 
 
+def check_model(definition: AgentDefinition, options: LlmOptions, settings: Settings) -> None:
+    """Make the model of an agent and forget it: a client belongs to the process that asks.
+
+    Raises:
+        ConfigurationError: it cannot be asked.
+    """
+    if options.agent is None:
+        model_of(definition.record, options, settings)
+    elif isinstance(name := getattr(options.agent, "model", None), str):
+        infer(definition.name, name)
+
+
 def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
     if not isinstance(options.agent, Agent):
         raise ConfigurationError(
@@ -52,7 +63,7 @@ def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
         )
     model = options.agent.model
     if model is not None and not isinstance(model, Metered):
-        options.agent.model = Metered(infer_model(model), options=options)
+        options.agent.model = Metered(infer(definition.name, model), options=options)
     if options.agent.name is None:
         options.agent.name = definition.name
     return options.agent

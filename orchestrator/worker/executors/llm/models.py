@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic_ai.exceptions import UserError
-from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models import KnownModelName, Model, infer_model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.providers import Provider, infer_provider, infer_provider_class
 
 from orchestrator.agents.options import LlmOptions
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.config.settings import Settings
-from orchestrator.errors import ModelFailed
+from orchestrator.config.settings import Settings, did_you_mean
+from orchestrator.errors import ConfigurationError
 from orchestrator.worker.executors.llm.metered import Metered
 from orchestrator.worker.executors.llm.secrets import one_line
 
 #: What a client sends that wants a key, to a server that wants none.
 _NO_KEY: Final = "no-key-needed"
+#: Where a provider says which variable of the environment is missing.
+_VARIABLE: Final = re.compile(r"[Ss]et the `([A-Z0-9_]+)`")
 #: The extras that bring a provider's client.
 _EXTRAS: Final = {"anthropic": "anthropic", "openai": "openai", "openai-chat": "openai"}
 
@@ -28,14 +31,14 @@ def model_of(record: AgentRecord, options: LlmOptions, settings: Settings) -> Mo
     """The model that runs an agent, its fallbacks included.
 
     Raises:
-        ModelFailed: there is no such model or provider, its client is not installed, or its key is missing.
+        ConfigurationError: there is no such provider, its client is not installed, or its key is missing.
     """
     first = options.model or model_of_tier(record, settings)
     names = (first, *options.fallbacks)
     own = _own_server(record.name, options) if options.base_url else infer_provider
     models = [
         Metered(
-            _infer(record.name, name, own if number == 1 else infer_provider),
+            infer(record.name, name, own if number == 1 else infer_provider),
             stands_in=number < len(names),
             options=options if number == 1 else None,
         )
@@ -49,18 +52,40 @@ def model_of_tier(record: AgentRecord, settings: Settings) -> str:
     return str(getattr(settings, f"model_{record.tier or 'sonnet'}"))
 
 
-def _infer(agent: str, name: str | Model, provider_of: Callable[[str], Provider[Any]]) -> Model:
-    if isinstance(name, Model):
-        return name
+def infer(
+    agent: str, name: str | Model, provider_of: Callable[[str], Provider[Any]] = infer_provider
+) -> Model:
+    """The model of that name.
+
+    Raises:
+        ConfigurationError: it cannot be asked.
+    """
+    if isinstance(name, Model) or name == "test":
+        return infer_model(name)
+    provider, _, model = name.partition(":")
+    if not model:
+        raise _unusable(agent, name, "write provider:name, such as anthropic:claude-sonnet-4-5")
     try:
+        infer_provider_class(provider)
         return infer_model(name, provider_factory=provider_of)
     except ImportError:
-        provider = name.partition(":")[0]
         extra = _EXTRAS.get(provider)
         what = f"'agent-orchestra[{extra}]'" if extra else f"'pydantic-ai-slim[{provider}]'"
-        raise ModelFailed(agent, f"the client of {provider!r} is not installed: pip install {what}") from None
-    except (UserError, ValueError) as error:
-        raise ModelFailed(agent, f"the model {name!r} cannot be used: {one_line(error)}") from None
+        raise _unusable(
+            agent, name, f"the client of {provider!r} is not installed: pip install {what}"
+        ) from None
+    except UserError as error:
+        missing = _VARIABLE.search(str(error))
+        why = f"set {missing[1]} in the worker's environment" if missing else one_line(error)
+        raise _unusable(agent, name, why) from None
+    except ValueError:
+        known = {known.partition(":")[0] for known in get_args(KnownModelName.__value__)}
+        near = did_you_mean(provider, known)
+        raise _unusable(agent, name, f"there is no provider {provider!r}{near}") from None
+
+
+def _unusable(agent: str, model: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"agent {agent!r}: its model {model!r} cannot be asked: {why}")
 
 
 def _own_server(agent: str, options: LlmOptions) -> Callable[[str], Provider[Any]]:
@@ -69,17 +94,16 @@ def _own_server(agent: str, options: LlmOptions) -> Callable[[str], Provider[Any
     def provider_of(name: str) -> Provider[Any]:
         key = os.environ.get(options.key_env, "") if options.key_env else _NO_KEY
         if not key:
-            raise ModelFailed(
-                agent, f"the environment variable {options.key_env} with its model's key is not set"
+            raise ConfigurationError(
+                f"agent {agent!r}: set {options.key_env}, the variable with its model's key"
             )
         make: Any = infer_provider_class(name)
         try:
             provider: Provider[Any] = make(base_url=options.base_url, api_key=key)
         except TypeError:
-            raise ModelFailed(
-                agent,
-                f'a model of {name!r} takes no base_url; write "openai-chat:NAME" for a server that speaks the format of '
-                "OpenAI's chat completions",
+            raise ConfigurationError(
+                f'agent {agent!r}: a model of {name!r} takes no base_url; write "openai-chat:NAME" for a server that speaks '
+                "the format of OpenAI's chat completions"
             ) from None
         return provider
 
