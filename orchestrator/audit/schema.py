@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0007"
+REVISION: Final = "0008"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")

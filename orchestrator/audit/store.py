@@ -213,8 +213,7 @@ class AuditStore:
             query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
             texts, size, last = [], 0, start
             for seq, message_id, xml, sha256, content in db.execute(query):
-                stored = bodies.body_of(sha256, bytes(content)) if sha256 else None
-                content_text = text_of(bytes(xml), stored or b"", known=bool(message_id))
+                content_text = _text(message_id, xml, sha256, content)
                 texts.append((seq, content_text))
                 last, size = seq, size + len(content_text)
                 if size > _TEXT_AT_ONCE:
@@ -222,6 +221,19 @@ class AuditStore:
             words.index(db, texts)
         self._indexed = last if texts else max(self._last, last)
         return len(texts)
+
+    def misindexed(self) -> Iterator[int]:
+        """The messages that a search by their words may miss: somebody has changed the index. What is not indexed yet is read."""
+        query = (
+            select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES)
+            .outerjoin(BODIES, BODIES.c.sha256 == MESSAGES.c.body)
+            .where(MESSAGES.c.seq <= self.indexed())
+            .order_by(MESSAGES.c.seq)
+        )
+        for row in self.each(query):
+            with self.database.read() as db:
+                if not words.is_whole(db, row.seq, _text(*row[1:])):
+                    yield row.seq
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -305,6 +317,12 @@ class AuditStore:
             .where(MESSAGES.c.sha256.not_in(refused), MESSAGES.c.xml != b"")
             .order_by(MESSAGES.c.seq)
         )
+
+
+def _text(message_id: str, xml: bytes, sha256: str | None, content: bytes | None) -> str:
+    """What a message says, with its stored body."""
+    stored = bodies.body_of(sha256, bytes(content or b"")) if sha256 else None
+    return text_of(bytes(xml), stored or b"", known=bool(message_id))
 
 
 def _stored_head(db: Connection) -> tuple[bool, Head | None]:

@@ -17,6 +17,8 @@ _MOST: Final = 64 * 1024 * 1024
 _LIMITS: Final = ParseLimits(size=_MOST)
 _BODY: Final = f"{{{NAMESPACE}}}body"
 _COMPRESSED: Final = f"{{{NAMESPACE}}}compressed-payload"
+#: What people read where the operator has removed a text.
+REMOVED: Final = "(the operator has removed its text)"
 _ENCRYPTED: Final = "{http://www.w3.org/2001/04/xmlenc#}EncryptedData"
 
 
@@ -59,6 +61,8 @@ def body_of(xml: bytes) -> bytes:
 
 def indented(xml: bytes) -> list[str]:
     """The lines of an envelope for people, with indentation; of what cannot be parsed, its octets as they are."""
+    if not xml:
+        return [REMOVED]
     try:
         root = parse(xml, _LIMITS).root
     except Unparsable:

@@ -33,8 +33,8 @@ from orchestrator.errors import AuditError, InputError
 
 _FORMAT: Final = "agent-orchestra audit trail"
 _TABLES: Final = (FACTS, AMENDMENTS, BODIES, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
-#: The revisions with the rows of this one: 0007 changed nothing but indexes.
-_REVISIONS: Final = ("0006", REVISION)
+#: The revisions with the rows of this one: 0007 and 0008 changed nothing but indexes.
+_REVISIONS: Final = ("0006", "0007", REVISION)
 #: Columns that hold octets, which a line has in base64.
 _OCTETS: Final = {
     table.name: column.name for table in _TABLES for column in table.c if isinstance(column.type, LargeBinary)

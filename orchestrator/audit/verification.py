@@ -209,6 +209,9 @@ def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[
             chain, expected = row.chain, row.seq + 1
     yield from _unindexed(store)
     yield from _without_body(store)
+    for seq in store.misindexed():
+        what = "its words in the index of searches were changed; remove `message_words`' rows and start the writer again"
+        yield Break("messages", seq, what)
 
 
 def _is_committed(row: Any) -> bool:

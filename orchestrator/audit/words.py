@@ -30,8 +30,8 @@ _OFTEN: Final = 250
 _ROOM: Final = 200_000
 #: The places of the words of a row, as PostgreSQL spells them.
 _PLACES: Final = [str(number) for number in range(1, _STEP + _SHARED + 1)]
-#: Rows of one message, and their place in the number of a row.
-_PARTS: Final = 1 << 10
+#: Rows of one message, and their place in the number of a row: enough for 64 MiB of one word.
+_PARTS: Final = 1 << 18
 
 
 def words_of(content: str) -> list[str]:
@@ -68,6 +68,27 @@ def last(db: Connection) -> int:
     """The number of the last message that is indexed; 0: none is."""
     found = db.execute(text("SELECT rowid FROM message_words ORDER BY rowid DESC LIMIT 1")).scalar()
     return int(found or 0) // _PARTS
+
+
+def is_whole(db: Connection, seq: int, content: str) -> bool:
+    """Whether the words of a message are what :func:`index` has written of its text."""
+    limits = {"first": seq * _PARTS, "last": (seq + 1) * _PARTS - 1}
+    query = text("SELECT rowid, words FROM message_words WHERE rowid BETWEEN :first AND :last ORDER BY rowid")
+    found = {int(number): str(words) for number, words in db.execute(query, limits)}
+    if not content and not found:
+        return True  # the operator has removed its text
+    expected = dict(enumerate(_parts(words_of(content)), seq * _PARTS))
+    return found.keys() == expected.keys() and all(
+        _is_row(db, found[number], words) for number, words in expected.items()
+    )
+
+
+def _is_row(db: Connection, row: str, words: Sequence[str]) -> bool:
+    """Whether a row has these words, each in its place."""
+    if db.dialect.name == "sqlite":
+        return row == " ".join(words)
+    vector = {part.replace(":", "':", 1) for part in _vector(words).split()}
+    return set(row.split()) == {f"'{part}" for part in vector}
 
 
 def forget(db: Connection, first: int, final: int) -> None:
@@ -119,16 +140,16 @@ def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool
 
 
 def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The rows of a text, each with the last words of the one before."""
-    start = 0
-    for _ in range(_PARTS):
-        size = _STEP
+    """The rows of a text, each with the last words of the one before. One that says nothing new is left out."""
+    start, size, known = 0, _STEP, set[int]()
+    while not start or start < len(words):
+        size = min(_STEP, 2 * size)
         while not _fits(row := words[max(0, start - _SHARED) : start + size]):
             size //= 2
-        yield row
         start += size
-        if start >= len(words):
-            return
+        if (same := hash(tuple(row))) not in known:
+            known.add(same)
+            yield row
 
 
 def _fits(row: Sequence[str]) -> bool:

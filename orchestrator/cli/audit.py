@@ -144,6 +144,8 @@ def show(
         say(f"wrote {svg}", err=True)
         return
     alone = len({record.message_id for record in records}) == 1
+    if (xml and alone) or body:
+        _require_text(records[0])
     if body:
         if not alone:
             raise click.ClickException(
@@ -238,11 +240,21 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
         click.get_current_context().exit(1)
 
 
+def _require_text(record: MessageRecord) -> None:
+    """Return if the trail has the octets of a message."""
+    if not record.xml:
+        raise click.ClickException(
+            f"the operator has removed the text of {record.message_id} from the trail; `orchestra audit show` without "
+            "--xml and --body shows what is known of it"
+        )
+
+
 def _print_message(record: MessageRecord) -> None:
+    from orchestrator.audit.text import REMOVED
     from orchestrator.cli.documents.messages import MessageDocument
 
     for name, value in MessageDocument.of(record).model_dump().items():
         if value not in ("", 0, None):
             say(f"{name:14} {value}")
     say()
-    say(record.xml.decode("utf-8", "replace"), lines=True)
+    say(record.xml.decode("utf-8", "replace") or REMOVED, lines=True)

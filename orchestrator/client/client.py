@@ -651,12 +651,17 @@ class Client:
     def budgets(self, session: str) -> dict[str, BudgetState]:
         """The budgets that a session counts against, by the session that has the budget, the root's first.
 
+        Last comes that of its agent, which all sessions of the agent share, as `agent NAME`: since its first call, and
+        with several shards the share of one.
+
         Raises:
             UnknownSession: there is no such session.
         """
         with self._clear_errors():
             about = self._reader.session(session)
-            found = {name: self._ledger.spending.budget(name) for name in about.budgets}
+            spending = self._ledger.spending
+            found = {name: spending.budget(name) for name in about.budgets}
+            found[f"agent {about.agent}"] = spending.of_agent(session, about.agent)
             return {name: state for name, state in found.items() if state is not None}
 
     def attachment(self, session: str, name: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import BudgetExceeded, ClaimLost
+from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.transitions import Claim
@@ -109,6 +110,12 @@ class Spending:
         """The budget of a session as it stands; None: it has none."""
         raw: Any = self._client.hgetall(ledger_keys.budget(session))
         return budget_state(decode.mapping(raw)) if raw else None
+
+    def of_agent(self, session: str, agent: str) -> BudgetState | None:
+        """What all sessions of an agent may spend together in the shard of a session, as its last call said; None: anything."""
+        raw: Any = self._client.hgetall(ledger_keys.spending(shard_of(session), agent))
+        state = budget_state(decode.mapping(raw))
+        return state if state.limits else None
 
     def reserved(self, run: str) -> int:
         """How many reservations a run holds."""

@@ -31,9 +31,9 @@ class ResourceDocument(Document):
 
 
 class BudgetDocument(Document):
-    """What a session and everything below it may spend."""
+    """What a session and everything below it may spend, or all sessions of an agent together."""
 
-    session: str = Field(description="The session.")
+    session: str = Field(description="The session; `agent NAME` for the budget of an agent.")
     limits: dict[Literal["requests", "tokens", "usd"], ResourceDocument] = Field(
         description="What is limited, and how it stands."
     )
@@ -46,7 +46,9 @@ class BudgetsDocument(Document):
     """The budgets that a session counts against."""
 
     session: str = Field(description="The session.")
-    budgets: tuple[BudgetDocument, ...] = Field(description="The budgets, the root's first.")
+    budgets: tuple[BudgetDocument, ...] = Field(
+        description="The budgets, the root's first, the agent's last."
+    )
 
     @classmethod
     def of_states(cls, session: str, states: Mapping[str, BudgetState]) -> Self:

@@ -5,7 +5,8 @@
 --       7 most requests of the agent or ''  8 tokens likewise  9 billionths likewise  10 ms that the agent's budget is for
 --       11 input tokens among the tokens
 -- Returns  {'reserved'} | {'lost'}
---          | {'refused', number of the key of the budget, what of it, how much of that is left}: nothing was reserved
+--          | {'refused', number of the key of the budget, what of it, how much of that is left}: nothing was reserved. What the
+--          agent may spend is noted in any case
 -- Complexity: O(budgets).
 -- include: base
 -- include: budget
@@ -19,6 +20,12 @@ local limited = ARGV[7] .. ARGV[8] .. ARGV[9] ~= ''
 
 -- A budget of an agent begins again when its time has passed. A beginning in the future is of a clock that has gone back.
 local began = limited and count(redis.call('HGET', KEYS[3], 'window')) or 0
+-- What its worker says it may spend stands beside it, for people, also where the call is refused.
+for place, what in ipairs(COUNTED) do
+  local limit = ARGV[6 + place]
+  if limit ~= '' then redis.call('HSET', KEYS[3], 'limit:' .. what, limit)
+  elseif limited then redis.call('HDEL', KEYS[3], 'limit:' .. what) end
+end
 local anew = limited and (now >= began + tonumber(ARGV[10]) or now < began)
 for k = limited and 3 or 4, #KEYS do
   for _, what in ipairs(COUNTED) do
@@ -34,7 +41,7 @@ end
 
 if anew then
   for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
-    if not string.find(field, '^reserved:') then redis.call('HDEL', KEYS[3], field) end
+    if not string.find(field, '^reserved:') and not string.find(field, '^limit:') then redis.call('HDEL', KEYS[3], field) end
   end
   redis.call('HSET', KEYS[3], 'window', now)
 end

@@ -180,8 +180,10 @@ def test_every_search_finds_what_a_reading_of_all_finds(
     [
         "the cat " * 2000 + "saw the white rabbit",
         " ".join(f"{number:0128x}" for number in range(12_000)) + " the white rabbit",
+        "cat " * 1_000_000 + "saw the white rabbit",
+        "\n".join(f"INFO request {number} ok" for number in range(250_000)) + " the white rabbit",
     ],
-    ids=["one word is frequent", "words are long"],
+    ids=["one word is frequent", "words are long", "one word only", "a log"],
 )
 def test_a_phrase_at_the_end_of_a_long_text_is_found(trail_database: TrailDatabase, text: str) -> None:
     """PostgreSQL keeps few places of one word, and takes few octets in a row of its index."""

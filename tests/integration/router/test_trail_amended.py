@@ -48,6 +48,11 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     hold_to_models(["audit", "redact", "--json"], done.stdout)
     assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
     assert found(stack, "number 1") == []
+    for option in ("--xml", "--body"):
+        shown = run(stack, "audit", "show", str(row["message_id"]), option)
+        assert (shown.exit_code, shown.stdout) == (1, "")
+        assert "the operator has removed the text of" in shown.stderr
+    assert "the operator has removed its text" in run(stack, "audit", "show", str(row["message_id"])).stdout
     good = verify(stack)
     assert (good.exit_code, len(store_of(stack).messages())) == (0, 3), good.output
     if isinstance(database.where, Path):

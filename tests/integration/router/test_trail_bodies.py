@@ -89,6 +89,36 @@ def test_a_body_that_is_changed_or_removed_is_found(
     assert (bad.exit_code, f"messages row 1: {what}" in bad.stdout) == (1, True), bad.output
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM message_words WHERE rowid IN (SELECT rowid FROM message_words ORDER BY rowid LIMIT 1)",
+        "UPDATE message_words SET words = 'nothing' WHERE rowid IN (SELECT rowid FROM message_words ORDER BY rowid LIMIT 1)",
+        "UPDATE message_words_content SET c0 = 'nothing' WHERE id IN (SELECT id FROM message_words_content LIMIT 1)",
+    ],
+)
+def test_words_that_are_removed_or_changed_are_found(
+    stack: Stack, database: TrailDatabase, statement: str
+) -> None:
+    """Searches would miss the message. What is not indexed yet is read."""
+    if "message_words_" in statement and not isinstance(database.where, Path):
+        return  # PostgreSQL has them in one place
+    for text in ("needle", large("needle"), "another needle"):
+        say(stack, text)
+    write(stack)
+    assert verify(stack).exit_code == 0
+    with database.tamper() as db:
+        db.execute(statement)
+    bad = verify(stack)
+    assert bad.exit_code == 1
+    assert "messages row 1: its words in the index of searches were changed" in bad.stdout
+    with database.tamper() as db:  # as the page says
+        db.execute("DELETE FROM message_words")
+    assert len(found(stack, "needle")) == 3
+    write(stack)
+    assert (verify(stack).exit_code, len(found(stack, "needle"))) == (0, 3)
+
+
 @pytest.mark.parametrize("changed", [b"\0", zstandard.compress(b"forged")], ids=["damaged", "forged"])
 def test_a_body_that_is_changed_is_used_by_nobody(
     stack: Stack, database: TrailDatabase, changed: bytes

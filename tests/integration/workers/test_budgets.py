@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import redis as redis_py
+from click.testing import CliRunner
 
+from orchestrator.cli import main
 from orchestrator.client.submission import Submission
 from orchestrator.errors import BudgetExceeded, ClaimLost, InputError
 from orchestrator.policy.budget import Budget, BudgetState, Cost
@@ -140,12 +142,16 @@ def test_the_budget_of_an_agent_is_for_a_time(stage: StackHarness) -> None:
         return "done"
 
     for _ in range(2):
-        assert stage.play(submit(stage, "lead", None)) == "finished"
+        session = submit(stage, "lead", None)
+        assert stage.play(session) == "finished"
     assert len(refused) == 1
     assert refused[0].startswith(
         "the budget of agent 'lead' does not allow this call: 40 tokens of 100 tokens are left"
     )
     assert "used by lead 60 tokens" in refused[0]
+    options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+    shown = CliRunner().invoke(main, ["budget", session, *options]).stdout
+    assert "budget of agent lead\n  tokens: 60 of 100 spent, 0 reserved, 40 left\n" in shown
     stage.ledger.set_time(1_800_000_060_000)
     assert stage.play(submit(stage, "lead", None)) == "finished"
     assert len(refused) == 1
