@@ -77,8 +77,8 @@ def _make_app() -> tuple[Celery, Settings]:
             raise
         # Celery would print its own traceback around the one line that matters.
         raise _give_up(error) from error
-    if _is_celery_program() and (notice := guard_flower(sys.argv[1:], os.environ)):
-        print(notice, file=sys.stderr)
+    if _is_celery_program():
+        guard_flower(sys.argv[1:], os.environ)
     made.conf.update(worker_concurrency=settings.concurrency)
     return made, settings
 

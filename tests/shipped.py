@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The parts of a stack that have a Redis user each.
-PARTS = ("router", "callbacks", "reaper", "audit", "notifier", "worker", "operator", "console")
+PARTS = ("router", "callbacks", "reaper", "audit", "notifier", "worker", "flower", "operator", "console")
 
 
 def make_secrets(folder: Path, *arguments: str) -> Path:

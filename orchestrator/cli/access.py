@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -51,7 +52,7 @@ def url(settings: Settings, *, show_password: bool, as_json: bool) -> None:
 def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool, as_file: bool) -> None:
     """Print the command that makes a Redis user with the least that a ROLE or an external program needs.
 
-    Roles are router, callbacks, reaper, worker, audit, notifier, operator and console (reads only). Any other name is
+    Roles are router, callbacks, reaper, worker, audit, notifier, flower, operator and console (reads only). Any other name is
     that of an external program. Replace PASSWORD with a password. Needs no server.
     """
     from orchestrator.agents.definition import check_name
@@ -59,11 +60,17 @@ def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool
 
     check_name(user)
     if user in KEYS and not program:
-        rules = role_rules(user, queues=queues)
+        rules = role_rules(user, queues=queues, database=_database(settings))
     else:
         rules = program_rules(user, shards=settings.shards)
     line = acl_line(user, rules)
     say(line if as_file else line.replace("user ", "ACL SETUSER ", 1).replace(" on ", " reset on ", 1))
+
+
+def _database(settings: Settings) -> int:
+    """The number of the database that Celery uses, as far as the settings name it."""
+    number = urlsplit(settings.broker_url or settings.redis_url or "").path.strip("/")
+    return int(number) if number.isdecimal() else 0
 
 
 @click.command()

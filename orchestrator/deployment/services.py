@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import redis
 
 from orchestrator.bootstrap import Container
@@ -22,6 +24,10 @@ from orchestrator.streams import (
     consumer_name,
     ledger_streams,
 )
+from orchestrator.streams.consumer import GONE_MS
+
+#: Sweeps between two looks for audit writers that are gone.
+_TIDY_EVERY = 1000
 
 
 def build_callbacks(client: redis.Redis, settings: Settings) -> CallbackService:
@@ -41,8 +47,13 @@ def build_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     parts = Container(client, settings)
     streams, known = RedisStreams(client), all_streams(settings.shards)
     dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
+    sweeps = count()
 
     def trim() -> int:
+        if next(sweeps) % _TIDY_EVERY == 0:
+            # An audit writer may not: to remove a consumer is to lose what it holds, in whichever group.
+            written = [*known, *ledger_streams(TRANSITIONS, settings.shards)]
+            streams.forget(AUDIT_GROUP, written, idle_ms=GONE_MS)
         programs = [record.name for record in parts.agents.all() if record.external]
         # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
         dropped = streams.trim(GROUPS, known, also=programs)

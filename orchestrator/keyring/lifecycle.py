@@ -5,6 +5,7 @@ What changes more than one file happens under a lock that processes and threads 
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 
@@ -17,6 +18,9 @@ from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
 from orchestrator.keyring.files import locked, write_whole
 from orchestrator.keyring.folder import KeyFolder
 from orchestrator.keyring.record import KeyRecord, Use
+from orchestrator.log import get_logger
+
+_log = get_logger()
 
 #: Seconds that a rotated key may go on signing, so that no process is caught between two keys.
 ROTATION_OVERLAP_S = 60
@@ -39,6 +43,12 @@ class KeyLifecycle:
         Raises:
             KeyringError: it has to be made and this is not the operator's host.
         """
+        found = self._keys.current(agent, use)
+        if found is not None:
+            return found
+        if self._keys.operator.pem is not None:
+            # Refuses where this is not the operator's host; the folder may be one that cannot be written to.
+            self._keys.operator.create()
         with locked(self._keys.folder):
             return self._keys.current(agent, use) or self.add(agent, use, self._generate(use))
 
@@ -74,11 +84,18 @@ class KeyLifecycle:
         news = [record for record in records if self._is_news(record)]
         if not news:
             return
-        with locked(self._keys.folder):
-            operator = self._keys.operator.public()
-            for record in news:
-                self.require_vouched(record, operator)
-                self.absorb_one(record)
+        try:
+            with locked(self._keys.folder):
+                operator = self._keys.operator.public()
+                for record in news:
+                    self.require_vouched(record, operator)
+                    self.absorb_one(record)
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            # A part whose keys are mounted read-only gets news of them from whoever brought them.
+            names = sorted({record.agent for record in news})
+            _log.warning("keys-not-updated", agents=names, error=str(error))
 
     # --- inside the lock -------------------------------------------------------------------
 

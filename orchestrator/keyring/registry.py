@@ -62,6 +62,9 @@ class KeyRegistry:
         operator = self.store.operator
         ours, theirs = operator.pem, self._operator_pem()
         public = operator.public()
+        if public is not None and ours is not None and theirs is None:
+            self._client.setnx(keys.operator_key(), ours)
+            theirs = self._operator_pem()
         if public is not None and ours is not None and theirs is not None and theirs.strip() == ours.strip():
             # Nothing to settle, and so nothing to lock: the holder of the lock may wait for Redis, or be frozen.
             self._operator = public
@@ -77,8 +80,10 @@ class KeyRegistry:
                     operator.create()
                     ours = operator.pem
             assert ours is not None
-            self._client.setnx(keys.operator_key(), ours)
             theirs = self._operator_pem()
+            if theirs is None:
+                self._client.setnx(keys.operator_key(), ours)
+                theirs = self._operator_pem()
             if theirs is not None and theirs.strip() != ours.strip():
                 if self.store.list():
                     raise KeyringError(

@@ -53,22 +53,41 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
                 *("session", "items", "bodies"),
             }
         ),
-        "audit": _COMMON | {"dead", "audit_heads", "transitions"},
+        "audit": frozenset(
+            {
+                *("messages", "dead", "transitions", "blob", "totals", "audit_heads"),
+                *("public_keys", "operator_key", "services", "format_version", "agreed"),
+            }
+        ),
+        # It shows Celery's tasks and knows nothing of the ledger.
+        "flower": frozenset(),
         "operator": _EVERYTHING,
         "console": _EVERYTHING,
     }
 )
 #: Roles that put runs into Celery's queues, or take them out.
-_CELERY: Final = frozenset({"router", "callbacks", "reaper", "worker", "operator"})
-#: What Celery and kombu name their keys and channels, beside the queues.
-_CELERY_KEYS: Final = ("_kombu.*", "unacked*", "celery*", "ev.*")
+_CELERY: Final = frozenset({"router", "callbacks", "reaper", "worker", "flower", "operator"})
+#: What Celery and kombu name their keys and channels, beside the queues; `*.celery.pidbox*` are answers to remote control.
+_CELERY_KEYS: Final = ("_kombu.*", "unacked*", "celery*", "ev.*", "*.celery.pidbox*")
 _CELERY_CHANNELS: Final = ("celery*", "/*.celery*", "/*.reply.celery*")
+#: What workers and Flower subscribe to: remote control, events. A pattern that is subscribed to has to be named as it is.
+_CELERY_PATTERNS: Final = (
+    *("/{0}.celery.pidbox", "/{0}.reply.celery.pidbox"),
+    *("/{0}.celeryev/*", "/{0}.celeryev/worker.*", "/{0}.celeryev/worker.#"),
+)
 
 #: `acl|dryrun` says whether a restart of the server keeps the ledger; it changes nothing and shows no password.
 _CONNECTION: Final = ("+ping", "+echo", "+select", "+client|setname", "+time", "+info", "+acl|dryrun")
 _SERVICE: Final = (
     *("+@read", "+@write", "+@transaction", "-@dangerous", "-@admin"),
     *("+eval", "+evalsha", "+script|load", "+script|exists", "+publish", "+xinfo", "+wait"),
+    *_CONNECTION,
+)
+#: It reads streams in a group of its own, keeps the heads of its trail and tells that it is alive, and deletes nothing.
+_AUDIT: Final = (
+    *("+xreadgroup", "+xgroup|create", "+xautoclaim", "+xclaim", "+xpending", "+xack", "+xinfo", "+xrange"),
+    *("+xlen", "+get", "+exists", "+hget", "+hmget", "+hgetall", "+hkeys", "+hset", "+setnx", "+type"),
+    *("+multi", "+exec", "+discard", "+eval", "+evalsha", "+script|load", "+script|exists"),
     *_CONNECTION,
 )
 #: Its own two streams, and what it says of a session; `hset` and `hdel` are for its signs of life.
@@ -92,19 +111,20 @@ _CONSOLE: Final = ("+@read", "+@transaction", "-@dangerous", "+xinfo", *_CONNECT
 _PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
 
 
-def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",)) -> list[str]:
-    """The rules of a role; ``queues`` are those of the agents."""
+def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",), database: int = 0) -> list[str]:
+    """The rules of a role; ``queues`` are those of the agents, ``database`` is the number of Celery's."""
     found = {_pattern(spec.pattern) for spec in REGISTRY if spec.name in KEYS[role]}
     # One that says `…:*` covers those below it.
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
     channels: list[str] = []
-    commands = list({"console": _CONSOLE, "notifier": _NOTIFIER}.get(role, _SERVICE))
+    listed = {"audit": _AUDIT, "console": _CONSOLE, "notifier": _NOTIFIER}
+    commands = list(listed.get(role, _SERVICE))
     if role in {"router", "callbacks", "audit", "reaper", "notifier", "operator"}:
         # Which holders of runs, and which consumers of groups, are connected.
         commands.append("+client|list")
     if role in _CELERY:
         patterns += [*_CELERY_KEYS, *(f"{queue}*" for queue in queues)]
-        channels = [f"&{name}" for name in _CELERY_CHANNELS]
+        channels = [f"&{name.format(database)}" for name in (*_CELERY_CHANNELS, *_CELERY_PATTERNS)]
         commands += ["+subscribe", "+psubscribe", "+unsubscribe", "+punsubscribe"]
     return ["resetchannels", *channels, *(f"~{name}" for name in patterns), "-@all", *commands]
 

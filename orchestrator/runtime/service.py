@@ -344,7 +344,10 @@ class SignsOfLife:
         self._thread.join(timeout=1)
         self._probe.close()
         with contextlib.suppress(redis.RedisError, OSError):
-            self._client.hdel(keys.services(), self._instance)
+            try:
+                self._client.hdel(keys.services(), self._instance)
+            except redis.exceptions.NoPermissionError:
+                self._register(alive_ms=0)  # one that deletes nothing, as the audit writer; others remove it
 
     @contextlib.contextmanager
     def of_loop(self, *, ends: bool) -> Iterator[None]:
@@ -398,7 +401,9 @@ class SignsOfLife:
             self._name_wrong_keys()
         return hinders
 
-    def _register(self) -> None:
+    def _register(self, *, alive_ms: int | None = None) -> None:
+        if alive_ms is None:
+            alive_ms = round(self._interval_s * MISSED_HEARTBEATS * 1000)
         now_ms = server_ms(self._client)
         self._started_ms = self._started_ms or now_ms
         record = ServiceRecord(
@@ -407,7 +412,7 @@ class SignsOfLife:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_ms=self._started_ms,
-            alive_until_ms=now_ms + round(self._interval_s * MISSED_HEARTBEATS * 1000),
+            alive_until_ms=now_ms + alive_ms,
             mark=own_mark(),
             serves=self._serves,
             versions=self._versions,
@@ -425,7 +430,8 @@ class SignsOfLife:
             if (one := _record(raw)) is None or one.alive_until_ms < now_ms - 3_600_000
         ]
         if gone:
-            self._client.hdel(keys.services(), *gone)
+            with contextlib.suppress(redis.exceptions.NoPermissionError):
+                self._client.hdel(keys.services(), *gone)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import secrets
+import sys
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from celery import Celery
@@ -58,18 +61,43 @@ def _options(arguments: Sequence[str]) -> set[str]:
     return {argument.partition("=")[0].lstrip("-").replace("_", "-") for argument in arguments}
 
 
-def guard_flower(arguments: Sequence[str], environ: MutableMapping[str, str]) -> str | None:
-    """Set what the command line and the environment leave open; returns what to tell the user, if anything."""
+def guard_flower(arguments: Sequence[str], environ: MutableMapping[str, str]) -> None:
+    """Set what the command line and the environment leave open, and see that nobody looks who has not logged in."""
     if not is_flower(arguments):
-        return None
+        return
     options = _options(arguments)
     if "address" not in options:
         environ.setdefault("FLOWER_ADDRESS", "127.0.0.1")
     if "tasks-columns" not in options:
         environ.setdefault("FLOWER_TASKS_COLUMNS", TASKS_COLUMNS)
-    chosen = {"basic-auth", "auth", "auth-provider", "conf"} & options
-    if chosen or {"FLOWER_BASIC_AUTH", "FLOWER_AUTH", "FLOWER_CONF"} & environ.keys():
-        return None
-    password = secrets.token_urlsafe(16)
-    environ["FLOWER_BASIC_AUTH"] = f"{USER}:{password}"
-    return f"Flower asks for user {USER} and password {password}; set FLOWER_BASIC_AUTH to choose them"
+    with suppress(ImportError):  # Celery says that Flower is not installed
+        import flower.options
+        from flower.views.monitor import Metrics
+        from tornado.options import options as chosen
+        from tornado.web import authenticated
+
+        # By itself Flower shows agents and their tasks there to everybody, whatever it asks for elsewhere.
+        Metrics.get = authenticated(Metrics.get)
+        chosen.add_parse_callback(_Login(chosen, flower.options.DEFAULT_CONFIG_FILE))
+
+
+class _Login:
+    """Called with the options of Flower each time that they were read: from the command line, then from a file as well."""
+
+    def __init__(self, options: Any, default_file: str) -> None:
+        self._options = options
+        self._default_file = default_file
+        self._calls = 0
+
+    def __call__(self) -> None:
+        options = self._options
+        self._calls += 1
+        if self._calls == 1 and (options.conf != self._default_file or Path(options.conf).exists()):
+            return  # the file may have a login, and is read next
+        if not (options.basic_auth or options.auth):
+            password = secrets.token_urlsafe(16)
+            options.basic_auth = [f"{USER}:{password}"]
+            print(  # logs are not set up yet
+                f"Flower asks for user {USER} and password {password}; set FLOWER_BASIC_AUTH to choose them",
+                file=sys.stderr,
+            )

@@ -66,19 +66,25 @@ def test_a_worker_waits_for_a_server_that_is_away_and_says_for_which(terminal: T
     assert worker.process.poll() is None
 
 
+@pytest.mark.parametrize(
+    "more",
+    ["", "--conf=mine.py", "--auth_provider=flower.views.auth.GithubLoginHandler"],
+    ids=["nothing", "file", "provider"],
+)
 def test_flower_listens_on_loopback_and_asks_for_a_password(
-    terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
+    more: str, terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
+    """Also with a file of options, or a way to log in, that names nobody who may."""
+    (terminal.folder / "mine.py").write_text("max_tasks = 50\n")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     url = {"ORCHESTRA_REDIS_URL": start_valkey(durable=False).url}
-    flower = terminal.start(f"celery -A workers flower --port={port}", **url)
+    flower = terminal.start(f"celery -A workers flower --port={port} {more}", **url)
     flower.wait_for("Flower asks for user orchestra and password ")
     password = flower.output.partition("and password ")[2].partition(";")[0]
-    page = f"http://127.0.0.1:{port}/workers"
 
-    def status(credentials: str = "") -> int:
-        request = urllib.request.Request(page)
+    def status(credentials: str = "", page: str = "workers") -> int:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/{page}")
         if credentials:
             request.add_header("Authorization", f"Basic {base64.b64encode(credentials.encode()).decode()}")
         try:
@@ -90,15 +96,27 @@ def test_flower_listens_on_loopback_and_asks_for_a_password(
             return 0
 
     wait_until(status, "Flower", 60)
-    assert status() == 401
+    assert [status(page=page) for page in ("workers", "tasks", "metrics", "api/workers")] == [401] * 4
+    assert status(page="healthcheck") == 200
     assert status("orchestra:wrong") == 401
-    assert status(f"orchestra:{password}") == 200
+    assert [status(f"orchestra:{password}", page) for page in ("workers", "metrics")] == [200, 200]
     listening = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
     addresses = {
         line.split()[1] for line in listening.splitlines() if line.split()[1].endswith(f":{port:04X}")
     }
     assert "00000000" not in {address.partition(":")[0] for address in addresses}
     assert not [address for address in addresses if address.startswith("0" * 32)]
+
+
+def test_a_login_of_a_file_of_options_is_the_one_that_counts(
+    terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    (terminal.folder / "mine.py").write_text("basic_auth = ['me:mine']\nunix_socket = 'flower.sock'\n")
+    flower = terminal.start(
+        "celery -A workers flower --conf=mine.py", ORCHESTRA_REDIS_URL=start_valkey(durable=False).url
+    )
+    flower.wait_for("Visit me")
+    assert "Flower asks for user" not in flower.output
 
 
 def test_a_wrong_setting_is_named(terminal: Terminal) -> None:
