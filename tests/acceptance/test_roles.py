@@ -155,7 +155,7 @@ def test_what_runs_in_a_worker_answers_no_approval_and_makes_no_key(deployed: De
         return found
 
     wait_until(asked, "the approval")
-    refused = deployed.terminal.run(f"orchestra approve {asked()[0]['approval']}", **deployed.of("worker"))
+    refused = deployed.terminal.run(f"orchestra approve {asked()[0]['id']}", **deployed.of("worker"))
     assert (refused.returncode, "operator's host" in refused.stderr) == (1, True), (
         refused.stdout + refused.stderr
     )
@@ -163,7 +163,7 @@ def test_what_runs_in_a_worker_answers_no_approval_and_makes_no_key(deployed: De
     made = deployed.terminal.run("orchestra keys generate mallory", **deployed.of("worker"))
     assert (made.returncode, "operator's host" in made.stderr) == (1, True), made.stderr
     assert asked()
-    deployed.must(f"orchestra approve {asked()[0]['approval']}")
+    deployed.must(f"orchestra approve {asked()[0]['id']}")
     assert deployed.must("orchestra result @last --wait") == "approved: True\n"
 
 
