@@ -25,7 +25,7 @@ from orchestrator.policy.routing import Backoff
 from orchestrator.policy.versions import OnDeploy
 
 if TYPE_CHECKING:
-    from orchestrator.agents.options.llm import ApprovalTerms, McpServer, ModelLimits
+    from orchestrator.agents.options.llm import ApprovalTerms, McpServer, ModelLimits, ModelPrices
 
 
 class ModelAgentSettings(TypedDict, total=False):
@@ -73,6 +73,9 @@ class ModelAgentSettings(TypedDict, total=False):
     shorten: Any
     agent: Any
     deps: Any
+    prices: ModelPrices | Mapping[str, Any] | None
+    context: int | None
+    stream: bool
 
 
 def model_agent(name: str, **settings: Unpack[ModelAgentSettings]) -> AgentDefinition:
