@@ -112,10 +112,8 @@ def context(folder: Path) -> Path:
         parts = [name, *(str(p) for p in Path(name).parents)]
         out = False
         for rule in rules:
-            pattern = rule.lstrip("!").removeprefix("**/")
-            if any(
-                fnmatchcase(part, pattern) or fnmatchcase(Path(part).name, pattern) for part in parts[:-1]
-            ):
+            pattern, anywhere = rule.lstrip("!").removeprefix("**/"), rule.startswith("**/")
+            if any(fnmatchcase(Path(part).name if anywhere else part, pattern) for part in parts[:-1]):
                 out = not rule.startswith("!")
         if not out and (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
