@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import functools
+import importlib
 import inspect
 import re
 import types
@@ -100,9 +103,22 @@ def _hint(function: Any) -> Any:
     module = inspect.getmodule(function)
     text = inspect.signature(function).return_annotation
     try:
-        return eval(text, vars(module)) if isinstance(text, str) else text  # noqa: S307  (an annotation of ours)
+        return eval(text, _names_of(module)) if isinstance(text, str) else text  # noqa: S307  (an annotation of ours)
     except NameError:
         return None
+
+
+@functools.cache
+def _names_of(module: types.ModuleType) -> dict[str, Any]:
+    """The names of a module, those included that it imports for its annotations alone."""
+    found = dict(vars(module))
+    for node in ast.parse(inspect.getsource(module)).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for one in node.body:
+                if isinstance(one, ast.ImportFrom) and one.module:
+                    there = importlib.import_module(one.module)
+                    found |= {name.asname or name.name: getattr(there, name.name) for name in one.names}
+    return found
 
 
 def _classes_in(hint: Any) -> Iterator[type]:

@@ -409,7 +409,7 @@ def _budgets(book: Book) -> Iterator[str]:
             if book.state(run) not in ("running", "queued"):
                 yield f"{key} is there, and its run is {book.state(run)}"
             steps = sum(1 for name in value if name.startswith("h:"))
-            yield from _compare(f"the number of steps of {run}", [_n(value.get("count"))], [steps])
+            yield from _compare(f"the number of steps of {run}", [_n(book.runs[run].get("steps"))], [steps])
     for key, value in book.facts.hashes.items():
         for resource in RESOURCES if key.endswith(":budget") or key.startswith("spending:") else ():
             said = _n(value.get(f"reserved:{resource}"))
