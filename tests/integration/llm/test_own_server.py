@@ -11,7 +11,7 @@ from orchestrator.client.client import Client
 from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
-from orchestrator.testing import Say, WireServer
+from orchestrator.testing import Fail, Request, Say, WireServer
 from tests.waiting import wait_until
 
 from ..workers.conftest import StackHarness
@@ -166,3 +166,43 @@ def test_a_provider_without_addresses_says_what_to_write(
 ) -> None:
     model("local", model="litellm:small", base_url="http://lab/v1", instructions="You answer.")
     assert 'write "openai-chat:NAME"' in theatre.finish(stage.submit("local")).reason
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "request (631 tokens) exceeds the available context size (512 tokens), try increasing it",
+        "This model's maximum context length is 512 tokens",
+        "prompt is too long: 631 tokens > 512 maximum",
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_conversation_that_is_too_large_goes_on_without_its_oldest_part(
+    stage: StackHarness, theatre: Harness, model: Model, words: str, stream: bool
+) -> None:
+    """The server says so in its own words; the call is made once more, and the session goes on."""
+
+    def small(request: Request) -> Say | Fail:
+        return Fail(400, words) if request.size > 3000 else Say("here")
+
+    with WireServer(small) as server:
+        model(
+            "local",
+            model="openai-chat:small",
+            base_url=f"{server.url}/v1",
+            stream=stream,
+            protocol="compact",
+            tree_tools=[],
+            instructions="You answer.",
+        )
+        session = stage.submit("local", "first " + "word " * 150)
+        theatre.answer(session)
+        for runs in range(2, 5):
+            stage.ledger.enqueue(session, f"{runs} " + "word " * 150, item_id=f"itm_{runs}")
+            wait_until(lambda runs=runs: len(stage.ledger.runs(session)) == runs and theatre.answer(session))
+        assert len(server.answered) == 4
+        assert server.answered[-1].last.startswith("4 ")
+        assert len(server.requests) > 4
+        # What has no room at all is a failure in one sentence.
+        stage.ledger.enqueue(session, "word " * 900, item_id="itm_large")
+        wait_until(lambda: "larger than the model's context" in stage.ledger.session(session).reason)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAPIError,
@@ -31,6 +34,11 @@ from orchestrator.errors import (
 )
 from orchestrator.worker.executors.llm.secrets import one_line
 
+#: What llama.cpp, vLLM, Ollama and gateways say of a conversation that is larger than the context.
+_TOO_LARGE: Final = re.compile(
+    r"exceed_context_size|context_length_exceeded|maximum context length|context (window|size|length)|prompt is too long",
+    re.IGNORECASE,
+)
 #: Characters of a provider's own words that an error repeats.
 _SHOWN_CHARS = 300
 #: Failures of the provider that pass by themselves.
@@ -47,6 +55,15 @@ class BrokenAnswer(ModelConnectionError):
         return type(self), (self.model_name,)
 
 
+def is_too_large(error: Exception) -> bool:
+    """Whether a conversation is larger than its model's context. Servers say so in words of their own."""
+    return isinstance(error, ModelContextWindowExceededError) or (
+        isinstance(error, ModelHTTPError)
+        and error.status_code in (400, 413, 422)
+        and _TOO_LARGE.search(str(error.body)) is not None
+    )
+
+
 def translate(error: Exception, agent: str) -> Exception:
     """The error that ends the run, for whatever was raised while a model agent ran."""
     match error:
@@ -56,7 +73,7 @@ def translate(error: Exception, agent: str) -> Exception:
             return error
         case ModelQuotaExceededError() | ModelAuthenticationError() | ModelNotFoundError():
             return ModelFailed(agent, f"{_kind(error)}: {_short(error)}")
-        case ModelContextWindowExceededError():
+        case _ if is_too_large(error):
             return ModelFailed(
                 agent,
                 "the conversation is larger than the model's context; lower memory_tokens or callbacks_bytes "

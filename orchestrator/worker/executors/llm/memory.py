@@ -7,7 +7,7 @@ shortened, by a function of the agent's author or by the one here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, PlainSerializer, PlainValidator, ValidationError
@@ -104,6 +104,16 @@ def keep_ends(messages: Sequence[ModelMessage], *, max_tokens: int) -> list[Mode
         note = UserPromptPart(f"[{left_out} messages of this conversation were left out here]")
         kept[0] = dataclasses.replace(kept[0], parts=[*kept[0].parts, note])
     return kept
+
+
+def shorter(messages: Sequence[ModelMessage]) -> Iterator[list[ModelMessage]]:
+    """The messages with more and more of the older ones left out: half of them, all but the task, at last the task, too."""
+    yield keep_ends(messages, max_tokens=tokens_of(messages) // 2)
+    turns = _turns([_with_short_texts(message) for message in messages[:-1]] + list(messages[-1:]))
+    if turns[2:]:
+        yield _flat([turns[0], turns[-1]])
+    if turns[1:] and not any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+        yield list(messages[-1:])
 
 
 def _turns(messages: Sequence[ModelMessage]) -> list[list[ModelMessage]]:

@@ -33,13 +33,15 @@ from pydantic_ai.settings import ModelSettings
 
 from orchestrator.agents.options import LlmOptions
 from orchestrator.errors import BudgetExceeded, ConfigurationError, InputError, ModelFailed
+from orchestrator.log import get_logger
 from orchestrator.policy.budget import MOST_TOKENS, Cost, most_tokens
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.prices import cost_of
 from orchestrator.worker.context.provider_limits import Permit
 from orchestrator.worker.context.spending import Reservation
 from orchestrator.worker.executors.llm.current import current_context
-from orchestrator.worker.executors.llm.failures import BrokenAnswer
+from orchestrator.worker.executors.llm.failures import BrokenAnswer, is_too_large
+from orchestrator.worker.executors.llm.memory import shorter
 
 #: Tokens of an answer at most, where the settings of the model do not say it (`max_tokens`).
 MAX_OUTPUT_TOKENS: Final = 16_384
@@ -60,6 +62,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 _BUSY, _AWAY = (429, 529), (502, 503, 504)
 #: Seconds between two requests to a provider that is away: a part of how long it has been so, at least and at most.
 _AWAY_PART, _AWAY_LEAST_S, _AWAY_MOST_S = 0.25, 1.0, 15.0
+
+
+_log = get_logger()
 
 
 class Metered(WrapperModel):
@@ -87,7 +92,7 @@ class Metered(WrapperModel):
         asked = self._asked(context, messages, model_settings, model_request_parameters)
         while True:
             async with asked.admitted(stands_in=self._stands_in) as call:
-                call.answer = await super().request(messages, call.settings, model_request_parameters)
+                call.answer = await super().request(asked.messages, call.settings, model_request_parameters)
             if call.answer is not None:
                 return call.answer
 
@@ -118,7 +123,7 @@ class Metered(WrapperModel):
             async with asked.admitted(stands_in=self._stands_in) as call:
                 call.streams = True
                 async with super().request_stream(
-                    messages, call.settings, model_request_parameters, run_context
+                    asked.messages, call.settings, model_request_parameters, run_context
                 ) as stream:
                     call.stream = stream
                     yield stream
@@ -174,7 +179,9 @@ class _Request:
         self._most_tokens = (options.context if options is not None else None) or MOST_TOKENS
         self._model = model
         self._context = context
-        self._messages = messages
+        #: What is sent: all of them, or less where the model's context is too small for that.
+        self.messages = messages
+        self._shorter = shorter(messages)
         self._parameters = parameters
         #: The ledger gets a digest of it, never the key. Servers that want no key are told apart by their address.
         self._key = f"{getattr(getattr(model, 'client', None), 'api_key', '') or ''} {model.base_url or ''}"
@@ -209,7 +216,7 @@ class _Request:
             if (
                 call is None
                 or call.received is not None
-                or not await self._waits_for(error, stands_in=stands_in)
+                or not (self._leaves_out(error) or await self._waits_for(error, stands_in=stands_in))
             ):
                 raise
         finally:
@@ -220,13 +227,13 @@ class _Request:
     def _count_input(self) -> int:
         """Tokens of the request at most: of every text that is sent, and of what comes around it."""
         sent, parts = [], 0
-        for message in ModelMessagesTypeAdapter.dump_python(self._messages, mode="json"):
+        for message in ModelMessagesTypeAdapter.dump_python(self.messages, mode="json"):
             for part in message["parts"]:
                 parts += 1
                 sent += [*_texts(part.get("content")), *_texts(part.get("args")), part.get("tool_name") or ""]
         asked = self._parameters
         instructions = [part.content for part in asked.instruction_parts or ()]
-        sent += instructions or [str(getattr(self._messages[-1], "instructions", None) or "")]
+        sent += instructions or [str(getattr(self.messages[-1], "instructions", None) or "")]
         tools = [*asked.function_tools, *asked.output_tools]
         described: list[Any] = [(tool.name, tool.description, tool.parameters_json_schema) for tool in tools]
         if asked.output_object is not None:
@@ -236,6 +243,17 @@ class _Request:
         if tools:
             frame += _TOOLS_FRAME + _PROVIDERS_TOOLS_FRAME.get(self._model.system, 0)
         return min(frame + sum(map(most_tokens, sent)), self._most_tokens)
+
+    def _leaves_out(self, error: ModelAPIError) -> bool:
+        """Whether the request is made once more with less of the older messages, as its model has no room for all."""
+        if not is_too_large(error):
+            return False
+        fewer = next(self._shorter, None)
+        if fewer is None:
+            return False
+        _log.warning("memory-left-out", agent=self._context.agent, session=self._context.session)
+        self.messages, self._input_tokens = fewer, 0
+        return True
 
     def _max_output_tokens(self) -> int:
         most = self._settings.get("max_tokens", MAX_OUTPUT_TOKENS)
