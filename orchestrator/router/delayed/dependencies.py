@@ -1,6 +1,7 @@
 """Tasks that wait for other tasks: blocked until those complete, failed when one of them fails.
 
-A task is named by its session id, or by the task-id that an external program gave it in the same conversation.
+A task is named by its session id, or by the task-id that an external program gave it in the same conversation. It is
+one of the same tree: a session of another tree is refused, so that nobody learns or delays what is not theirs.
 The end of a session makes the router look at the tasks that it blocks at once. It also looks from time to time, for
 what no message reports and for names that are not known yet.
 """
@@ -19,7 +20,7 @@ import redis
 from orchestrator.clock import Clock
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import CLOSED, Ledger, SessionState
+from orchestrator.ledger import CLOSED, Ledger, Session, SessionState
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, Tasks, parked_id
 from orchestrator.router.received import ReceivedMessage, Rejection, since_of
@@ -44,6 +45,7 @@ class DependencyStatus(StrEnum):
     OUTSTANDING = "outstanding"
     HELD = "held"  #: it waits for tasks itself and has no session yet
     UNKNOWN = "unknown"
+    OUTSIDE = "outside"  #: it is of another tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,15 +90,15 @@ class Dependencies:
             reason = f"tasks wait for each other in a circle: {' → '.join(circle)}; take one dependency out"
             return reject("dependency-cycle", reason, received.message)
         sessions = self._sessions(shard, conversation, waited_for)
-        standings = self._standings(sessions)
-        if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
-            return self._failed(standings, received)
+        standings = self._standings(conversation, sessions)
+        if refusal := self._refusal(standings, received):
+            return refusal
         if any(standing in _UNMET for standing in standings.values()):
             # The waiter is recorded before the second look, so that one of the two sees an end.
             self._note_waiter(received, sessions, standings)
-            standings = self._standings(sessions)
-            if not self._ignore_failed and DependencyStatus.FAILED in standings.values():
-                return self._failed(standings, received)
+            standings = self._standings(conversation, sessions)
+            if refusal := self._refusal(standings, received):
+                return refusal
         unmet = [task for task, standing in standings.items() if standing in _UNMET]
         if not unmet:
             return None
@@ -125,12 +127,20 @@ class Dependencies:
             return []
         return self._ledger.waits_for(received.entry.session)
 
-    @staticmethod
-    def _failed(standings: dict[str, DependencyStatus], received: ReceivedMessage) -> Rejection:
+    def _refusal(self, standings: dict[str, DependencyStatus], received: ReceivedMessage) -> Rejection | None:
+        """A rejection if a task is of another tree or has failed."""
+        outside = [task for task, standing in standings.items() if standing is DependencyStatus.OUTSIDE]
+        if outside:
+            reason = (
+                f"it depends on {', '.join(outside)}, of another tree; "
+                "a task waits only for tasks of its own tree or conversation"
+            )
+            return reject("dependency-outside", reason, received.message)
         failed = [task for task, standing in standings.items() if standing is DependencyStatus.FAILED]
-        return reject(
-            "dependency-failed", f"it depends on {', '.join(failed)}, which failed", received.message
-        )
+        if failed and not self._ignore_failed:
+            reason = f"it depends on {', '.join(failed)}, which failed"
+            return reject("dependency-failed", reason, received.message)
+        return None
 
     def changed(self, parked: Sequence[DelayedMessage]) -> list[bool]:
         """For each task that waits, whether it may be judged differently now.
@@ -141,10 +151,10 @@ class Dependencies:
             return []
         now_ms = self._clock.now_ms()
         named = self._all_sessions([(one.stream.shard, one.conversation, one.tasks) for one in parked])
-        states = self._states(session for sessions in named for session in sessions.values())
+        known = self._find(session for sessions in named for session in sessions.values())
         found = []
         for one, sessions in zip(parked, named, strict=True):
-            standing = _text({task: _standing(s, states.get(s)) for task, s in sessions.items()})
+            standing = _text(_standings(one.conversation, sessions, known))
             # What was parked in the future was parked by a wrong clock, and is judged again.
             overdue = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
             found.append(overdue or _may_decide(one.standing, standing))
@@ -212,13 +222,12 @@ class Dependencies:
             found.append({task: _session(task, next(answers)) for task in tasks})
         return found
 
-    def _standings(self, sessions: dict[str, str]) -> dict[str, DependencyStatus]:
-        states = self._states(sessions.values())
-        return {task: _standing(session, states.get(session)) for task, session in sessions.items()}
+    def _standings(self, conversation: str, sessions: dict[str, str]) -> dict[str, DependencyStatus]:
+        return _standings(conversation, sessions, self._find(sessions.values()))
 
-    def _states(self, sessions: Iterable[str]) -> dict[str, SessionState]:
+    def _find(self, sessions: Iterable[str]) -> dict[str, Session]:
         named = dict.fromkeys(session for session in sessions if session and session != _HELD)
-        return {session.id: session.state for session in self._ledger.find(list(named))}
+        return {session.id: session for session in self._ledger.find(list(named))}
 
     def _circle(self, shard: int, conversation: str, task: str, waited_for: Sequence[str]) -> list[str]:
         """The circle that the task would close; empty: none.
@@ -279,14 +288,21 @@ def _session(task: str, facts: Sequence[bytes | None]) -> str:
     return facts[0].decode() if facts[0] else _HELD if facts[1] else ""
 
 
-def _standing(session: str, state: SessionState | None) -> DependencyStatus:
-    if state is SessionState.FINISHED:
+def _standings(
+    conversation: str, sessions: dict[str, str], known: dict[str, Session]
+) -> dict[str, DependencyStatus]:
+    """How far each task is for one of that conversation, which all sessions of a tree share."""
+    return {task: _standing(conversation, name, known.get(name)) for task, name in sessions.items()}
+
+
+def _standing(conversation: str, name: str, session: Session | None) -> DependencyStatus:
+    if session is None:
+        return DependencyStatus.HELD if name == _HELD else DependencyStatus.UNKNOWN
+    if session.correlation != conversation:
+        return DependencyStatus.OUTSIDE
+    if session.state is SessionState.FINISHED:
         return DependencyStatus.COMPLETED
-    if state in CLOSED:
-        return DependencyStatus.FAILED
-    if state is not None:
-        return DependencyStatus.OUTSTANDING
-    return DependencyStatus.HELD if session == _HELD else DependencyStatus.UNKNOWN
+    return DependencyStatus.FAILED if session.state in CLOSED else DependencyStatus.OUTSTANDING
 
 
 def _may_decide(before: str, now: str) -> bool:

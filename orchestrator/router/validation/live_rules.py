@@ -51,6 +51,10 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
     "recipient-session": (True, "The conversation shows which session of the recipient is meant."),
     "dependency-cycle": (False, "Tasks do not wait for each other in a circle."),
     "dependency-failed": (False, "The tasks that a delegation waits for complete."),
+    "dependency-outside": (
+        False,
+        "The tasks that a delegation waits for are of its own tree or conversation.",
+    ),
     "timeout": (True, "An attempt is accepted within the timeout of its retry policy."),
     "poison": (False, "A message does not end the routers that handle it."),
     "internal-error": (True, "The router can handle the message."),

@@ -113,7 +113,8 @@ class Delegating(View):
             on_close: what becomes of it when this session is stopped, fails or is deleted before it ends; by
                 default what `when_closed` says.
             key: tells this delegation from others of the same text in the same run; by default they are counted.
-            after: sessions that must be completed before this one is begun; it fails if one of them fails.
+            after: sessions of this tree that must be completed before this one is begun; it fails if one of them fails,
+                or is of another tree.
             budget: what it and everything below it may spend, such as `{"tokens": 50_000}` or `"usd=0.5"`. The budgets of
                 this session and of those above it count as well.
             expires_s: seconds from now after which the task is not begun any more; it has failed then.

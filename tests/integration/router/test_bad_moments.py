@@ -182,14 +182,17 @@ def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack)
 
 def test_a_task_that_expires_while_it_is_held_is_given_up_then(stack: Stack) -> None:
     """Not when what it waits for is over, which may be never."""
-    other = stack.submit("other", agent="reviewer")
+    conversation, launch = new_message_id(), new_message_id()
+    about = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
+    other = TaskDelegation(task=Task(task_id="other", title="other", description="d"))
+    stack.publish(stack.envelope(other, message_id=launch, **about), "task-delegation", "high")  # type: ignore[arg-type]
     stack.router("first").run_once()
     body = TaskDelegation(
-        task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id=other),))
+        task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="other"),))
     )
     began = now_ms(stack)
     soon = Timestamp.from_ms(began + 30_000)
-    data = stack.envelope(body, sender="partner", recipient="reviewer", expiration=soon)
+    data = stack.envelope(body, chain=(launch,), expiration=soon, **about)  # type: ignore[arg-type]
     stack.publish(data, "task-delegation", "high")
     rule = {}
     for second in (0, 5, 15, 29, 31):

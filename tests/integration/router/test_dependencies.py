@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.model import Dependency, Task, TaskDelegation
-from orchestrator.ids import derived_uuid, new_message_id, root_session_id
+from orchestrator.ids import new_message_id
 from orchestrator.ledger import Claimed, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
@@ -154,37 +154,6 @@ def test_an_unknown_task_is_waited_for_until_the_timeout(stack: Stack) -> None:
     assert [(received.rule, received.attempts) for received in stack.dead()] == [("timeout", 3)]
 
 
-def test_tasks_of_our_own_wait_too_and_show_what_for(stack: Stack) -> None:
-    """A session that is held is pending, and says what it waits for."""
-    first = stack.submit("first", agent="reviewer")
-    router = stack.router()
-    route(router)
-    second = root_session_id("second")
-    thread = Thread(correlation=derived_uuid("conversation", second))
-    envelope = stack.parts.message_factory.delegation(
-        sender="operator",
-        recipient="reviewer",
-        task_id=second,
-        title="second",
-        description="then",
-        thread=thread,
-        after=(first,),
-    )
-    stack.parts.ledger.submit(
-        second, agent="reviewer", prompt="then", envelope=envelope, correlation=thread.correlation
-    )
-    route(router)
-    held = stack.parts.ledger.session(second)
-    assert (held.state, held.parked) == ("pending", f"waits for {first}")
-    claimed = stack.claim(first)
-    report = Outgoing(data=b"<x/>", type="message", priority="low", message_id="m")
-    stack.parts.ledger.commit(
-        claimed.claim, Outcome(status="completed", text="x"), make_envelope=lambda: report, expect_over=True
-    )
-    route(router, lambda: stack.parts.ledger.session(second).busy)
-    assert (stack.parts.ledger.session(second).busy, stack.parts.ledger.session(second).parked) == (True, "")
-
-
 def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one") -> str:
     """What `lead` launches for `reviewer` when others are completed; the child's session."""
     return stack.launch(held, "reviewer", effect=effect, title=effect, after=others).child_id
@@ -230,7 +199,7 @@ def test_the_end_of_a_task_moves_those_that_wait_for_it_at_once(
     assert [s.busy for s in found] == [True, False]
     finish(stack, test)
     route(router)
-    assert stack.parts.ledger.session(ship).busy
+    assert (stack.parts.ledger.session(ship).busy, stack.parts.ledger.session(ship).parked) == (True, "")
 
 
 def test_a_task_that_waits_for_one_above_it_is_refused_at_once(stack: Stack) -> None:
@@ -245,18 +214,28 @@ def test_a_task_that_waits_for_one_above_it_is_refused_at_once(stack: Stack) -> 
     assert f"{child} → {root} → {child}" in session.reason
 
 
-def test_a_task_that_waits_for_a_failed_one_of_another_tree_fails_at_once(stack: Stack) -> None:
-    """Any session can be waited for, whatever tree it is in and however long it has been over."""
+@pytest.mark.parametrize("other_is", ["idle", "completed", "failed"])
+def test_a_task_does_not_wait_for_a_session_of_another_tree(
+    stack: Stack, other_is: Literal["idle", "completed", "failed"]
+) -> None:
+    """Neither an agent's nor an external program's, however far the other is; and nobody learns how far that is."""
     other = stack.submit("other", agent="reviewer")
     root = stack.submit()
     router = stack.router()
     route(router)
-    finish(stack, other, "failed")
+    if other_is != "idle":
+        finish(stack, other, other_is)
     child = launch_after(stack, stack.claim(root), other)
+    publish(stack, "theirs", other)
     route(router)
-    assert (
-        stack.parts.ledger.session(child).reason == f"dependency-failed: it depends on {other}, which failed"
+    why = (
+        f"it depends on {other}, of another tree; a task waits only for tasks of its own tree or conversation"
     )
+    session = stack.parts.ledger.session(child)
+    assert (session.state, session.reason) == ("failed", f"dependency-outside: {why}")
+    refused = [(dead.rule, dead.reason) for dead in stack.dead() if dead.type == "task-delegation"]
+    assert refused == [("dependency-outside", why)] * 2
+    assert "theirs" not in sessions(stack)
 
 
 def test_a_task_with_many_others_before_it_in_the_queue_is_not_held_up(stack: Stack) -> None:

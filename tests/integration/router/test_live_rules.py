@@ -51,6 +51,7 @@ ELSEWHERE = {
     "session-over": "router/test_live_rules.py::test_a_session_that_is_over_takes_nothing_more",
     "dependency-cycle": "router/test_dependencies.py::test_a_circle_is_refused_at_once",
     "dependency-failed": "router/test_dependencies.py::test_a_failed_dependency_fails_the_task",
+    "dependency-outside": "router/test_dependencies.py::test_a_task_does_not_wait_for_a_session_of_another_tree",
     "timeout": "router/test_retries.py::test_what_no_router_took_in_time_is_given_up_as_timed_out",
     "poison": "router/test_routing.py::test_an_entry_that_kills_each_router_alone_ends_as_a_dead_letter",
     "internal-error": "router/test_live_rules.py::test_what_a_router_stumbles_over_is_a_dead_letter",
