@@ -14,6 +14,7 @@ from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.errors import KeyringError
 from orchestrator.policy.routing import RoutingTable
+from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.batching import Marking, Starting
@@ -69,16 +70,25 @@ def _can_encrypt_to(parts: Container, name: str) -> bool:
     return True
 
 
-def build_handlers(parts: Container) -> Handlers:
-    """What decides on the step for each message."""
-    return Handlers(
-        parts.redis,
+def build_execution(parts: Container, shared: SharedKeys) -> Execution:
+    """What decides on the step for each message, and carries it out."""
+    settings = parts.settings
+    limits = limits_of(settings, parts.routing)
+    return Execution(
         parts.ledger,
-        find_agent=parts.agents.get,
-        table=parts.routing,
-        limits=limits_of(parts.settings, parts.routing),
-        shards=parts.settings.shards,
-        message_factory=parts.message_factory,
+        handlers=Handlers(
+            parts.redis,
+            parts.ledger,
+            find_agent=parts.agents.get,
+            table=parts.routing,
+            limits=limits,
+            shards=settings.shards,
+            message_factory=parts.message_factory,
+        ),
+        starting=Starting(parts.ledger, limits, shared),
+        marking=Marking(limits),
+        most_in_inbox=settings.stream_max_entries,
+        shared=shared,
     )
 
 
@@ -136,14 +146,7 @@ def build_router(
         admission=Admission(
             client, validator=validator, retries=retries, dependencies=dependencies, shared=shared
         ),
-        execution=Execution(
-            parts.ledger,
-            handlers=build_handlers(parts),
-            starting=Starting(parts.ledger, limits, shared),
-            marking=Marking(limits),
-            most_in_inbox=settings.stream_max_entries,
-            shared=shared,
-        ),
+        execution=build_execution(parts, shared),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
         dead_lettering=DeadLettering(

@@ -11,8 +11,9 @@ from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import refuses_everything
+from orchestrator.redisdb.scripts import would_write
 from orchestrator.router.batching import BatchedCommand, Marking, Starting
-from orchestrator.router.commands import Batched, CommandOutcome, Resolved, ScriptCommand, failed
+from orchestrator.router.commands import DONE, Batched, CommandOutcome, Resolved, ScriptCommand, failed
 from orchestrator.router.handlers import Handlers
 from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
@@ -55,6 +56,32 @@ class Execution:
             now, messages = _independent(messages)
             outcomes += self._at_once(now)
         return outcomes
+
+    def foretell(self, received: ReceivedMessage) -> CommandOutcome:
+        """The outcome of a message if it were carried out now; nothing is changed.
+
+        Raises:
+            redis.RedisError: as :meth:`carry_out`.
+        """
+        self._handlers.prepare([received])
+        step = self._handlers.act(received)
+        if isinstance(step, Resolved):
+            return step.outcome
+        if isinstance(step, Batched):
+            command = self._batched[step]
+            names, args = command.call(received.entry.stream.shard, [received])
+            step = ScriptCommand(
+                script=command.script,
+                keys=names,
+                args=args,
+                read=lambda answer: command.read(answer, [received])[0],
+            )
+        batch = self._ledger.batch()
+        batch.rehearse(step.script, step.keys, step.args)
+        (answer,) = batch.execute()
+        if would_write(answer):
+            return DONE
+        return self._fault(answer, step.script, received) or step.read(answer)
 
     def _at_once(self, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
         batch = self._ledger.batch()

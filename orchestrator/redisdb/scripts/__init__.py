@@ -99,6 +99,11 @@ def names() -> list[str]:
     return sorted(f.name[:-4] for f in resources.files(__name__).iterdir() if f.name.endswith(".lua"))
 
 
+def would_write(answer: object) -> bool:
+    """Whether a rehearsed script came to its first write: it refuses nothing."""
+    return isinstance(answer, redis.ResponseError) and "REHEARSED to " in str(answer)
+
+
 def _fit(args: Sequence[Arg]) -> list[Arg]:
     """Arguments that can be sent: a lone surrogate, which no encoding has, becomes U+FFFD as in an envelope.
 
@@ -144,6 +149,10 @@ class Batch:
     def script(self, name: str, names: Sequence[str], args: Sequence[Arg]) -> None:
         """Add a script call."""
         self._calls.append((name, (len(names), *names, *_fit(args))))
+
+    def rehearse(self, name: str, names: Sequence[str], args: Sequence[Arg]) -> None:
+        """Add a script call that changes nothing: its answer, or what :func:`would_write` recognises."""
+        self.command("EVAL", _read("lib/rehearsal") + source(name), len(names), *names, *_fit(args))
 
     def command(self, *args: Any) -> None:
         """Add a plain command, for example ``command("XACK", key, group, entry)``."""

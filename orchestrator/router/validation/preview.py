@@ -1,7 +1,7 @@
 """The router's verdict on a message that is in no stream yet: layer 3 for `orchestra validate --online`.
 
-It asks the same rules as the router and changes nothing: no mark, no count, no session. What only the step
-itself can tell is left to it: a session may be over by then, a dependency may fail.
+It asks the same rules as the router and rehearses the same step, up to its first write: no mark, no count, no session.
+What may change until the message comes is left to the router: the tasks that it waits for, and how long it stands there.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from orchestrator.envelope.findings import VALUE_LIMIT, Finding, line_of, path_o
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.validate import Report
-from orchestrator.ids import is_session_id
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
-from orchestrator.router.build import build_handlers, build_validator, limits_of
-from orchestrator.router.commands import CommandOutcome, Resolved, message_id_taken, task_taken, task_unknown
-from orchestrator.router.received import ReceivedMessage, Rejection, shard_of_message
+from orchestrator.router.build import build_execution, build_validator
+from orchestrator.router.commands import CommandOutcome, message_id_taken
+from orchestrator.router.received import Rejection, shard_of_message
 from orchestrator.router.validation.validator import reject
+from orchestrator.runtime.service import shared_keys_of
 from orchestrator.streams import Entry, StreamId
 
 #: Rule → the element that it is about; any other rule is about the message as a whole.
@@ -63,9 +62,8 @@ class Preview:
 
     def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
         self._parts = parts
-        self._limits = limits_of(parts.settings, parts.routing)
         self._validator = build_validator(parts, clock or ServerClock(parts.redis))
-        self._handlers = build_handlers(parts)
+        self._execution = build_execution(parts, shared_keys_of(parts.redis, parts.settings))
         parts.ledger.vouch = None  # nothing is written, and no key is made for it
 
     def findings(self, octets: bytes, report: Report) -> list[Finding]:
@@ -103,38 +101,8 @@ class Preview:
                 reason = f"message {received.id} was acted upon already; give a new message an id of its own"
                 yield reject("duplicate", reason, message)
             return
-        yield from self._rejections_of_conversation(received)
         if not faults:
-            yield from self._rejections_of_step(received)
-
-    def _rejections_of_conversation(self, received: ReceivedMessage) -> Iterator[Rejection]:
-        task_id = received.task_id
-        book = keys.conversation(received.entry.stream.shard, received.conversation)
-        answer: Any = self._parts.redis.hmget(book, ["root", "count", f"task:{task_id}"])
-        first, count, session = ((value or b"").decode() for value in answer)
-        limit = self._limits.conversation_messages
-        if first and first != received.first:
-            fault = "chain"
-        elif limit and int(count or 0) >= limit:
-            fault = "limit"
-        else:
-            fault = ""
-        if fault:
-            yield from _of(self._limits.conversation_fault(fault, received))
-        if session and received.type in LAUNCHES and not is_session_id(task_id):
-            yield from _of(task_taken(task_id, session, received))
-
-    def _rejections_of_step(self, received: ReceivedMessage) -> Iterator[Rejection]:
-        self._handlers.prepare([received])
-        step = self._handlers.act(received)
-        if isinstance(step, Resolved):
-            yield from _of(step.outcome)
-        elif received.type in LAUNCHES and is_session_id(task_id := received.task_id):
-            found = self._parts.ledger.find([task_id])
-            if not found:
-                yield from _of(task_unknown(task_id, received))
-            elif found[0].message != received.id:
-                yield from _of(task_taken(task_id, task_id, received))
+            yield from _of(self._execution.foretell(received))
 
 
 def _of(outcome: CommandOutcome) -> Iterator[Rejection]:
