@@ -319,6 +319,7 @@ def ledger_limits(settings: Settings) -> TreeLimits:
         max_depth=settings.max_depth,
         max_tree_sessions=settings.max_sessions_per_tree,
         max_tree_runs=settings.max_runs_per_tree,
+        open_questions=settings.max_open_questions,
         conversation_messages=settings.conversation_max_messages,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,

@@ -291,6 +291,11 @@ class Settings(BaseModel):
     max_runs_per_tree: Count = Field(
         10_000_000, description="Runs that one tree may have; then it may only finish what it has started."
     )
+    max_open_questions: Count = Field(
+        50,
+        description="Questions, approvals included, that one session may have open; one more to a person is refused, so that "
+        "no agent floods who answers.",
+    )
     agent_runs_at_once: Count | None = Field(
         None,
         description="Runs of one agent that are executed at once, unless its definition (`runs_at_once`) or "

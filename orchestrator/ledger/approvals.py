@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from orchestrator.errors import DamagedRecord
+from orchestrator.errors import DamagedRecord, LimitExceeded
 from orchestrator.ids import session_of_approval
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
@@ -48,6 +48,7 @@ class Approvals:
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
+            LimitExceeded: the session has as many open questions as it may.
             DamagedRecord: what an earlier try asked for cannot be read.
         """
         ledger, session = self._ledger, claim.session
@@ -80,9 +81,12 @@ class Approvals:
                 claim.claim,
                 effect,
                 request.expires_ms,
+                ledger.limits.open_questions,
             ],
             stream=layout.stream(session, envelope),
         )
+        if reply[0] == b"limit":
+            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {session}")
         name = decode.text(reply[1])
         if reply[0] == b"exists":
             item = ledger.item(session, name)

@@ -189,7 +189,7 @@ class Inbox:
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
-            LimitExceeded: the conversation has had more messages than it may.
+            LimitExceeded: the conversation has had more messages than it may, or the session has as many open questions.
         """
         session = claim.session
         record = {"kind": kind, "priority": priority, "child": session, **extra, "question": True}
@@ -211,12 +211,15 @@ class Inbox:
                 effect,
                 open_ms,
                 self._core.limits.conversation_messages,
+                self._core.limits.open_questions,
             ],
             correlation=conversation,
             stream=layout.stream(session, envelope),
         )
         if reply[0] == b"limit":
-            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"conversation {conversation}")
+            limit = decode.text(reply[1])
+            whose = f"session {session}" if limit == "max_open_questions" else f"conversation {conversation}"
+            raise LimitExceeded(limit, int(reply[2]), whose)
         return decode.text(reply[1])
 
     @staticmethod

@@ -31,6 +31,7 @@ class TreeLimits:
     max_depth: int = 50
     max_tree_sessions: int = 1_000_000
     max_tree_runs: int = 10_000_000
+    open_questions: int = 50
     conversation_messages: int = 1_000_000
     resume_max_items: int = 500
     resume_max_bytes: int = 1_048_576

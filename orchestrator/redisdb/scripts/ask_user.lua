@@ -3,6 +3,7 @@
 -- KEYS  1 session  2 items  3 bodies  4 run  5 effects  6 totals  7 stream  8 timers  9 conversation
 -- ARGV  1 now or ''  2 question id  3 record as JSON  4 text  5 envelope or ''  6 claim  7 effect key
 --       8 ms that it may stay open, 0: as long as it takes  9 most messages of the conversation, or 0 for any number
+--       10 most questions that the session may have open
 -- Returns  {'asked', question id} | {'exists', question id} | {'lost'} | {'limit', name, limit}
 -- include: base
 -- include: effects
@@ -11,6 +12,8 @@
 local now = clock(ARGV[1])
 local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
 if said then return said end
+local limit = limit_of_open(KEYS[1], ARGV[10])
+if limit then return limit end
 local most = tonumber(ARGV[9])
 if most > 0 and count(redis.call('HGET', KEYS[9], 'count')) > most then
   return { 'limit', 'conversation_max_messages', ARGV[9] }

@@ -3,7 +3,8 @@
 -- KEYS  1 session  2 items  3 bodies  4 run  5 effects  6 timers  7 approvals  8 totals  9 stream
 -- ARGV  1 now or ''  2 approval id  3 record as JSON  4 text  5 envelope  6 claim  7 effect key
 --       8 when it is decided by default, in ms since the epoch; 0: never
--- Returns  {'asked', approval id} | {'exists', approval id} | {'lost'}
+--       9 most questions that the session may have open
+-- Returns  {'asked', approval id} | {'exists', approval id} | {'lost'} | {'limit', name, limit}
 -- include: base
 -- include: effects
 -- include: notices
@@ -11,6 +12,8 @@
 local now = clock(ARGV[1])
 local said = earlier(KEYS[4], KEYS[5], ARGV[6], ARGV[7])
 if said then return said end
+local limit = limit_of_open(KEYS[1], ARGV[9])
+if limit then return limit end
 check('ZCARD', KEYS[6], KEYS[7])
 check('HLEN', KEYS[3], KEYS[8])
 check('XLEN', KEYS[9])

@@ -53,6 +53,7 @@ class ApprovalRequests:
         """Ask a person and go on; the approval's id, and what was asked.
 
         Raises:
+            LimitExceeded: this session has as many open questions as it may.
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
         """
         check_text("tool", tool)

@@ -222,6 +222,7 @@ class Durable(View):
 
         Raises:
             AwaitsApproval: nobody has answered yet.
+            LimitExceeded: this session has as many open questions as it may (`max_open_questions`).
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
@@ -242,6 +243,7 @@ class Durable(View):
         """As `request_approval`, and go on: the approval's id, for `decision`. So several are asked for at once.
 
         Raises:
+            LimitExceeded: this session has as many open questions as it may (`max_open_questions`).
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,6 +105,20 @@ def test_several_at_once_go_on_when_all_are_answered(
     assert sorted(deploys.calls) == ["1", "2"]
     assert "no third" in answer
     assert len(server.answered) == 2
+
+
+def test_a_call_beyond_those_that_may_be_open_is_denied_and_the_model_told_why(
+    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+) -> None:
+    stage.ledger.limits = replace(stage.ledger.limits, open_questions=2)
+    server = serve(Script(Say(calls=[Call("deploy", version=v) for v in "123"]), lambda r: Say(r.last)))
+    model("ops", tools=[deploys.deploy], approve=["deploy"])
+    session = stage.submit("ops")
+    with Client(stage.settings) as client:
+        for asked in open_of(client, session, 2):
+            client.approve(asked.id)
+    assert "limit max_open_questions = 2 reached" in theatre.answer(session)
+    assert (len(deploys.calls), len(server.answered)) == (2, 2)
 
 
 def test_what_comes_meanwhile_is_kept_for_afterwards(

@@ -17,7 +17,7 @@ from orchestrator import Approval, Client, Decision, agent
 from orchestrator.cli import main
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.doctor import Doctor
-from orchestrator.errors import ApprovalRefused, InputError, WrongState
+from orchestrator.errors import ApprovalRefused, InputError, LimitExceeded, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
 from orchestrator.reconciler.reaper import Reaper
@@ -97,6 +97,39 @@ class Place:
 def place(stage: StackHarness) -> Any:
     with Client(stage.settings) as client:
         yield Place(stage, client)
+
+
+def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) -> None:
+    """One more is refused, also a question, until one is answered; a run that is tried again has those that it had."""
+    asked: list[str] = []
+    refused: list[str] = []
+
+    @place.stage.agent("flood")
+    def flood(ctx: Context) -> str:
+        asked.clear()
+        for number in range(60):
+            try:
+                asked.append(ctx.post_approval("deploy", {"number": number}))
+            except LimitExceeded as error:
+                refused.append(str(error))
+                break
+        try:
+            ctx.ask_later("and this?")
+        except LimitExceeded as error:
+            refused.append(str(error))
+        return str([ctx.decision(one) for one in asked[:2]])
+
+    session = place.stage.submit("flood")
+    place.run = place.stage.start(session)
+    assert place.stage.execute(place.run) == "parked"
+    why = f"limit max_open_questions = 50 reached for session {session}; raise it in the settings or wait for work to finish"
+    assert refused == [why, why]
+    first = list(asked)
+    assert {one.id for one in place.client.approvals(session)} == set(first)
+    place.client.deny(first[0])
+    assert place.go_on() == "parked"
+    assert (asked[:50], len(asked), refused[2:]) == (first, 51, [why, why])
+    assert len(place.client.approvals(session)) == 50
 
 
 def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:

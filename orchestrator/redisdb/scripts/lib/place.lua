@@ -21,6 +21,11 @@ local function open_question(asker, id, asked)
   redis.call('HINCRBY', asker, 'questions', 1)
 end
 
+-- The limit that refuses a session one more question to a person; nil: it has fewer open, approvals included.
+local function limit_of_open(asker, most)
+  if count(redis.call('HGET', asker, 'questions')) >= tonumber(most) then return { 'limit', 'max_open_questions', most } end
+end
+
 -- Put something that is not a completion into a session's queue.
 -- KEYS  1 session  2 items  3 bodies  4 queue  5 waiting  6 session_events  7 totals  8 stream  9 session@speaker
 -- `opens`: the speaker asks a question that stays open until its reply; `answers`: the question it replies to;

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from acp.schema import PermissionOption
 
-from orchestrator.errors import InputError, NoReply, WouldDeadlock
+from orchestrator.errors import InputError, LimitExceeded, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.command.live import LiveStatus
@@ -44,7 +44,7 @@ class Permissions:
         self._live("tool", f"waits for {'your approval' if ask_person else 'permission'}: {tool}")
         try:
             reply = self._ask_person(tool, arguments) if ask_person else self._ask_parent(tool, options)
-        except (NoReply, InputError, WouldDeadlock) as error:
+        except (NoReply, InputError, LimitExceeded, WouldDeadlock) as error:
             _log.warning("permission-denied", session=self._context.session, tool=tool, reason=str(error))
             reply = "deny"
         return choose(reply, options)

@@ -14,7 +14,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, ToolCallPart
 from pydantic_ai.tools import RunContext, ToolDefinition
 
 from orchestrator.agents.options import LlmOptions
-from orchestrator.errors import ConfigurationError, InputError, ModelFailed
+from orchestrator.errors import ConfigurationError, InputError, LimitExceeded, ModelFailed
 from orchestrator.policy.approval import Decision, canonical, digest_of, refused
 from orchestrator.policy.guarded_tags import defuse
 from orchestrator.worker.context.context import Context
@@ -99,6 +99,9 @@ def ask_people(
             )
         except InputError as error:
             raise ModelFailed(context.agent, str(error)) from None
+        except LimitExceeded as error:
+            found[call.tool_call_id] = Pending(kind="approval", tool=call.tool_name, refused=str(error))
+            continue
         found[call.tool_call_id] = Pending(
             kind="approval",
             target=approval,
@@ -113,6 +116,8 @@ def decision_of(context: Context, messages: Sequence[ModelMessage], call: str, w
     Raises:
         ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
     """
+    if waits.refused:
+        return refused(waits.target, waits.refused)
     part = _call(messages, call)
     if part is None:
         return refused(waits.target, "its call is not in the memory of the session any more")

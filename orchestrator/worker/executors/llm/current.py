@@ -25,6 +25,8 @@ class Pending(BaseModel):
     #: The child's session, or the id of the question or the approval; empty for `wait`.
     target: str = ""
     tool: str = ""
+    #: Why nobody was asked: the call is denied with it.
+    refused: str = ""
     #: Of `wait`: the policy, as `Context.wait_for` takes it.
     mode: Literal["any", "all", "quorum"] = "all"
     k: int | None = None

@@ -95,6 +95,9 @@ class _Came:
         self._texts = dict(kept.arrived)
         self._decided = set(kept.decided)
         for call, waits in kept.pending.items():
+            if waits.refused:
+                self._decided.add(call)
+                continue
             mine = [callback for callback in self._rest if _answers(callback, waits)]
             self._rest = [callback for callback in self._rest if callback not in mine]
             if mine and waits.kind == "approval":
