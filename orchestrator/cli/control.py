@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +19,7 @@ from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.client.waiting import Stopping
     from orchestrator.config.settings import Settings
     from orchestrator.ledger import Session, StopVerdict
 
@@ -120,7 +122,7 @@ def _ending_options(*, reason: str) -> Callable[[Command], Command]:
             "--wait/--no-wait",
             default=True,
             show_default=True,
-            help="Wait for the end of a running agent and say how it ended.",
+            help="Wait until it and those below it have ended, and say how.",
         ),
         json_option,
     )
@@ -133,11 +135,11 @@ def stop(settings: Settings, *, session: str, reason: str, wait: bool, as_json: 
     """Stop SESSION and, by its policy, everything below it; say what became of it.
 
     A queued run never starts. The agent of a running one is asked to stop, and killed if it does not within
-    the grace period; the command waits for that and says which of the two happened.
+    the grace period; the command waits for that and says which of the two happened. It also waits for those below, and
+    says how many of them are still stopping.
     """
     with open_client(settings) as client:
-        verdict = client.stop(session, reason)
-        _say(client, session, verdict, "stopped", reason=reason, wait=wait, as_json=as_json)
+        _end(client, session, client.stop, "stopped", reason=reason, wait=wait, as_json=as_json)
 
 
 @click.command()
@@ -149,20 +151,46 @@ def delete(settings: Settings, *, session: str, reason: str, wait: bool, as_json
     A running agent is asked to stop first, as by `orchestra stop`.
     """
     with open_client(settings) as client:
-        verdict = client.delete(session, reason)
-        _say(client, session, verdict, "deleted", reason=reason, wait=wait, as_json=as_json)
+        _end(client, session, client.delete, "deleted", reason=reason, wait=wait, as_json=as_json)
 
 
-def _say(
-    client: Client, session: str, verdict: StopVerdict, done: str, *, reason: str, wait: bool, as_json: bool
+def _end(
+    client: Client,
+    session: str,
+    end: Callable[[str, str], StopVerdict],
+    done: str,
+    *,
+    reason: str,
+    wait: bool,
+    as_json: bool,
 ) -> None:
     from orchestrator.cli.documents.sessions import Ended
+    from orchestrator.ledger import CLOSED
 
-    asked = verdict.outcome == "asked"
+    stopping = client.stopping(session)
+    client.step(stopping)
+    verdict = end(session, reason)
     if not as_json:
         say(f"{session} {_at_once(verdict, done)}")
-    ended = _end_of(client, session) if asked and wait else None
-    how, in_words = _how_it_ended(client, ended, run=verdict.detail, asked=reason) if ended else (None, "")
+    ended, how = None, None
+    try:
+        if verdict.outcome == "asked" and wait:
+            ended = _end_of(client, session)
+            if ended is not None:
+                how, in_words = _how_it_ended(client, ended, run=verdict.detail, asked=reason)
+                in_words = f"is {ended.state.value}: {in_words}"
+            else:
+                in_words = f"has not ended yet; ask again with: orchestra why {session}"
+            if not as_json:
+                say(f"{session} {in_words}")
+        # An agent that was done before it heard of it leaves its children at work.
+        goes_on = ended is not None and ended.state not in CLOSED
+        wait_below = wait and (verdict.outcome != "asked" or ended is not None)
+        left = 0 if goes_on else _end_below(client, session, stopping, wait=wait_below, quiet=as_json)
+    except KeyboardInterrupt:
+        left = len(client.step(stopping) or ())
+        say(f"Stopped waiting; the session was asked to stop, and will{_below(left, '; ')}", err=True)
+        sys.exit(Exit.INTERRUPTED)
     if as_json:
         now = ended or client.session(session)
         print_json(
@@ -171,15 +199,35 @@ def _say(
                 outcome=verdict.outcome,
                 run="" if verdict.outcome == "over" else verdict.detail,
                 below=verdict.below,
+                stopping=left,
                 state=now.state.value,
                 reason=now.reason,
                 agent_ended=how,
             )
         )
-    elif ended is not None:
-        say(f"{session} is {ended.state.value}: {in_words}")
-    elif asked and wait:
-        say(f"{session} has not ended yet; ask again with: orchestra why {session}")
+
+
+def _end_below(client: Client, session: str, stopping: Stopping, *, wait: bool, quiet: bool) -> int:
+    """How many sessions below it are still at work; with ``wait``, once none is or none has ended for long enough."""
+    left, give_up_at = -1, 0.0
+    while left < 0 or (wait and left and time.monotonic() < give_up_at):
+        below = client.step(stopping)
+        if below is None or len(below) == left:
+            continue
+        if not quiet and (below or left > 0):
+            say(_below(len(below)) or "all sessions below it have ended")
+        left, give_up_at = len(below), time.monotonic() + _longest_s(client)
+    if wait and left and not quiet:
+        say(f"they have not ended yet; look again with: orchestra tree {session}")
+    return left
+
+
+def _below(left: int, before: str = "") -> str:
+    return (
+        f"{before}{counted(left, 'session')} below it {'is' if left == 1 else 'are'} still stopping"
+        if left
+        else ""
+    )
 
 
 def _at_once(verdict: StopVerdict, done: str) -> str:
@@ -195,20 +243,19 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
             return other
 
 
-def _end_of(client: Client, session: str) -> Session | None:
-    """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
+def _longest_s(client: Client) -> float:
+    """The time in which a session that was asked to stop has ended."""
     settings = client.settings
     # If the worker is dead, the reaper ends its run when the lease has passed.
-    longest_s = (
-        settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
-    )
+    return settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
+
+
+def _end_of(client: Client, session: str) -> Session | None:
+    """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
     try:
-        return client.wait(session, timeout_s=longest_s)
+        return client.wait(session, timeout_s=_longest_s(client))
     except TimeoutError:
         return None
-    except KeyboardInterrupt:
-        say("Stopped waiting; the session was asked to stop, and will", err=True)
-        sys.exit(Exit.INTERRUPTED)
 
 
 def _how_it_ended(

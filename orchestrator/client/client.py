@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 import redis
 
 from orchestrator.bootstrap import build_container
-from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Waiting, Watching, is_over, subtree
+from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Stopping, Waiting, Watching, is_over, subtree
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.config.urls import redact_url
@@ -468,6 +468,10 @@ class Client:
     def watching(self, session: str, *, timeout_s: float | None = None) -> Watching:
         """As :meth:`watch`, in steps: call :meth:`step` with it until it has ended."""
         return Watching(self._reader, session, outage=self._outage(), timeout_s=timeout_s)
+
+    def stopping(self, session: str) -> Stopping:
+        """What is at work below a session and is stopped with it, in steps: call :meth:`step` with it before and after."""
+        return Stopping(self._reader, session, outage=self._outage())
 
     def step(self, steps: Steps[T]) -> T:
         """One step of waiting or watching, a quarter of a second at most.

@@ -7,12 +7,12 @@ An outage of Redis is outlasted in steps as short.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 import redis
 
-from orchestrator.ledger.model import CLOSED, ItemState, Session, SessionState
+from orchestrator.ledger.model import CLOSED, Item, ItemState, Session, SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.redisdb.retry import Outage
@@ -157,3 +157,66 @@ class Watching:
         changed = picture != self._last
         self._last = picture
         return picture if changed or self.over else None
+
+
+class Stopping:
+    """Looks in steps at what is still at work below a session and is stopped with it.
+
+    That is by the policy of each session in between: what one has abandoned or handed on is left out.
+    The first step is to be taken before the session is stopped: what a user has resumed below a closed session goes on.
+    """
+
+    def __init__(self, ledger: LedgerReader, session: str, *, outage: Outage) -> None:
+        self._ledger = ledger
+        self._session = session
+        self._waiting = Waiting(ledger, session, outage=outage)
+        self._next_at = 0.0
+        self._resumed: frozenset[str] | None = None
+        #: What the delegation of a child says, which goes with its parent when that is deleted.
+        self._on_close: dict[tuple[str, str], str] = {}
+
+    def step(self) -> list[Session] | None:
+        """What is still at work; None, after a pause, if Redis is away.
+
+        Raises:
+            ServerUnavailable: Redis stayed away for too long.
+            UnknownSession: there is no such session.
+        """
+        time.sleep(max(0.0, self._next_at - time.monotonic()))
+        began = time.monotonic()
+        found = self._waiting.try_to(self._look)
+        self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began))
+        return found
+
+    def _look(self) -> list[Session]:
+        members = {member.id: member for member in subtree(self._ledger, self._session)}
+        delegations: dict[str, dict[str, Item]] = {}
+        at_work = []
+        for member in members.values():
+            if is_over(member):
+                continue
+            below = member
+            while below.id != self._session and self._policy(below, members, delegations) == "stop":
+                below = members[below.parent]
+            if below.id == self._session and member is not below:
+                at_work.append(member)
+        if self._resumed is None:
+            closed = members[self._session].state in CLOSED
+            self._resumed = frozenset(
+                member.id
+                for member in at_work
+                if closed
+                and (item := delegations[member.parent].get(member.id)) is not None
+                and not item.child_at_work
+            )
+        return [member for member in at_work if member.id not in self._resumed]
+
+    def _policy(
+        self, child: Session, members: Mapping[str, Session], delegations: dict[str, dict[str, Item]]
+    ) -> str:
+        parent = members[child.parent]
+        if parent.id not in delegations:
+            items = self._ledger.items(parent.id)
+            delegations[parent.id] = {i.child: i for i in items if i.kind == "completion"}
+            self._on_close |= {(parent.id, i.child): i.on_close for i in delegations[parent.id].values()}
+        return parent.policy_for(self._on_close.get((parent.id, child.id), ""))

@@ -130,6 +130,10 @@ class Session:
         "latest"  #: what becomes of it when its agent has another version, as it was when it began
     )
 
+    def policy_for(self, on_close: str) -> str:
+        """What becomes of a child of whose delegation ``on_close`` is, when this session is closed."""
+        return on_close or self.close_policy or "stop"
+
     @property
     def pinned(self) -> str:
         """The version that a worker must have to take its runs; empty: any will do."""
@@ -234,6 +238,17 @@ class Item:
     callback: bool = True  #: False: a delegation that owes nothing
     at_ms: int = 0
     extra: JSON = field(default_factory=dict)
+
+    @property
+    def on_close(self) -> str:
+        """What becomes of its child when the parent is closed: stop, abandon, heir:<session>; empty: as the parent says."""
+        return str(self.extra.get("on_close") or "")
+
+    @property
+    def child_at_work(self) -> bool:
+        """Whether it is that of a child that has not ended yet."""
+        owed = self.state is ItemState.OWED
+        return self.kind == "completion" and (owed or (not self.callback and not self.extra.get("over")))
 
     @property
     def large_texts(self) -> tuple[Mapping[str, JSON], ...]:

@@ -139,7 +139,7 @@ class Delivery:
             return
         ended: list[Item] = []
         for item in self.ledger.items(session_id):
-            if _concerns_living_child(item):
+            if item.child_at_work:
                 self._close_child(session, item)
                 failpoint("delivery.child-closed")
             elif item.kind == "completion" and item.child:
@@ -166,7 +166,7 @@ class Delivery:
             for item in self.ledger.items(session.id):
                 child = known.get(item.child)
                 again = child is not None and child.parent == session.id and not _is_over(child)
-                if (again or _concerns_living_child(item)) and _close_policy(session, item) == "stop":
+                if (again or item.child_at_work) and session.policy_for(item.on_close) == "stop":
                     stopped += self.ledger.stop(item.child, reason).outcome in ("ended", "asked")
         return stopped
 
@@ -207,12 +207,12 @@ class Delivery:
     def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
         """The children that these items are about, with what is to become of each."""
         for start in range(0, len(items), _BATCH):
-            policies = {i.child: _close_policy(session, i) for i in items[start : start + _BATCH]}
+            policies = {i.child: session.policy_for(i.on_close) for i in items[start : start + _BATCH]}
             for child in self.ledger.find(list(policies)):
                 yield child, policies[child.id]
 
     def _close_child(self, session: Session, item: Item) -> None:
-        policy = _close_policy(session, item)
+        policy = session.policy_for(item.on_close)
         if policy.startswith("heir:") and item.callback:
             heir = policy.removeprefix("heir:")
             match self.ledger.inherit(session.id, heir, item.child, item.id):
@@ -303,11 +303,6 @@ class Delivery:
             )
 
 
-def _close_policy(session: Session, item: Item) -> str:
-    """What becomes of a child when its parent is closed: stop, abandon or heir:<session>."""
-    return str(item.extra.get("on_close") or session.close_policy or "stop")
-
-
 def _why_closed(parent: Session) -> str:
     return f"parent {parent.id} {parent.state}"
 
@@ -318,9 +313,3 @@ def _is_owed(item: Item) -> bool:
 
 def _is_over(session: Session) -> bool:
     return session.state in CLOSED or (session.state == SessionState.FINISHED and not session.busy)
-
-
-def _concerns_living_child(item: Item) -> bool:
-    if item.kind != "completion":
-        return False
-    return _is_owed(item) or (not item.callback and not item.extra.get("over"))

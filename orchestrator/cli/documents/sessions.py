@@ -73,6 +73,7 @@ class Ended(Document):
         description="The run that was asked to stop, or that was queued and never starts; else empty."
     )
     below: int = Field(description="Sessions below a finished session that are asked to stop.")
+    stopping: int = Field(description="Sessions below it that are still at work and stop, too.")
     state: str = Field(description="Where the session stands now.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
     agent_ended: Literal["by itself", "by force", "lost", "done"] | None = Field(

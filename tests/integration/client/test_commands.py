@@ -6,7 +6,13 @@ import json
 import re
 import threading
 
+import pytest
+
+from orchestrator.cli import control
+from orchestrator.cli.exit_codes import Exit
+from orchestrator.cli.output import say
 from orchestrator.client.client import Client
+from orchestrator.ledger import CLOSED
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of
@@ -289,18 +295,22 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
             threading.Event().wait(0.01)
         return "waiting"
 
+    callbacks = CallbackService(stage.redis, stage.parts.delivery, consumer="one")
     for agent, how in (("stopping", "by itself"), ("quick", "done")):
         began.clear()
+        answered = threading.Event()
         session = orchestra("submit", agent, "x").stdout.strip()
 
-        def work(session: str = session) -> None:
+        def work(session: str = session, answered: threading.Event = answered) -> None:
             stage.play(session)
-            CallbackService(stage.redis, stage.parts.delivery, consumer="one").run_once()
+            while not answered.is_set():
+                callbacks.run_once()
 
         worker = threading.Thread(target=work)
         worker.start()
         assert began.wait(60)
         said = json.loads(orchestra("stop", session, "--reason", "to be ended by force", "--json").stdout)
+        answered.set()
         worker.join()
         assert (said["state"], said["agent_ended"]) == ("stopped", how)
 
@@ -332,6 +342,78 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(
         (deeper.id, "b"): "pending",
     }
     assert orchestra("stop", root).stdout == f"{root} had ended already (finished)\n"
+
+
+@pytest.mark.parametrize("end", ["stop", "delete"])
+def test_stop_of_an_idle_parent_waits_for_those_below(
+    stage: StackHarness, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Whose agents take their time; but not for those that go on without it. Without waiting, it says how many."""
+    at_work = threading.Barrier(4)
+    slow = threading.Event()
+
+    @stage.agent("slow")
+    def stubborn(ctx: Context) -> None:
+        at_work.wait(60)
+        while not ctx.stopping:
+            threading.Event().wait(0.01)
+        assert slow.wait(60)
+        ctx.check()
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> None:
+        for title in ctx.prompt.split():
+            ctx.delegate("lead" if title == "deeper" else "slow", "b" if title == "deeper" else title)
+        ctx.delegate("slow", "elsewhere", on_close="abandon")
+
+    root = orchestra("submit", "lead", "a c deeper").stdout.strip()
+    stage.play(root)
+    (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
+    stage.play(deeper.id)
+    agents = [
+        threading.Thread(target=stage.play, args=[s.id], daemon=True)
+        for s in stage.ledger.tree(root)
+        if s.agent == "slow" and s.title != "elsewhere"
+    ]
+    for agent in agents:
+        agent.start()
+    at_work.wait(60)
+    without = json.loads(orchestra(end, root, "--no-wait", "--json").stdout)
+    assert (without["outcome"], without["stopping"]) == ("ended", 4)  # and the one in between
+    callbacks = CallbackService(stage.redis, stage.parts.delivery, consumer="one")
+    stopped = threading.Event()
+
+    def follow() -> None:
+        while not stopped.is_set():
+            callbacks.run_once()
+
+    service = threading.Thread(target=follow, daemon=True)
+    service.start()
+
+    interrupted: list[bool] = []
+
+    def interrupt_or_let_go(text: str, *, err: bool = False) -> None:
+        say(text, err=err)
+        if text.startswith("3 sessions"):
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+            slow.set()
+
+    monkeypatch.setattr(control, "say", interrupt_or_let_go)
+    first = orchestra(end, root)
+    assert first.exit_code == Exit.INTERRUPTED
+    assert first.stderr.endswith("; 3 sessions below it are still stopping\n")
+    lines = orchestra(end, root).stdout.splitlines()
+    left = {s.title for s in stage.ledger.tree(root) if s.state not in CLOSED}
+    slow.set()
+    stopped.set()
+    for thread in (*agents, service):
+        thread.join()
+    assert left == {"elsewhere"}
+    assert lines[0].startswith(f"{root} had ended already")
+    assert "3 sessions below it are still stopping" in lines
+    assert lines[-1] == "all sessions below it have ended"
 
 
 def test_logs_name_every_dead_callback_with_its_reason(stage: StackHarness, orchestra: Orchestra) -> None:
@@ -368,6 +450,7 @@ def test_stop_without_waiting_says_that_it_asked(stage: StackHarness, orchestra:
         "outcome": "asked",
         "run": dispatch.run,
         "below": 0,
+        "stopping": 0,
         "state": "running",
         "reason": "",
         "agent_ended": None,
