@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from orchestrator.client.client import Client
 from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
-from orchestrator.testing import Fail, Request, Say, WireServer
+from orchestrator.testing import Call, Fail, Request, Say, WireServer
 from tests.waiting import wait_until
 
 from ..workers.conftest import StackHarness
@@ -21,6 +22,10 @@ from .conftest import Model
 
 class City(BaseModel):
     name: str
+
+
+class Place(City):
+    size: int
 
 
 @pytest.fixture
@@ -42,6 +47,31 @@ def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
     assert theatre.answer(stage.submit("local")) == '{"name": "Bern"}'
     assert [request.model for request in own.requests] == ["small"]
     assert own.keys == ["no-key-needed"]
+
+
+@pytest.mark.parametrize("mode", ["tool", "native"])
+def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
+    stage: StackHarness, theatre: Harness, model: Model, mode: str
+) -> None:
+    def wrong(request: Request) -> Say:
+        answer = {"name": "Bern", "size": "large"}
+        return Say(calls=[Call(request.tools[0], **answer)]) if request.tools else Say(json.dumps(answer))
+
+    with WireServer(wrong) as server:
+        model(
+            "local",
+            model="ollama:small",
+            base_url=f"{server.url}/v1",
+            output=Place,
+            output_mode=mode,
+            tree_tools=[],
+            instructions="You name a city.",
+        )
+        reason = theatre.finish(stage.submit("local")).reason
+    assert reason.startswith(
+        "the model of agent 'local' gave no answer: what it said was not usable: size: Input should be a valid integer"
+    )
+    assert "and it said 'large'; Exceeded maximum output retries (2)" in reason
 
 
 def test_a_server_that_wants_a_key_gets_that_of_its_variable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from pydantic import ValidationError
 from pydantic_ai.exceptions import (
     ContentFilterError,
     ModelAPIError,
@@ -41,6 +42,8 @@ _TOO_LARGE: Final = re.compile(
 )
 #: Characters of a provider's own words that an error repeats.
 _SHOWN_CHARS = 300
+#: Characters that an error shows of what a model said in a wrong place.
+_SAID_CHARS = 100
 #: Failures of the provider that pass by themselves.
 _PASSING = (ModelRateLimitError, ModelUnavailableError, ModelServerError, ModelConnectionError)
 
@@ -95,7 +98,7 @@ def translate(error: Exception, agent: str) -> Exception:
         case ContentFilterError():
             return ModelFailed(agent, f"the provider's content filter stopped the answer: {_short(error)}")
         case UnexpectedModelBehavior():
-            return ModelFailed(agent, f"the model gave no usable answer: {_short(error)}")
+            return ModelFailed(agent, f"what it said was not usable: {_rule_of(error)}")
         case UserError():
             return ConfigurationError(f"agent {agent!r}: {_short(error)}")
         case _:
@@ -137,6 +140,21 @@ def _is_passing_status(error: Exception) -> bool:
     return isinstance(error, ModelHTTPError) and (
         error.status_code in (408, 409, 429) or error.status_code >= 500
     )
+
+
+def _rule_of(error: Exception) -> str:
+    """Which rule of its form an answer broke, and what stood there; else what the library says."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ValidationError):
+        cause = cause.__cause__
+    if cause is None:
+        asked_again = error.__cause__
+        return _short(asked_again if isinstance(asked_again, Exception) and str(asked_again) else error)
+    first = cause.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the answer"
+    said = one_line(Exception(repr(first["input"])))[:_SAID_CHARS]
+    more = f" (and {cause.error_count() - 1} more)" if cause.error_count() > 1 else ""
+    return f"{where}: {first['msg']}, and it said {said}{more}; {_short(error)}"
 
 
 def _kind(error: Exception) -> str:
