@@ -95,9 +95,11 @@ def _choose_queues(conf: Any, **_: Any) -> None:
         catalogue = _runtime.load_catalogue()
         _check_servers()
         _runtime.check_keys()  # by now it is known whose host this is
-        check_models(catalogue.values(), _settings)
+        advice = check_models(catalogue.values(), _settings)
     except OrchestraError as error:
         raise _give_up(error) from error
+    if advice:
+        print(advice, file=sys.stderr)  # logs are not set up yet
     if _settings.remote_control:
         from orchestrator.worker.remote_control import register_commands
 

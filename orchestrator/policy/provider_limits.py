@@ -19,8 +19,12 @@ class ProviderLimit(BaseModel):
     calls: int | None = Field(default=None, gt=0)  #: at once
 
 
+def fits(pattern: str, provider: str, model: str) -> bool:
+    """Whether a pattern is one of `provider/model`."""
+    return fnmatchcase(f"{provider}/{model}", pattern)
+
+
 def limit_of(limits: Mapping[str, Mapping[Any, int]], provider: str, model: str) -> ProviderLimit:
-    """The limit of a model: of the first pattern that fits `provider/model`, in their order."""
-    name = f"{provider}/{model}"
-    found = (limit for pattern, limit in limits.items() if fnmatchcase(name, pattern))
+    """The limit of a model: of the first pattern that fits it, in their order."""
+    found = (limit for pattern, limit in limits.items() if fits(pattern, provider, model))
     return ProviderLimit.model_validate(next(found, {}))

@@ -9,7 +9,9 @@ from tests.acceptance.conftest import Terminal
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 AGENTS = """
-from orchestrator import agent
+from orchestrator import agent, model_agent
+
+model_agent("writer", instructions="You write.", model="openai-chat:qwen3", base_url="http://127.0.0.1:9/v1")
 
 @agent("lead", role="coordinator")
 def lead(ctx):
@@ -40,7 +42,7 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
     celery = "celery -A orchestrator worker --concurrency 2"
     lacking = (
         ({}, "it serves no agent, and takes no plain submissions without the key of 'operator'"),
-        ({"ORCHESTRA_AGENTS": "my_agents.py"}, "the keys of counter, lead are not in"),
+        ({"ORCHESTRA_AGENTS": "my_agents.py"}, "the keys of counter, lead, writer are not in"),
     )
     for env, said in lacking:
         refused = terminal.start(celery, **there, **env)
@@ -49,10 +51,17 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
         assert "orchestra keys export" in refused.output
         assert "Traceback" not in refused.output
 
-    export = "orchestra keys export lead counter --agents my_agents.py -o keys.json"
+    export = "orchestra keys export lead counter writer --agents my_agents.py -o keys.json"
     assert terminal.run(export).returncode == 0
     assert terminal.run("orchestra keys import keys.json", **there).returncode == 0
-    admitted = terminal.start(celery, **there, ORCHESTRA_AGENTS="my_agents.py")
+    limits = '{"openai-chat/*": {"calls": 1}, "openai/qwen*": {"calls": 1}}'
+    admitted = terminal.start(
+        celery, **there, ORCHESTRA_AGENTS="my_agents.py", ORCHESTRA_PROVIDER_LIMITS=limits
+    )
     admitted.wait_for(" ready.")
+    assert (
+        "provider_limits: 'openai-chat/*' fits no model of the agents here, which are openai/qwen3;"
+        in admitted.output
+    )
     assert "plain submissions are left to other workers: the key of 'operator' is not in" in admitted.output
     assert terminal.run("python send.py").stdout.strip() == "{'2'}"

@@ -9,6 +9,7 @@ from typing import Final, Protocol, cast
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.config.settings import Settings
+from orchestrator.policy.provider_limits import fits
 from orchestrator.worker.context.context import Context
 
 #: Where each executor is; imported when the first of its agents runs.
@@ -40,16 +41,27 @@ def executor_of(definition: AgentDefinition) -> Executor:
     return cast(Executor, import_module(_HOMES[definition.record.executor]))
 
 
-def check_models(agents: Iterable[AgentDefinition], settings: Settings) -> None:
+def check_models(agents: Iterable[AgentDefinition], settings: Settings) -> str:
     """Import what runs the model agents among these, and make their models, the clients of their providers included.
 
     A worker does so before it forks its pool: it takes seconds, and each process would do it at its first such run.
+    Returns a sentence about the patterns of `provider_limits` that fit none of these models, or ''.
 
     Raises:
         ConfigurationError: a model cannot be asked, as its name is wrong, its client is not installed or its key is missing.
     """
+    models: set[tuple[str, str]] = set()
     for definition in agents:
         if isinstance(definition.options, LlmOptions):
             from orchestrator.worker.executors.llm.assembly import check_model  # needs the extra `llm`
 
-            check_model(definition, definition.options, settings)
+            models.update(check_model(definition, definition.options, settings))
+    idle = [
+        pattern for pattern in settings.provider_limits if not any(fits(pattern, *model) for model in models)
+    ]
+    if not models or not idle:
+        return ""
+    return (
+        f"provider_limits: {', '.join(map(repr, idle))} fits no model of the agents here, which are "
+        f"{', '.join(sorted(map('/'.join, models)))}; write a pattern of these names, unless functions or other workers call it"
+    )

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias, cast
 import pydantic_core
 from pydantic import BaseModel
 from pydantic_ai import Agent, DeferredToolRequests, ModelRetry, NativeOutput, PromptedOutput, StructuredDict
+from pydantic_ai.models import Model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
@@ -44,16 +46,21 @@ def agent_of(definition: AgentDefinition, options: LlmOptions, settings: Setting
     return known[1]
 
 
-def check_model(definition: AgentDefinition, options: LlmOptions, settings: Settings) -> None:
-    """Make the model of an agent and forget it: a client belongs to the process that asks.
+def check_model(definition: AgentDefinition, options: LlmOptions, settings: Settings) -> set[tuple[str, str]]:
+    """Make the models of an agent and forget them: a client belongs to the process that asks.
+
+    Returns provider and name of each, as limits have them; none of an agent that is handed over without a model.
 
     Raises:
-        ConfigurationError: it cannot be asked.
+        ConfigurationError: one cannot be asked.
     """
     if options.agent is None:
-        model_of(definition.record, options, settings)
-    elif isinstance(name := getattr(options.agent, "model", None), str):
-        infer(definition.name, name)
+        model: Model | None = model_of(definition.record, options, settings)
+    else:
+        handed_over = getattr(options.agent, "model", None)
+        model = None if handed_over is None else infer(definition.name, handed_over)
+    models = model.models if isinstance(model, FallbackModel) else () if model is None else (model,)
+    return {(one.system, one.model_name) for one in models}
 
 
 def _handed_over(definition: AgentDefinition, options: LlmOptions) -> AnyAgent:
