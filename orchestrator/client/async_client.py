@@ -150,6 +150,7 @@ class AsyncClient:
     open_text = _in_thread(Client.open_text)
     token = _in_thread(Client.token)
     completion = _in_thread(Client.completion)
+    incomplete = _in_thread(Client.incomplete)
     serves = _in_thread(Client.serves)
 
     submit = _in_thread_submitting(Client.submit)

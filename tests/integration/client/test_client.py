@@ -281,6 +281,7 @@ def test_asyncio_has_every_method_of_the_client(stage: StackHarness) -> None:
         "answer",
         "answering",
         "step",
+        "stopping",
         "stream_step",
         "waiting",
         "watching",
