@@ -110,9 +110,11 @@ def stack(
     socket_dir = make_socket_dir()
     folder = tmp_path_factory.mktemp("model-agents")
     crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
+    # Trees outlive the weeks that a test lets pass for the ledger: to the audit trail, for which they do not, it would have lost them.
+    knobs = {**QUICK, "concurrency": "1", "tree_ttl_s": str(60 * 24 * 3600)}
     with (
         ValkeyProcess(folder / "valkey", socket_dir) as server,
-        Stack(model_forks, server, folder / "stack", {**QUICK, "concurrency": "1"}, agents=crew) as stack,
+        Stack(model_forks, server, folder / "stack", knobs, agents=crew) as stack,
     ):
         stack.env.update(wire.environment())
         stack.start_all()
@@ -242,7 +244,7 @@ def pass_time(stack: Stack, ms: int) -> None:
         if key.count(b":") == 3:  # not its items, its texts or its steps
             for name, value in client.hgetall(key).items():
                 if name.endswith(b"_ms") and int(value):
-                    # Trees of earlier tests expire now: what was deleted meanwhile stays deleted.
+                    # What is deleted meanwhile stays deleted.
                     client.eval(MOVE_BACK, 1, key, name, int(value) - ms)
 
 
