@@ -103,7 +103,8 @@ class ProviderCalls:
     def _free_lost(self, lane: Lane) -> bool:
         """Free the places of calls whose run is not at work under the claim that took them; whether there were any."""
         key = ledger_keys.provider_calls(lane.account, lane.model)
-        calls: Any = self._core.redis.zrange(key, 0, -1)
+        kept: Any = self._core.redis.zrange(key, 0, -1)
+        calls = [call for call in kept if b"|" in call]  # of a run and its claim
         holders = [decode.text(call).split("|")[:2] for call in calls]
         pipe = self._core.redis.pipeline(transaction=False)
         for run, *_ in holders:

@@ -367,12 +367,12 @@ def test_the_doctor_names_streams_that_do_not_exist(stack: Stack) -> None:
     wrong = keys.messages(0, "query", "normal").replace("normal", "nromal")
     stack.router("one")
     stack.redis.xadd(wrong, {"envelope": stack.envelope(Message(content="x"))})
-    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    found = json.loads(run(stack, "doctor", "--full", "--json").output)["findings"]
     (stray,) = [f for f in found if f["rule"] == "stream-unknown"]
     assert stray["subject"] == wrong
     assert f"nobody reads {wrong}: its shard, type or priority does not exist" in stray["message"]
     stack.redis.delete(wrong)
-    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    found = json.loads(run(stack, "doctor", "--full", "--json").output)["findings"]
     assert [f for f in found if f["rule"] == "stream-unknown"] == []
 
 
