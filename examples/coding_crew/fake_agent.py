@@ -32,7 +32,7 @@ import time
 import uuid
 from pathlib import Path
 
-NUDGE = "You must wrap your final answer in "
+NUDGE = ("You must wrap your final answer in ", "Your answer was cut off")
 
 
 class Agent:
