@@ -29,7 +29,7 @@ _HISTORY = {
     "step": "a durable step was recorded",
     "delegated": "it launched a child",
     "callback": "a child ended, and what became of its callback",
-    "printed": "what the agent printed in an attempt, or the end of it; only with texts",
+    "printed": "what the agent printed, or its model said, in an attempt, or the end of it; only with texts",
     "run ended": "a run ended",
     "ended": "the session ended",
     "answer": "the latest answer; only with texts",

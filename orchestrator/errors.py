@@ -348,7 +348,7 @@ class DefinitionChanged(Refused):
 class ModelFailed(OrchestraError):
     """A model agent got no answer from its model, and would get none by trying again. Raised with (agent, cause)."""
 
-    template = "the model of agent {0!r} gave no answer: {1}"
+    template = "the model of agent {0!r} gave no usable answer: {1}"
 
 
 class RunFailed(OrchestraError):
@@ -376,9 +376,9 @@ class TaskFailed(OrchestraError):
 
 
 class NoResponse(OrchestraError):
-    """An agent left out the tag that marks its answer, twice. Raised with (the synthetic answer, what was wrong)."""
+    """An agent left out the tag that marks its answer, twice. Raised with (that sentence, what was wrong)."""
 
-    template = "{0} ({1})"
+    template = "{0}: {1}"
 
 
 class Retry(OrchestraError):

@@ -108,7 +108,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     "texts",
     is_flag=True,
     help="Also what went in and came out, as the ledger holds it: task, callbacks, messages, answer, and what the agent "
-    "printed.",
+    "printed or its model said.",
 )
 @json_option
 @stack_options

@@ -25,7 +25,7 @@ NUDGE: Final = f"You must wrap your final answer in XML tags named `{RESPONSE}`.
 #: What it is told instead where its answer was cut off; where that was is filled in.
 CUT_NUDGE: Final = f"Your answer was cut off at {{}}, and nobody has read it. Give a shorter one, and wrap it in XML tags named `{RESPONSE}`."
 #: What stands in for the answer of an agent that left the tag out again.
-NO_RESPONSE: Final = "Error: subagent did not produce a response."
+NO_RESPONSE: Final = "subagent did not produce a response"
 
 
 def tag_extract(text: str, tag: str) -> str | None:

@@ -67,11 +67,14 @@ def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
             tree_tools=[],
             instructions="You name a city.",
         )
-        reason = theatre.finish(stage.submit("local")).reason
+        reason = theatre.finish(session := stage.submit("local")).reason
     assert reason.startswith(
-        "the model of agent 'local' gave no answer: what it said was not usable: size: Input should be a valid integer"
+        "the model of agent 'local' gave no usable answer: size: Input should be a valid integer"
     )
     assert "and it said 'large'; Exceeded maximum output retries (2)" in reason
+    with Client(stage.settings) as client:
+        [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
+    assert said.count('"size"') == 3
 
 
 def test_a_server_that_wants_a_key_gets_that_of_its_variable(

@@ -140,9 +140,14 @@ def test_a_second_answer_without_a_result_is_the_error_of_the_callback(
     server = write(serve, Say("It is done."), Say("It is done!"), Say("<response>too late</response>"))
     model("writer", instructions="You write.", attempts=1)
     said = theatre.answer(root := stage.submit("lead"))
-    assert NO_RESPONSE in said
+    assert f"{NO_RESPONSE}: its answer of 11 characters has no <response> tag" in said.replace("&lt;", "<")
     assert "too late" not in said
-    assert [child.state.value for child in stage.children(root)] == ["failed"]
+    [child] = stage.children(root)
+    assert child.reason.startswith(NO_RESPONSE)
+    shown = CliRunner().invoke(
+        main, ["logs", child.id, "--text", "--redis-url", str(stage.settings.redis_url)]
+    )
+    assert "    It is done.\n    It is done!\n" in shown.output
     assert len(asked_of_writer(server)) == 2
 
 

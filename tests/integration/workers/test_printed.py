@@ -143,9 +143,9 @@ def test_the_end_of_much_is_kept(stack: InProcessStack) -> None:
     assert len(text) == 1000
 
 
-def test_what_the_program_of_a_command_agent_complains_of_is_there(stack: InProcessStack) -> None:
+def test_what_the_program_of_a_command_agent_complains_of_and_answers_is_there(stack: InProcessStack) -> None:
     [(_, text)] = printed(stack, stack.run("complainer", "go").session)
-    assert text == "no config found\n"
+    assert text == "no config found\ndone\n"
 
 
 def test_it_goes_with_its_session(stack: InProcessStack) -> None:

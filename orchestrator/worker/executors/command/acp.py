@@ -19,7 +19,7 @@ from acp.core import ClientSideConnection
 
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.printing import Tail
+from orchestrator.worker.execution.printing import Tail, note
 from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.permissions import Permissions
@@ -116,6 +116,7 @@ class _Conversation:
             )
         )
         answer = self._client.answer.text()
+        note(f"{answer.rstrip()}\n")
         if self._retells:
             memory.remember(text, answer)
         if reply.stop_reason in ("refusal", "cancelled"):

@@ -10,6 +10,7 @@ from typing import Final
 from orchestrator.agents.options.command import CommandOptions
 from orchestrator.errors import AgentProgramError
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.command.live import LiveStatus, Watch
 from orchestrator.worker.executors.command.memory import Memory
 from orchestrator.worker.executors.command.place import Place
@@ -55,6 +56,8 @@ class TurnByTurn:
                 usd=used.cost_usd,
             )
         memory.count(used)
+        if report.answer:
+            note(f"{report.answer.rstrip()}\n")
         memory.conversation = report.conversation or memory.conversation
         if options.resume and options.read.conversation is None:  # it has the name that it was given
             memory.conversation = self._context.session

@@ -98,7 +98,7 @@ def translate(error: Exception, agent: str) -> Exception:
         case ContentFilterError():
             return ModelFailed(agent, f"the provider's content filter stopped the answer: {_short(error)}")
         case UnexpectedModelBehavior():
-            return ModelFailed(agent, f"what it said was not usable: {_rule_of(error)}")
+            return ModelFailed(agent, _rule_of(error))
         case UserError():
             return ConfigurationError(f"agent {agent!r}: {_short(error)}")
         case _:

@@ -1,4 +1,7 @@
-"""What a model agent writes, shown while it is written. A failure here costs the text of a moment, never the run."""
+"""What a model agent writes, shown while it is written, and kept with what the run prints.
+
+A failure here costs the text of a moment, never the run.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ from pydantic_ai.messages import (
     FunctionToolCallEvent,
     FunctionToolResultEvent,
     PartDeltaEvent,
+    PartEndEvent,
     PartStartEvent,
     TextPart,
     TextPartDelta,
+    ToolCallPart,
 )
 from pydantic_ai.tools import RunContext
 
 from orchestrator.ledger.live_text import Earlier
 from orchestrator.log import get_logger
+from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.llm.current import current
 
 #: Characters of a tool's result that are shown.
@@ -56,7 +62,12 @@ class _Writer:
             ):
                 self._begin()
                 if text:
+                    note(text)
                     self._run.context.write_live("text", text=text)
+            case PartEndEvent(part=TextPart()):
+                note("\n")
+            case PartEndEvent(part=ToolCallPart() as part):
+                note(f"{part.tool_name}({part.args_as_json_str()})\n")
             case PartStartEvent():
                 self._begin()
             case FunctionToolCallEvent(part=part):
