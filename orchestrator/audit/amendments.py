@@ -1,13 +1,13 @@
-"""Amendments: what the operator took out of the trail, signed, so that the chain holds around it.
+"""Amendments: what the operator took out of the trail or said of it, signed, so that the chain holds around it.
 
 A *tombstone* takes the place of the oldest rows of a table. A *redaction* takes the place of the text of one message,
-whose row and facts stay.
+whose row and facts stay. An *acceptance* takes nothing out: it says that the ledger lost the session of a launch, for good.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
@@ -28,6 +28,7 @@ from orchestrator.envelope.signature import Signer
 
 TOMBSTONE: Final = "tombstone"
 REDACTION: Final = "redaction"
+ACCEPTANCE: Final = "acceptance"
 #: The tables that are pruned, and the time of a row.
 _TIMES: Final = {
     MESSAGES: MESSAGES.c.published_ms,
@@ -45,7 +46,7 @@ class Amendment(Vouched):
     kind: str
     #: The table that it is about.
     table: str
-    #: The row that lost its text, or the last row that was removed; and its chain.
+    #: The row that lost its text, the last row that was removed, or the launch; and its chain.
     seq: int
     chain: str
     #: Of a tombstone: how many entries of each stream were removed, by this one and those before it.
@@ -55,7 +56,7 @@ class Amendment(Vouched):
 
     @property
     def subject(self) -> str:
-        """Its name among those of its kind: the table of a tombstone, the row of a redaction."""
+        """Its name among those of its kind: the table of a tombstone, else the row."""
         return self.table if self.kind == TOMBSTONE else str(self.seq)
 
 
@@ -111,6 +112,27 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
     return len(rows)
 
 
+def accept(database: Database, rows: Sequence[int], reason: str, signer: Signer, *, at_ms: int) -> None:
+    """Sign that what these messages launched is lost for good.
+
+    Raises:
+        AuditError: nothing was signed.
+    """
+    with database.write() as db:
+        query = select(MESSAGES.c.seq, MESSAGES.c.chain).where(MESSAGES.c.seq.in_(rows))
+        for seq, chain in db.execute(query).fetchall():
+            acceptance = Amendment(
+                kind=ACCEPTANCE,
+                table=MESSAGES.name,
+                seq=seq,
+                chain=chain,
+                reason=reason,
+                database=database.id,
+                at_ms=at_ms,
+            )
+            _amend(db, acceptance, signer)
+
+
 def prune(
     database: Database, before_ms: int, signer: Signer, *, at_ms: int, dry_run: bool = False
 ) -> dict[str, int]:
@@ -147,7 +169,7 @@ def _remove(db: Connection, table: Table, last: int, tombstone: Amendment, signe
     for known in read_amendments(db):
         if known.kind == TOMBSTONE and known.table == table.name:
             counts.update(known.counts)
-        elif known.kind == REDACTION and table is MESSAGES and known.seq <= last:
+        elif table.name == known.table and known.seq <= last:
             db.execute(_same_amendment(known))
     if table is not DEAD_LETTERS:
         entries = func.count() if table is MESSAGES else func.sum(TRANSITIONS.c.entries)

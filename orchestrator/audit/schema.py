@@ -150,11 +150,11 @@ HEADS: Final = Table(
     _text("document"),  # JSON: database, number and chain of each table's last row, time, key, signature
 )
 
-#: What the operator took out of the trail, signed: a redaction for each row, one tombstone for each table.
+#: What the operator took out of the trail or said of it, signed: one tombstone for each table, others for each row.
 AMENDMENTS: Final = Table(
     "amendments",
     METADATA,
-    Column("kind", Text, primary_key=True),  # redaction | tombstone
+    Column("kind", Text, primary_key=True),  # acceptance | redaction | tombstone
     Column("subject", Text, primary_key=True),  # the number of a row of messages | the name of a table
     _text("document"),
 )

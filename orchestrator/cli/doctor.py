@@ -14,6 +14,7 @@ from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.stack import open_stack
+from orchestrator.cli.trail import to_amend
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -53,12 +54,26 @@ def _trail(settings: Settings) -> AuditReader | None:
     is_flag=True,
     help="Look at everything that is kept, and not only at what changed: a few milliseconds for each session.",
 )
+@click.option(
+    "--accept",
+    "accepted",
+    multiple=True,
+    metavar="SESSION",
+    help="First note in the audit trail that a session which the ledger lost (`session-lost`) stays so, with those below it.",
+)
 @click.option("--quick", is_flag=True, help="Do not watch leases, which takes a heartbeat.")
 @json_option
 @stack_options
 @click.pass_context
 def doctor(
-    ctx: click.Context, settings: Settings, *, fix: bool, full: bool, quick: bool, as_json: bool
+    ctx: click.Context,
+    settings: Settings,
+    *,
+    fix: bool,
+    full: bool,
+    accepted: tuple[str, ...],
+    quick: bool,
+    as_json: bool,
 ) -> None:
     """Prove the promise, or name what breaks it and what is stuck.
 
@@ -70,6 +85,8 @@ def doctor(
     what cannot be rebuilt is named. A lease that is not renewed is watched for its whole time; then its run goes to
     another worker.
 
+    --accept needs the operator's key, and names a session that need not be submitted again.
+
     Exit code 0: the promise holds and everything moves (warnings allowed); 1: it does not hold; 2: could not look; 3: it
     holds, and something is stuck.
     """
@@ -79,6 +96,8 @@ def doctor(
     from orchestrator.doctor import Doctor
     from orchestrator.errors import OrchestraError
 
+    if accepted:
+        _accept(settings, accepted)
     try:
         if fix:
             _restore_format(settings)
@@ -103,6 +122,21 @@ def doctor(
     else:
         _print(diagnosis)
     ctx.exit(diagnosis.exit_code)
+
+
+def _accept(settings: Settings, sessions: tuple[str, ...]) -> None:
+    from orchestrator.audit.proof import EitherKeys, proof_of
+    from orchestrator.audit.reader import AuditReader
+    from orchestrator.audit.store import AuditStore
+    from orchestrator.doctor.lost_sessions import LostSessions
+
+    database, signer = to_amend(settings)
+    with open_stack(settings, "doctor") as parts:
+        audit = AuditReader(AuditStore(settings.audit_database, read_only=True))
+        proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), settings)
+        lost = LostSessions(parts, audit, proof)
+        for session in sessions:
+            say(lost.accept(session, database, signer), err=True)
 
 
 def _restore_format(settings: Settings) -> None:

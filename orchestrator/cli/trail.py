@@ -41,7 +41,7 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
     from orchestrator.clock import SystemClock
     from orchestrator.keyring.store import KeyStore
 
-    database, signer = _to_amend(settings)
+    database, signer = to_amend(settings)
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
     with closing(AuditStore(settings.audit_database, read_only=True)) as store:
         require_untouched(store, proof_of(folder, settings), KeptHeads.of(settings))
@@ -72,7 +72,7 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
     from orchestrator.cli.documents.audit import RedactedMessage
     from orchestrator.clock import SystemClock
 
-    database, signer = _to_amend(settings)
+    database, signer = to_amend(settings)
     rows = amendments.redact(database, message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
     if not rows:
         raise click.ClickException(
@@ -172,7 +172,8 @@ def transitions(
         say(f"older ones: --before {following}", err=True)
 
 
-def _to_amend(settings: Settings) -> tuple[Database, Signer]:
+def to_amend(settings: Settings) -> tuple[Database, Signer]:
+    """The audit database, to write to it, and the operator who signs that."""
     from orchestrator.agents.registry import OPERATOR
     from orchestrator.audit.database import Database
     from orchestrator.keyring.store import KeyStore

@@ -21,7 +21,8 @@ from orchestrator.doctor.entries import lost_stop, taken_launch
 from orchestrator.doctor.evidence import Evidence, evidence, other_trails
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally, warning
 from orchestrator.doctor.late import late
-from orchestrator.doctor.messages import MOST, TakenMessages, lost_sessions
+from orchestrator.doctor.lost_sessions import LostSessions
+from orchestrator.doctor.messages import MOST, TakenMessages
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, leftovers
@@ -375,7 +376,7 @@ class Doctor:
         else:  # what became of a message is in this database
             yield from self._confirmed_by(lambda: TakenMessages(self._parts, audit, self._proof).find())
         yield from self._confirmed_by(
-            lambda: lost_sessions(self._parts, audit, self._proof, newest=None if self._full else MOST)
+            lambda: LostSessions(self._parts, audit, self._proof).find(newest=None if self._full else MOST)
         )
         for broken in rolled_back(audit.store, self._proof, KeptHeads.of(settings)):
             where = f"{settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}"

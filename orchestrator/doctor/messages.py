@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.reader import AuditReader, Mention
 from orchestrator.bootstrap import Container
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.doctor.entries import Place, coming
 from orchestrator.doctor.findings import Problem, Severity, warning
@@ -40,8 +38,6 @@ MOST: Final = 10_000
 _MOST_SUSPECTS: Final = 1000
 _MOST_NAMED: Final = 50
 _AT_ONCE: Final = 1000
-#: How far the clocks of those who publish and of the server may be apart.
-_CLOCKS_APART_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,51 +200,6 @@ class TakenMessages:
         records = [self._parts.agents.get(name) for name in names]
         external = any(record is not None and record.external for record in records)
         return Severity.BREAK if external else Severity.WARNING
-
-
-def lost_sessions(parts: Container, audit: AuditReader, proof: Proof, *, newest: int | None) -> list[Problem]:
-    """Sessions whose launch is in the audit trail, and that the ledger does not have: it was put back, or lost a part.
-
-    A tree is kept for its whole lifetime after its end, so that of every younger launch there is a session. With
-    ``newest`` only so many of the newest messages are looked at.
-    """
-    since_ms = parts.ledger.server_ms() - parts.ledger.limits.tree_ttl_ms + _CLOCKS_APART_MS
-    problems, more = list[Problem](), 0
-
-    def is_launch(one: Mention) -> bool:
-        """Whether the sender may have launched it: the operator, or the agent that was given the task above it."""
-        if one.sender in SYSTEM_AGENTS:
-            return True
-        record = parts.agents.get(one.sender)
-        if record is not None and record.external:  # its task-ids are its own, whatever they look like
-            return False
-        return audit.given_above(one) == one.sender
-
-    for launches in audit.delegations(since_ms=since_ms, newest=newest):
-        names = [one.task_id for one in launches if is_session_id(one.task_id)]
-        there = {session.id for session in parts.ledger.find(names)}
-        for one in launches:
-            if one.task_id in there or not is_session_id(one.task_id) or not is_launch(one):
-                continue
-            if audit.was_refused(one) or proof.fault(audit.xml(one), one.published_ms):
-                continue
-            if len(problems) == _MOST_NAMED:
-                more += 1
-                continue
-            problems.append(
-                Problem(
-                    Severity.BREAK,
-                    "session-lost",
-                    one.task_id,
-                    f"{one.task_id} of agent {one.recipient!r}, launched by {one.sender!r} at "
-                    f"{isoformat(one.published_ms)}, is in the audit trail and not in the ledger, which was put back or "
-                    f"lost a part of it; `orchestra audit show {one.message_id}` has the task: submit it again",
-                )
-            )
-    if more:
-        lost = f"{counted(more, 'more session')} of the audit trail are not in the ledger"
-        problems.append(Problem(Severity.BREAK, "session-lost", "", lost))
-    return problems
 
 
 def _judge(mention: Mention, mark: str | None) -> _Suspect | None:

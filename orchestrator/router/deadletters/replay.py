@@ -156,7 +156,7 @@ class Replays:
             self._scripts.run("publish_once", places, [_REPLAYED_MS, renewed[0]])
         if planned.fault or planned.launch is not None:
             what = "session" if replayed.how == "task" else "message"
-            by = _by_operator(planned.fault) or f" for {_who()}"
+            by = _by_operator(planned.fault) or f" for {who()}"
             text = f"message {message.header.message_id} was replayed as {what} {replayed.id}{by}"
             streams.publish(*self._noted(replayed.id, text, shard=shard))
         return replayed
@@ -303,10 +303,10 @@ def _by_operator(fault: tuple[str, str] | None) -> str:
     """The end of a note about a replay that the operator signed; empty for any other replay."""
     if fault is None:
         return ""
-    return f", signed by the operator for {_who()}: the original was not verified ({fault[0]}: {fault[1]})"
+    return f", signed by the operator for {who()}: the original was not verified ({fault[0]}: {fault[1]})"
 
 
-def _who() -> str:
+def who() -> str:
     """Who runs this process, as far as the machine knows."""
     try:
         user = getpass.getuser()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
-from sqlalchemy import delete
+from click.testing import CliRunner, Result
+from sqlalchemy import delete, update
 
 from orchestrator.audit.reader import AuditReader
-from orchestrator.audit.schema import MESSAGES
+from orchestrator.audit.schema import AMENDMENTS, MESSAGES
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.bootstrap import Container, build_container
@@ -276,6 +278,58 @@ def test_sessions_that_the_trail_has_and_the_ledger_lost_are_named(ward: Ward) -
         lost = [f for f in ward.examine(full=full).findings if f.rule == "session-lost"]
         assert {f.subject for f in lost} == everything
         assert "'lead'" in lost[0].message
+
+
+def test_a_lost_session_is_accepted_with_those_below_it_and_named_no_more(ward: Ward, redis_url: str) -> None:
+    """Signed into the audit trail with who did it, once; the sentence of the finding says how."""
+    gone, beside = ward.children["queued"], ward.play.submit("there")
+    options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
+
+    def doctor(*words: str) -> Result:
+        return CliRunner().invoke(main, ["doctor", "--quick", *words, *options])
+
+    def lost() -> set[str]:
+        return {f.subject for f in ward.examine().findings if f.rule == "session-lost"}
+
+    for key in list(ward.redis.scan_iter(f"*{gone}*")):
+        ward.redis.delete(key)
+    assert f"orchestra doctor --accept {gone}" in doctor().stdout
+    accepted = doctor("--accept", gone)
+    assert f"accepted that {gone} is lost" in accepted.stderr
+    assert lost() == set()
+    (first,) = ward.store.amendments()
+    assert (first.kind, first.fault(ward.parts.keyring.registry, ward.store.id)) == ("acceptance", "")
+    assert getpass.getuser() in first.reason
+    again = doctor("--accept", gone)
+    assert f"{getpass.getuser()}@" in again.stderr, again.stderr
+    assert ward.store.amendments() == [first]
+    for key in list(ward.redis.scan_iter("ao:{00}*")):
+        if beside not in key.decode():
+            ward.redis.delete(key)
+    assert lost() == {ward.root, *ward.children.values()} - {gone}
+    assert "and 4 sessions below it" in doctor("--accept", ward.root).stderr
+    assert lost() == set()
+    for refused, why in ((beside, "is in the ledger"), ("s-00-nobody", "is not in the audit trail")):
+        answer = doctor("--accept", refused)
+        assert answer.exit_code == 1
+        assert why in answer.stderr
+    assert "acceptance" not in CliRunner().invoke(main, ["audit", "verify", *options]).stdout
+
+
+def test_an_acceptance_that_the_operator_has_not_signed_counts_for_nothing(
+    ward: Ward, redis_url: str
+) -> None:
+    gone = ward.children["queued"]
+    options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
+    for key in list(ward.redis.scan_iter(f"*{gone}*")):
+        ward.redis.delete(key)
+    CliRunner().invoke(main, ["doctor", "--quick", "--accept", gone, *options])
+    (signed,) = ward.store.amendments()
+    with ward.store.database.write() as db:
+        db.execute(update(AMENDMENTS).values(document=replace(signed, reason="forged").to_json()))
+    assert "session-lost" in ward.broken_rules()
+    named = CliRunner().invoke(main, ["audit", "verify", *options]).stdout
+    assert "the acceptance of messages row" in named
 
 
 def test_a_session_whose_lifetime_is_over_is_not_lost(ward: Ward) -> None:
