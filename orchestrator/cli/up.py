@@ -95,7 +95,8 @@ def up(
             say(
                 f"it joins the stack of process {pids}: each adds its services and workers, and Ctrl-C here ends this one only"
             )
-        if not stack.embedded and (warning := _loses_data(stack.settings)):
+        lost = None if stack.embedded else _loses_data(stack.settings)
+        for warning in filter(None, (lost, stack.warning)):
             say(f"Warning: {warning}", err=True)
         follower = _LogFollower(stack.logs) if verbose else None
         announced = False

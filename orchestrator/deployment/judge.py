@@ -1,4 +1,4 @@
-"""`python -P -m orchestrator.deployment.judge SOURCE…` loads agents and makes their models as a worker would, and writes what is wrong with them to ORCHESTRA_READY_FD.
+"""`python -P -m orchestrator.deployment.judge SOURCE…` loads agents and makes their models as a worker would, and writes what is wrong with them, or with the limits of their providers, to ORCHESTRA_READY_FD.
 
 It is a process of its own: what a file does while it is imported concerns nobody else, and each judgement is of the
 files as they are now.
@@ -20,10 +20,11 @@ def main(descriptor: int, sources: list[str]) -> int:
     """Judge agents; returns 0 if all is well."""
     try:
         settings = load_settings()
-        check_models(choose_served(load_agents(sources), settings.serve).values(), settings)
+        idle = check_models(choose_served(load_agents(sources), settings.serve).values(), settings)
     except ConfigurationError as error:
         os.write(descriptor, " ".join(str(error).split()).encode(errors="backslashreplace"))
         return 1
+    os.write(descriptor, idle.encode(errors="backslashreplace"))
     return 0
 
 

@@ -25,6 +25,7 @@ class Verdict:
     fine: bool
     reason: str = ""  #: why they cannot be loaded
     named: str = ""  #: the same, where it names the file
+    warning: str = ""  #: what they can be loaded with, and is not what was meant
 
 
 class Judgement:
@@ -55,7 +56,7 @@ class Judgement:
         os.lseek(self._words.fileno(), 0, os.SEEK_SET)
         named = self._words.read().decode(errors="replace")
         if code == 0:
-            return Verdict(fine=True)
+            return Verdict(fine=True, warning=named)
         if code is None:
             return Verdict(fine=False, reason=f"the agents are not loaded within {WITHIN_S:g} s")
         return Verdict(
@@ -72,8 +73,8 @@ class Judgement:
 
 def see_that_agents_load(
     sources: Iterable[str], *, env: Mapping[str, str], forks: ForkServer | None = None
-) -> None:
-    """Return once another process has loaded these agents; ``forks`` forks it.
+) -> str:
+    """Have another process load these agents; ``forks`` forks it. Returns a warning, or ''.
 
     Raises:
         ConfigurationError: they cannot be loaded.
@@ -91,3 +92,4 @@ def see_that_agents_load(
         raise ConfigurationError(
             verdict.named or f"cannot load agents from {', '.join(named)}: {verdict.reason}"
         )
+    return verdict.warning

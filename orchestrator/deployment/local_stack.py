@@ -98,6 +98,8 @@ class LocalStack:
         self.failure: Exception | None = None
         #: The stacks of the same data folder and server that ran when it was opened.
         self.joined: list[Stack] = []
+        #: What is odd about its agents; complete once it is open.
+        self.warning = ""
         #: The settings that the stack's processes run with; complete once it is open.
         self.settings = settings
 
@@ -145,7 +147,7 @@ class LocalStack:
             self._start_forks(env)
         if agents and self._specs is None:
             # Before anything is started: a broken file costs a message and nothing else.
-            see_that_agents_load(
+            self.warning = see_that_agents_load(
                 agents, env=env | given.model_copy(update={"agents": agents}).to_env(), forks=self._forks
             )
         if given.redis_url is None:
@@ -232,8 +234,8 @@ class LocalStack:
         finally:
             self.close()
 
-    def _replace_worker(self, changed: str) -> None:
-        self._notify(Notice(kind="replacing", name="worker", detail=f"{changed} changed"))
+    def _replace_worker(self, why: str) -> None:
+        self._notify(Notice(kind="replacing", name="worker", detail=why))
         assert self._supervisor is not None
         self._supervisor.replace(worker_spec(self.settings))
 

@@ -25,7 +25,7 @@ class AgentsWatch:
         sources: the modules and files that define the agents.
         env: the environment of the process that judges them.
         forks: what forks that process; None: it is started.
-        accept: called with the names of the changed files once the agents can be loaded.
+        accept: called with what changed, and a warning about it, once the agents can be loaded.
         refuse: called with the reason why they cannot.
 
     Raises:
@@ -101,7 +101,7 @@ class AgentsWatch:
             return
         self.close()
         if verdict.fine:
-            self._accept(self._changed)
+            self._accept("; ".join(filter(None, (f"{self._changed} changed", verdict.warning))))
         else:
             self._refuse(verdict.named or f"{self._changed}: {verdict.reason}")
 

@@ -452,3 +452,19 @@ def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(ter
     assert f"of {session} waits for a worker, and no living worker serves 'lead'" in doctor
     terminal.start("orchestra up --agents my_agents.py")
     assert terminal.must(f"orchestra result {session} --wait --timeout 45") == "done\n"
+
+
+def test_a_limit_that_fits_no_model_is_named_before_the_stack_is_ready(terminal: Terminal) -> None:
+    """By the worker, too, whose log nobody reads; and again where a changed file has no such model."""
+    agents = terminal.folder / "models.py"
+    model = 'from orchestrator import model_agent\nmodel_agent("writer", model="openai-chat:{}", base_url="http://127.0.0.1:9/v1")\n'
+    agents.write_text(model.format("qwen3"), encoding="utf-8")
+    limits = '{"openai-chat/*": {"calls": 1}, "openai/qwen*": {"calls": 1}}'
+    up = terminal.start("orchestra up --reload --agents models.py", ORCHESTRA_PROVIDER_LIMITS=limits)
+    up.wait_for("ready after")
+    said = "provider_limits: {} no model of the agents here, which are openai/{};"
+    before, _ = up.output.split("ready after")
+    assert "Warning: " + said.format("'openai-chat/*' fits", "qwen3") in before
+    agents.write_text(model.format("smollm2"), encoding="utf-8")
+    up.wait_for(said.format("'openai-chat/*', 'openai/qwen*' fit", "smollm2"))
+    assert up.interrupt() == 0

@@ -62,6 +62,6 @@ def check_models(agents: Iterable[AgentDefinition], settings: Settings) -> str:
     if not models or not idle:
         return ""
     return (
-        f"provider_limits: {', '.join(map(repr, idle))} fits no model of the agents here, which are "
+        f"provider_limits: {', '.join(map(repr, idle))} {'fit' if len(idle) > 1 else 'fits'} no model of the agents here, which are "
         f"{', '.join(sorted(map('/'.join, models)))}; write a pattern of these names, unless functions or other workers call it"
     )
