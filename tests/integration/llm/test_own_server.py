@@ -236,3 +236,5 @@ def test_a_conversation_that_is_too_large_goes_on_without_its_oldest_part(
         assert len(server.answered) == 4
         assert server.answered[-1].last.startswith("4 ")
         assert len(server.requests) > 4
+        stage.ledger.enqueue(session, "word " * 900, item_id="itm_large")
+        wait_until(lambda: "larger than the model's context" in stage.ledger.session(session).reason)

@@ -107,13 +107,18 @@ def keep_ends(messages: Sequence[ModelMessage], *, max_tokens: int) -> list[Mode
 
 
 def shorter(messages: Sequence[ModelMessage]) -> Iterator[list[ModelMessage]]:
-    """The messages with more and more of the older ones left out: half of them, all but the task, at last the task, too."""
-    yield keep_ends(messages, max_tokens=tokens_of(messages) // 2)
-    turns = _turns([_with_short_texts(message) for message in messages[:-1]] + list(messages[-1:]))
+    """The messages with more and more of the older ones left out: half of them, all but the task, at last the task, too.
+
+    The newest is whole in each of them: nobody's question is cut and then answered.
+    """
+    older, newest = messages[:-1], messages[-1]
+    if older:
+        yield [*keep_ends(older, max_tokens=tokens_of(older) // 2), newest]
+    turns = _turns([*map(_with_short_texts, older), newest])
     if turns[2:]:
         yield _flat([turns[0], turns[-1]])
-    if turns[1:] and not any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
-        yield list(messages[-1:])
+    if turns[1:] and not any(isinstance(part, ToolReturnPart) for part in newest.parts):
+        yield [newest]
 
 
 def _turns(messages: Sequence[ModelMessage]) -> list[list[ModelMessage]]:
