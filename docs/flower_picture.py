@@ -46,7 +46,7 @@ def reviewer(ctx):
         raise ValueError("this is no text")
     return "fine"
 """
-PROMPT = "clock.py ids.py errors.py logo.bin settings.py"
+PROMPT = "machine.py ids.py errors.py logo.bin settings.py"
 USER, PASSWORD = "reader", "secret"
 #: Seconds that anything may take.
 PATIENCE_S = 60.0

@@ -16,6 +16,8 @@ import re
 import uuid
 import zlib
 
+from orchestrator import machine
+
 _SESSION = re.compile(r"ses_[0-9a-f]{26}")
 _QUESTION = re.compile(r"ask_([0-9a-f]{26})[0-9a-f]{12}")
 _BEGINNING = re.compile(r"ses_[0-9a-f]{0,26}")
@@ -110,12 +112,12 @@ def question_of(reply: str) -> str | None:
 
 def new_claim_id() -> str:
     """A random claim id; claims are compared for equality only."""
-    return uuid.uuid4().hex
+    return machine.uuid4().hex
 
 
 def new_message_id() -> str:
     """A random UUID v4 for an envelope."""
-    return str(uuid.uuid4())
+    return str(machine.uuid4())
 
 
 def derived_uuid(*parts: str) -> str:

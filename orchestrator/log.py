@@ -17,9 +17,9 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, Literal
 
-from orchestrator.clock import isoformat
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import visible
+from orchestrator.machine import isoformat
 
 _LOGGER = logging.getLogger("orchestra")
 #: What `logging` puts on every record; anything else was given with the line.

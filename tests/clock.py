@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from orchestrator.machine import System
+
 
 class ManualClock:
     """A clock that stands still until a test advances it."""
@@ -24,3 +26,24 @@ class ManualClock:
     def jump(self, seconds: float) -> None:
         """Move the wall clock alone, as an administrator or NTP may."""
         self._now_ms += round(seconds * 1000)
+
+
+class SteppedMachine(System):
+    """This machine, with a monotonic clock that stands still and a wall clock that is ahead, as a test says."""
+
+    def __init__(self, *, monotonic: float | None = None) -> None:
+        super().__init__()
+        #: What its monotonic clock says; None: what that of this machine says.
+        self.now = monotonic
+        #: How many seconds its wall clock is ahead of that of this machine.
+        self.ahead_s = 0
+
+    def time_ns(self) -> int:
+        return super().time_ns() + self.ahead_s * 1_000_000_000
+
+    def monotonic(self) -> float:
+        return super().monotonic() if self.now is None else self.now
+
+    def sleep(self, seconds: float) -> None:
+        if self.now is None:
+            super().sleep(seconds)

@@ -24,7 +24,9 @@ import redis as redis_py
 
 from orchestrator.deployment.embedded import valkey
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
+from orchestrator.machine import run_on
 from orchestrator.redisdb.client import check_server, connect
+from tests.clock import SteppedMachine
 from tests.postgres import PostgresServer, TrailDatabase
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,3 +181,10 @@ def program() -> Callable[[str], str]:
         return path
 
     return find
+
+
+@pytest.fixture
+def stepped() -> Iterator[SteppedMachine]:
+    """The machine that this process lives on within a test: its monotonic clock stands at 1,000 s until the test sets it."""
+    with run_on(made := SteppedMachine(monotonic=1000.0)):
+        yield made

@@ -7,7 +7,6 @@ given meanwhile waits.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Iterable
 from functools import cache
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from orchestrator.clock import Clock
+from orchestrator import machine
 from orchestrator.log import get_logger
+from orchestrator.machine import Clock
 from orchestrator.policy.authorisation import Principal
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.routing import Backoff
@@ -125,7 +125,7 @@ class AgentRecord(BaseModel):
             self.backoff,
             base_ms=round(self.backoff_s * 1000),
             cap_ms=round(self.backoff_max_s * 1000),
-            jitter=random.random(),  # noqa: S311  (nobody is kept out by it)
+            jitter=machine.random(),
         )
 
     @property

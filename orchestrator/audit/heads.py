@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final
 from orchestrator.audit.proof import Keys
 from orchestrator.audit.schema import CHAINED
 from orchestrator.audit.vouching import STRICT, Vouched
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
+from orchestrator.machine import Clock, SystemClock
 
 #: The tables that have a chain.
 TABLES: Final = tuple(CHAINED)

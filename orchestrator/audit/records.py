@@ -8,7 +8,7 @@ from typing import Final
 
 from orchestrator.audit.facts import NOTHING, FactsReader
 from orchestrator.audit.transitions import ms_of
-from orchestrator.clock import isoformat
+from orchestrator.machine import isoformat
 from orchestrator.streams import Entry
 
 _READER: Final = FactsReader()

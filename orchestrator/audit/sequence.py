@@ -11,8 +11,8 @@ from typing import Any, Final
 from lxml import etree
 
 from orchestrator.audit.records import MessageRecord
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted, visible
+from orchestrator.machine import isoformat
 
 SVG: Final = "http://www.w3.org/2000/svg"
 #: Pixels: the gutter of times, between two lifelines, of a row, and of the boxes with names.

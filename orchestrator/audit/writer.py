@@ -8,22 +8,22 @@ to one database, or each to its own.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import redis
 
+from orchestrator import machine
 from orchestrator.audit.facts import FactsReader
 from orchestrator.audit.heads import Head
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.records import DeadRecord, MessageRecord, read_dead, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Step, StepsRecord
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_wrong_type
 from orchestrator.runtime.service import still_at_work
@@ -171,7 +171,7 @@ class AuditWriter:
             self._to_index = self._store.index(_INDEX) == _INDEX
         elif self._store.unindexed() > _INDEX_LATE:
             self._store.index(max(_INDEX, 2 * written))
-        if not entries or time.monotonic() >= self._next_keep:
+        if not entries or machine.monotonic() >= self._next_keep:
             self._keep_head()
         return written
 
@@ -284,7 +284,7 @@ class AuditWriter:
             self._kept.keep(head)
         except AuditError as error:
             self._log_once("audit-head-not-kept", str(error))
-        self._next_keep = time.monotonic() + _KEEP_EVERY_S
+        self._next_keep = machine.monotonic() + _KEEP_EVERY_S
 
     def _log_once(self, event: str, reason: str) -> None:
         if reason and event not in self._logged:

@@ -196,7 +196,7 @@ def _get(parts: Container, dead_id: str) -> DeadLetter:
 
 
 def _line(dead_letter: DeadLetter) -> str:
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     who = f"{dead_letter.sender or '?'} → {dead_letter.recipient or '?'}"
     tries = f" after {dead_letter.attempts} attempts" if dead_letter.attempts > 1 else ""

@@ -113,7 +113,7 @@ def limit(
 
 def held_words(limit: AgentLimit) -> str:
     """An agent's limit and pause in words, to be appended to a sentence about the agent."""
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     words = f", {limit.at_work} of at most {limit.limit} at work" if limit.limit is not None else ""
     if limit.paused:

@@ -117,7 +117,7 @@ def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
 
 
 def _until(one: Approval) -> str:
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     return f"; {one.default} at {isoformat(one.expires_ms)}" if one.expires_ms else ""
 

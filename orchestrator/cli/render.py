@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.ledger.model import CLOSED, Session, SessionState
+from orchestrator.machine import isoformat
 from orchestrator.policy.budget import describe
 
 STYLES = {

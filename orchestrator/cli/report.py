@@ -68,7 +68,7 @@ def report(
     from orchestrator.audit.report import make_report
     from orchestrator.cli.documents.audit import AuditReport
     from orchestrator.cli.report_text import lines_of
-    from orchestrator.clock import SystemClock
+    from orchestrator.machine import SystemClock
 
     store = AuditStore(settings.audit_database, read_only=True)
     with progress_bar("report") as progress:

@@ -9,9 +9,9 @@ from rich.cells import cell_len, set_cell_size
 
 from orchestrator.audit.report import Report
 from orchestrator.cli.table import cut
-from orchestrator.clock import isoformat
 from orchestrator.display.figures import money, number, share, size, span
 from orchestrator.display.text import counted, visible
+from orchestrator.machine import isoformat
 
 _WIDTH: Final = 80
 #: Hours or days that are shown: the last ones.

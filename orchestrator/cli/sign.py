@@ -36,9 +36,9 @@ def sign(file: Any, out: Path | None, settings: Settings) -> None:
 
     What is written is its canonical form. The sender's key is taken from the data folder, and made on first use.
     """
-    from orchestrator.clock import SystemClock
     from orchestrator.envelope import signature
     from orchestrator.envelope.parse import ParseLimits
+    from orchestrator.machine import SystemClock
 
     octets = file.read()
     limits = ParseLimits(size=settings.max_message_bytes)

@@ -38,8 +38,8 @@ def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: boo
     from orchestrator.audit.proof import proof_of
     from orchestrator.audit.verification import require_untouched
     from orchestrator.cli.documents.audit import PrunedTrail
-    from orchestrator.clock import SystemClock
     from orchestrator.keyring.store import KeyStore
+    from orchestrator.machine import SystemClock
 
     database, signer = to_amend(settings)
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
@@ -70,7 +70,7 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
     """
     from orchestrator.audit import amendments
     from orchestrator.cli.documents.audit import RedactedMessage
-    from orchestrator.clock import SystemClock
+    from orchestrator.machine import SystemClock
 
     database, signer = to_amend(settings)
     rows = amendments.redact(database, message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
@@ -147,7 +147,7 @@ def transitions(
     from orchestrator.audit.changes import Changes
     from orchestrator.audit.store import AuditStore
     from orchestrator.cli.documents.audit import Transitions
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     changes = Changes(AuditStore(settings.audit_database, read_only=True))
     try:

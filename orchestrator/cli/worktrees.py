@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the worktrees of this data folder, and why each is kept."""
     from orchestrator.cli.documents.stack import WorktreeDocument, WorktreeList
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     if context.invoked_subcommand is not None:
         return

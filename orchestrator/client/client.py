@@ -9,8 +9,6 @@
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 import redis
 
+from orchestrator import machine
 from orchestrator.bootstrap import build_container
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Stopping, Waiting, Watching, is_over, subtree
 from orchestrator.config.settings import Settings, load_settings
@@ -242,7 +241,7 @@ class Client:
         self, submit: Callable[..., Submitted], key: str | None, retry_for_s: float
     ) -> SessionHandle:
         # All tries have one key: a try whose answer is lost may have arrived.
-        once = key or uuid.uuid4().hex
+        once = key or machine.uuid4().hex
         submitted = self._outlast(lambda: submit(key=once), retry_for_s)
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
@@ -745,7 +744,7 @@ class Client:
             InputError: ``after`` is no position.
             UnknownSession: there is no such session.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else machine.monotonic() + timeout_s
         while True:
             events, over = self.stream_step(session, after)
             for event in events:
@@ -753,7 +752,7 @@ class Client:
                 yield event
             if over and not events:
                 return
-            if until is not None and time.monotonic() >= until:
+            if until is not None and machine.monotonic() >= until:
                 raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
 
     def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:

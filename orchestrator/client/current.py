@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Protocol
 
-from orchestrator import errors
+from orchestrator import errors, machine
 from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable, SessionFailed
 
 SOCKET_VARIABLE: Final = "ORCHESTRA_SESSION_SOCKET"
@@ -152,9 +151,9 @@ class RemoteSession:
 
         A question of the child meanwhile is refused: use :meth:`wait` and :meth:`reply` to answer questions.
         """
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else machine.monotonic() + timeout_s
         while True:
-            left_s = None if until is None else max(0.0, until - time.monotonic())
+            left_s = None if until is None else max(0.0, until - machine.monotonic())
             answer = self.wait([session], timeout_s=left_s)
             for ended in answer["ended"]:
                 return dict(ended)
@@ -162,7 +161,7 @@ class RemoteSession:
                 self.reply(
                     question["question"], "no reply will come: a program waits for this session to end"
                 )
-            if until is not None and time.monotonic() >= until:
+            if until is not None and machine.monotonic() >= until:
                 return None
 
     def ask(
@@ -236,12 +235,12 @@ class RemoteSession:
 
     def _poll(self, operation: str, timeout_s: float | None, **parameters: Any) -> dict[str, Any]:
         """Call an operation that waits until it is done, or the time has passed; the last answer."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else machine.monotonic() + timeout_s
         while True:
-            left_s = _STEP_S if until is None else max(0.0, min(_STEP_S, until - time.monotonic()))
+            left_s = _STEP_S if until is None else max(0.0, min(_STEP_S, until - machine.monotonic()))
             answer = self.call(operation, **parameters, timeout_s=left_s)
             done = answer["ask_again_s"] is None or answer.get("ended") or answer.get("questions")
-            if done or (until is not None and time.monotonic() >= until):
+            if done or (until is not None and machine.monotonic() >= until):
                 return answer
 
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.errors import PayloadError
 from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
 from orchestrator.ledger.printed import Printed
+from orchestrator.machine import isoformat
 
 #: Seconds that nobody means as a time: the run waits for a person.
 _FOREVER_S = 10 * 365 * 86_400

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
+from orchestrator import machine
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
@@ -119,7 +119,7 @@ class Submission:
         record = parts.agents.get(agent)
         if record is None or record.system:
             raise UnknownAgent(agent, parts.agents.names())
-        session = root_session_id(key or uuid.uuid4().hex, parts.settings.shards)
+        session = root_session_id(key or machine.uuid4().hex, parts.settings.shards)
         thread = Thread(correlation=derived_uuid("conversation", session), encrypted=encrypted)
         heading = title or summary(words)
         now_ms = 0 if at is None else parts.ledger.server_ms()

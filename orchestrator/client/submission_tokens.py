@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
+from orchestrator import machine
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import EnvelopeError, SubmissionRefused
 from orchestrator.keyring.ring import Keyring
+from orchestrator.machine import Clock, SystemClock
 
 #: Seconds that a token can be used for by default.
 LIFETIME_S: Final = 3600.0
@@ -75,7 +75,7 @@ def make_token(
     """
     signer = keyring.signer(OPERATOR)
     now_ms = (clock or SystemClock()).now_ms()
-    task = task_id or str(uuid.uuid4())
+    task = task_id or str(machine.uuid4())
     claims = _Claims(
         task=task,
         work=_digest(agent, prompt, title, more),

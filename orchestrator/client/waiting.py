@@ -6,12 +6,12 @@ An outage of Redis is outlasted in steps as short.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 import redis
 
+from orchestrator import machine
 from orchestrator.ledger.model import CLOSED, Item, ItemState, Session, SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.session_events import SessionEvents
@@ -70,7 +70,7 @@ class Waiting:
         self._item = item
         self._outage = outage
         self._timeout_s = timeout_s
-        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._deadline = None if timeout_s is None else machine.monotonic() + timeout_s
         self._state = "unknown"
         self._events: SessionEvents | None = None
 
@@ -116,7 +116,7 @@ class Waiting:
         return None
 
     def _check_time(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._deadline is not None and machine.monotonic() >= self._deadline:
             raise TimeoutError(f"session {self._session} is {self._state} after {self._timeout_s:g} s")
 
     def _item_is_done(self) -> bool:
@@ -145,15 +145,17 @@ class Watching:
         Raises:
             TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.
         """
-        time.sleep(max(0.0, self._next_at - time.monotonic()))
-        began = time.monotonic()
+        machine.sleep(max(0.0, self._next_at - machine.monotonic()))
+        began = machine.monotonic()
         over = self._waiting.step(listen=self._last is not None) is not None
         picture = self._waiting.try_to(lambda: subtree(self._ledger, self._session))
         if picture is None:
             return None
         self.over = over
         # A large tree takes long to read: the server must have time for other commands.
-        self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began - LOOK_AGAIN_S))
+        self._next_at = machine.monotonic() + max(
+            PICTURE_EVERY_S, 4 * (machine.monotonic() - began - LOOK_AGAIN_S)
+        )
         changed = picture != self._last
         self._last = picture
         return picture if changed or self.over else None
@@ -182,10 +184,10 @@ class Stopping:
             ServerUnavailable: Redis stayed away for too long.
             UnknownSession: there is no such session.
         """
-        time.sleep(max(0.0, self._next_at - time.monotonic()))
-        began = time.monotonic()
+        machine.sleep(max(0.0, self._next_at - machine.monotonic()))
+        began = machine.monotonic()
         found = self._waiting.try_to(self._look)
-        self._next_at = time.monotonic() + max(PICTURE_EVERY_S, 4 * (time.monotonic() - began))
+        self._next_at = machine.monotonic() + max(PICTURE_EVERY_S, 4 * (machine.monotonic() - began))
         return found
 
     def _look(self) -> list[Session]:

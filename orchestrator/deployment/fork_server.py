@@ -24,8 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator import crashpoints
-from orchestrator.redisdb import holders
+from orchestrator import crashpoints, machine
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.process_title import set_title
 from orchestrator.runtime.service import READY_VARIABLE
@@ -184,7 +183,7 @@ class _Orders:
             os.environ[READY_VARIABLE] = str(ready)
         # What these took from the environment, or made by chance, when they were imported.
         crashpoints.read_plan()
-        holders.renew_family()
+        machine.renew_family()
 
 
 def _run(order: _Order) -> None:

@@ -5,7 +5,6 @@ The ledger has the runs and their order. The sweep sends a lost message again; a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ import redis
 from celery import Celery
 from kombu.exceptions import KombuError
 
+from orchestrator import machine
 from orchestrator.config.urls import redact_url
 from orchestrator.dispatch.names import WORK_TASK
 from orchestrator.errors import ServerUnavailable
@@ -41,7 +41,7 @@ class Dispatcher:
         to_ring = dict.fromkeys(agents)
         if not to_ring:
             return
-        if time.monotonic() < self._away_until:
+        if machine.monotonic() < self._away_until:
             raise self._unavailable(self._why_away)
         try:
             # Left with an error, the producer gives its connection up.
@@ -49,7 +49,7 @@ class Dispatcher:
                 for agent, queue in to_ring:
                     self._send(agent, queue, producer)
         except _OUTAGES as error:
-            self._away_until, self._why_away = time.monotonic() + AWAY_S, str(error)
+            self._away_until, self._why_away = machine.monotonic() + AWAY_S, str(error)
             raise self._unavailable(str(error)) from error
 
     def _unavailable(self, why: str) -> ServerUnavailable:

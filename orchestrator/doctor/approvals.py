@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from orchestrator.clock import isoformat
 from orchestrator.doctor.findings import Broken, Problem, stuck, warning
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import CLOSED, Item, Ledger
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.machine import isoformat
 from orchestrator.policy.approval import ApprovalRequest, read_request
 
 #: Milliseconds for which an approval may be open after its time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.clock import isoformat
 from orchestrator.doctor.approvals import requests
 from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
@@ -12,6 +11,7 @@ from orchestrator.doctor.terms import Terms
 from orchestrator.ids import approval_of, child_of, question_of
 from orchestrator.ledger import CLOSED, Item, ItemState, Run, RunState, Session, SessionState
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.machine import isoformat
 
 #: Children that are named one by one.
 _NAMED = 3

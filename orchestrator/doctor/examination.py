@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.doctor import approvals, blockers, health, invariants, repair, waiting_runs
 from orchestrator.doctor.authenticity import altered_texts, not_genuine
 from orchestrator.doctor.entries import lost_stop, taken_launch
@@ -27,6 +26,7 @@ from orchestrator.doctor.terms import TermsReader
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, leftovers
 from orchestrator.ledger.snapshot import Snapshot, take_snapshot
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb.client import is_outage, refuses_everything
 
 #: Milliseconds for which a tree or a session that came to rest counts as changed.
@@ -55,7 +55,7 @@ class Doctor:
         *,
         audit: AuditReader | None,
         clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = machine.sleep,
     ) -> None:
         self._parts = parts
         self._ledger = parts.ledger

@@ -12,12 +12,12 @@ from orchestrator.audit.database import Database
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.reader import AuditReader, Mention
 from orchestrator.bootstrap import Container
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import Refused
 from orchestrator.ids import is_session_id
+from orchestrator.machine import isoformat
 from orchestrator.router.deadletters.replay import who
 
 #: Sessions that are named one by one.

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.clock import isoformat
 from orchestrator.ledger import Item, ItemState
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.machine import isoformat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock
 from orchestrator.ids import shard_of
 from orchestrator.ledger import HeldBack, RunState
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.machine import Clock
 from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.runtime.service import is_served, living_agents
 

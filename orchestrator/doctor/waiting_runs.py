@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.bootstrap import Container
-from orchestrator.clock import isoformat
 from orchestrator.display.text import counted
 from orchestrator.doctor.findings import Problem, stuck, warning
 from orchestrator.doctor.terms import TermsReader
 from orchestrator.ledger import CLOSED, Run, Session, SessionState
+from orchestrator.machine import isoformat
 from orchestrator.policy.versions import split_lane
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from orchestrator.clock import isoformat
+from orchestrator.machine import isoformat
 
 M = TypeVar("M", bound=BaseModel)
 

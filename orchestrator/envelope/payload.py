@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Final
 import redis
 import zstandard
 
+from orchestrator import machine
 from orchestrator.errors import PayloadError
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
@@ -136,7 +136,7 @@ class BlobStore:
         chunks = [compressed[at : at + CHUNK_BYTES] for at in range(0, len(compressed), CHUNK_BYTES)]
         ref = BlobRef(sha256=sha256, size=len(octets), chunks=len(chunks), stored_size=len(compressed))
         facts = {"size": ref.size, "stored_size": ref.stored_size, "chunks": ref.chunks, "algorithm": "zstd"}
-        upload = keys.upload(self._shard, secrets.token_hex(16))
+        upload = keys.upload(self._shard, machine.token_hex(16))
         try:
             for number, chunk in enumerate(chunks):
                 self._write(upload, str(number), bytes(chunk))

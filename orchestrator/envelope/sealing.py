@@ -11,7 +11,6 @@ import hashlib
 from base64 import b64decode, b64encode
 from typing import Final
 
-from orchestrator.clock import Clock, SystemClock, isoformat
 from orchestrator.envelope import codec, encryption, payload
 from orchestrator.envelope.encryption import BoundTo, FindKey, Recipient
 from orchestrator.envelope.model import (
@@ -26,6 +25,7 @@ from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, MAX_RATIO, BlobRef, BlobStore
 from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
 from orchestrator.errors import DecryptionError, PayloadError
+from orchestrator.machine import Clock, SystemClock, isoformat
 
 #: The forms of a body from the outside in; opening one may only lead further in.
 _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)

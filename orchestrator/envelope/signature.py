@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from lxml import etree
 
-from orchestrator.clock import isoformat
 from orchestrator.envelope.signature_reading import (
     CHILDREN,
     SIGNATURE,
@@ -30,6 +29,7 @@ from orchestrator.envelope.signature_reading import (
 )
 from orchestrator.envelope.writing import escape_text
 from orchestrator.errors import InvalidEnvelope, SignatureError
+from orchestrator.machine import isoformat
 
 if TYPE_CHECKING:
     from orchestrator.envelope.model import AgentMessage

@@ -7,13 +7,13 @@ missing and is filled in; what it says of that is not believed, and a signature 
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from lxml import etree
 
+from orchestrator import machine
 from orchestrator.envelope.codec import decode_body
 from orchestrator.envelope.model import Body
 from orchestrator.envelope.model_values import NAMESPACE, UNKNOWN_TASK, Priority
@@ -114,7 +114,7 @@ def fill_in_ids(body: etree._Element, kind: str) -> str:
     """The task-id that a body gives itself; where a required one is missing, a stand-in is put in."""
     if kind == "error" and body.find(f"{_PREFIX}error-id") is None:
         made = etree.Element(f"{_PREFIX}error-id")
-        made.text = str(uuid.uuid4())
+        made.text = str(machine.uuid4())
         body.insert(0, made)
     if kind not in _TASK_PARENTS:
         return ""

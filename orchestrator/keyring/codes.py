@@ -20,12 +20,12 @@ from typing import Final, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.record import TrustedKey
 from orchestrator.keyring.ring import Keyring
+from orchestrator.machine import Clock, SystemClock
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from orchestrator import machine
 
 #: Of folders and files that hold secrets.
 FOLDER_MODE = 0o700
@@ -23,7 +24,7 @@ def make_private(folder: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one step, readable by its owner only, and on the disk when this returns."""
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    scratch = path.with_name(f".{path.name}.{machine.token_hex(8)}")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         with os.fdopen(descriptor, "wb") as file:

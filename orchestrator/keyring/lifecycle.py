@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from orchestrator.clock import Clock
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
@@ -19,6 +18,7 @@ from orchestrator.keyring.files import locked, write_whole
 from orchestrator.keyring.folder import KeyFolder
 from orchestrator.keyring.record import KeyRecord, Use
 from orchestrator.log import get_logger
+from orchestrator.machine import Clock
 
 _log = get_logger()
 

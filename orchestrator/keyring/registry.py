@@ -15,13 +15,13 @@ import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring.files import locked
 from orchestrator.keyring.folder import Records
 from orchestrator.keyring.record import KeyRecord, TrustedKey
 from orchestrator.keyring.store import KeyStore
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 

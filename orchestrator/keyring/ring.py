@@ -7,13 +7,13 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError
 from orchestrator.keyring.record import TrustedKey
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
+from orchestrator.machine import Clock, SystemClock
 
 #: Seconds after which a key is registered once more: Redis may have lost it, or know that it was revoked.
 _REGISTER_AGAIN_S: Final = 5.0

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.signature import ED25519, Signer
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.folder import KeyFolder
 from orchestrator.keyring.lifecycle import KeyLifecycle
 from orchestrator.keyring.travel import KeyTravel
+from orchestrator.machine import Clock, SystemClock
 
 
 class KeyStore(KeyFolder):

@@ -7,17 +7,17 @@ What is at work goes on. A limit of an agent is divided among the shards, becaus
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import redis
 
-from orchestrator.clock import isoformat
+from orchestrator import machine
 from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger.decode import mapping, text
+from orchestrator.machine import isoformat
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, Scripts
 
@@ -117,7 +117,7 @@ class Concurrency:
 
     def pause(self, kind: Kind, name: str) -> bool:
         """Take no ready run of an agent, or of the agents of a queue, until it goes on; False: it is paused already."""
-        since = round(time.time() * 1000)
+        since = round(machine.time() * 1000)
         field = f"paused:{kind}:{name}"
         known = self._redis.hexists(ledger_keys.run_limits(self._shards[0]), field)
         for shard in self._shards:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import redis
 
+from orchestrator import machine
 from orchestrator.ids import shard_of
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys
@@ -31,8 +31,8 @@ class SessionEvents:
 
     def wait(self, for_s: float) -> bool:
         """Return at the next event, or after ``for_s`` seconds; whether there was an event."""
-        until = time.monotonic() + for_s
-        while (left_s := until - time.monotonic()) > 0.001:
+        until = machine.monotonic() + for_s
+        while (left_s := until - machine.monotonic()) > 0.001:
             answer: Any = self._redis.xread(
                 {self._stream: self._last}, count=500, block=max(1, round(left_s * 1000))
             )

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from orchestrator.client.client import Client
 from orchestrator.client.waiting import is_over
-from orchestrator.clock import isoformat
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Session
+from orchestrator.machine import isoformat
 from orchestrator.mcp.calls import in_thread
 from orchestrator.mcp.tasks import LongWaits
 

@@ -20,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
 
-from orchestrator.clock import SystemClock, isoformat
+from orchestrator.machine import SystemClock, isoformat
 
 IDENTIFIER: Final = "io.modelcontextprotocol/tasks"
 #: Milliseconds after which to ask for a task again.

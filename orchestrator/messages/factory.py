@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
-from orchestrator.clock import SystemClock
 from orchestrator.envelope.bodies import (
     Assignment,
     ErrorDetails,
@@ -46,6 +45,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.transitions import Outgoing
+from orchestrator.machine import SystemClock
 from orchestrator.messages.recipients import EncryptionKeys
 from orchestrator.policy.routing import RoutingTable
 

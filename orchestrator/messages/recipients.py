@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError
@@ -29,7 +29,7 @@ class EncryptionKeys:
         Raises:
             KeyringError: it has none, and it cannot be made here.
         """
-        now = time.monotonic()
+        now = machine.monotonic()
         known = self._known.get(agent)
         if known is None or now - known[0] > _KEPT_S:
             if len(self._known) >= _KEPT:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from orchestrator.clock import isoformat
 from orchestrator.ledger import Item, Ledger
 from orchestrator.ledger.sealing import Opened
+from orchestrator.machine import isoformat
 from orchestrator.policy.approval import read_request
 from orchestrator.policy.sealed_text import ENCRYPTED, has_sealed
 

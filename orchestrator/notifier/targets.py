@@ -15,13 +15,13 @@ import ssl
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from orchestrator import machine
 from orchestrator.config.settings import ENV_PREFIX, Settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.keyring.files import write_whole
@@ -53,7 +53,7 @@ class Webhook:
     name = "webhook"
 
     def __init__(
-        self, url: str, secret: bytes, *, timeout_s: float, now: Callable[[], float] = time.time
+        self, url: str, secret: bytes, *, timeout_s: float, now: Callable[[], float] = machine.time
     ) -> None:
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
@@ -177,7 +177,7 @@ def _make_secret(path: Path) -> None:
     """Write a new secret, unless there is one; never a part of it."""
     if path.exists():
         return
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    scratch = path.with_name(f".{path.name}.{machine.token_hex(8)}")
     write_whole(scratch, f"{_KEY_PREFIX}{base64.b64encode(secrets.token_bytes(32)).decode()}\n".encode())
     try:
         with suppress(FileExistsError):  # another notifier was first

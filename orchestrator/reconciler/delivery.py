@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRegistry
-from orchestrator.clock import isoformat
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
 from orchestrator.ids import asker_of, decision_id, reply_id, session_of_approval
@@ -30,6 +29,7 @@ from orchestrator.ledger import (
 )
 from orchestrator.ledger.snapshot import take_snapshot
 from orchestrator.log import get_logger
+from orchestrator.machine import isoformat
 from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import is_outage
 

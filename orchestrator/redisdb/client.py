@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import ssl
-import time
 from typing import Final
 
 import redis
 from redis.backoff import ExponentialBackoff
 from redis.retry import Retry
 
+from orchestrator import machine
 from orchestrator.config.settings import Settings
 from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
@@ -98,7 +98,7 @@ def _probe(url: str, *, ledger: bool, settings: Settings | None, begins: bool) -
         except ServerUnavailable:
             if pause_s is None:
                 raise
-            time.sleep(pause_s)
+            machine.sleep(pause_s)
         else:
             return
         finally:

@@ -6,8 +6,6 @@ that is there says nothing about work: that is what leases are for.
 
 from __future__ import annotations
 
-import os
-import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,24 +14,6 @@ import redis
 from orchestrator.redisdb.client import connect, is_outage
 
 _PREFIX: Final = "orchestra-"
-#: Of the process that imported this; its forks have the same, unless they renew it.
-_family = uuid.uuid4().hex[:12]
-
-
-def renew_family() -> None:
-    """Give this process, and the forks that it makes from now on, marks that its parent and siblings cannot have."""
-    global _family  # noqa: PLW0603
-    _family = uuid.uuid4().hex[:12]
-
-
-def mark_of(pid: int) -> str:
-    """What no other process has, on this host or another; ``pid`` is this one or a fork of it."""
-    return f"{_family}.{pid}"
-
-
-def own_mark() -> str:
-    """The mark of this process."""
-    return mark_of(os.getpid())
 
 
 def connection_name(part: str, mark: str) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import is_outage
 
@@ -41,13 +41,13 @@ class Outage:
         Raises:
             ServerUnavailable: the server stayed away for too long, or refused this very call.
         """
-        now = time.monotonic()
+        now = machine.monotonic()
         first = self._since is None
         since = self._since = now if self._since is None else self._since
         if not is_outage(error) or now + self._pause_s > since + self._retry_for_s:
             raise ServerUnavailable(self._server, " ".join(str(error).split())) from error
         self._notify(error, first, self._pause_s)
-        time.sleep(self._pause_s)
+        machine.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, self._longest_pause_s)
 
     def end(self) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import redis
+
+from orchestrator import machine
 
 #: Seconds for which the answer of the server is carried on by the monotonic clock of this process.
 ASK_EVERY_S = 1.0
@@ -35,8 +35,8 @@ class ServerClock:
         Raises:
             redis.RedisError: it has to be asked and does not answer.
         """
-        now = time.monotonic()
-        ahead_s = time.time() - now
+        now = machine.monotonic()
+        ahead_s = machine.time() - now
         jumped = abs(ahead_s - self._ahead_s) > ASK_EVERY_S
         if self._server_ms is None or jumped or now - self._asked_at > ASK_EVERY_S:
             self._server_ms, self._asked_at, self._ahead_s = server_ms(self._redis), now, ahead_s
@@ -44,4 +44,4 @@ class ServerClock:
 
     def monotonic(self) -> float:
         """Seconds that only go forward, of this process."""
-        return time.monotonic()
+        return machine.monotonic()

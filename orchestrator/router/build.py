@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import redis
 
+from orchestrator import machine
 from orchestrator.bootstrap import Container, build_container
-from orchestrator.clock import Clock
 from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.errors import KeyringError
+from orchestrator.machine import Clock
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Scripts
@@ -101,7 +101,7 @@ def build_router(
     dispatcher: Dispatcher | None = None,
     clock: Clock | None = None,
     reclaim_idle_ms: int | None = None,
-    jitter: Callable[[], float] = random.random,
+    jitter: Callable[[], float] = machine.random,
 ) -> Router:
     """A router that consumes ``types``; connects to nothing but ``client`` until it has a run to send.
 

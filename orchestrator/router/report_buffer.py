@@ -7,10 +7,10 @@ the envelope and marks it. It does that for many at once: a fan-in of 1,000 cost
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.streams import Entry
 
 #: Reports that are not buffered for longer.
@@ -30,14 +30,14 @@ class ReportBuffer:
         """Buffer what nobody waits for; returns the others of ``entries``, in their order."""
         applied = [entry for entry in entries if entry.already_applied]
         if applied and not self._entries:
-            self._until = time.monotonic() + REPORT_BUFFER_S
+            self._until = machine.monotonic() + REPORT_BUFFER_S
         self._entries += applied
         return [entry for entry in entries if not entry.already_applied]
 
     def due(self) -> Sequence[Entry]:
         """What is to be routed now: everything, once there are many or the time of the first is up."""
         many = len(self._entries) >= MANY
-        return self._entries if many or time.monotonic() >= self._until else ()
+        return self._entries if many or machine.monotonic() >= self._until else ()
 
     def all(self) -> Sequence[Entry]:
         """Everything that is buffered."""
@@ -51,4 +51,4 @@ class ReportBuffer:
         """How long to wait for new entries, where it would be ``block_ms`` if nothing were buffered; 0: not at all."""
         if not self._entries:
             return block_ms
-        return min(block_ms, max(0, math.ceil((self._until - time.monotonic()) * 1000)))
+        return min(block_ms, max(0, math.ceil((self._until - machine.monotonic()) * 1000)))

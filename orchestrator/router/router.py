@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import redis
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch import Dispatcher
@@ -112,10 +112,10 @@ class Router:
     def run(self, stop: threading.Event) -> None:
         """Route until told to stop."""
         while not stop.is_set():
-            began_at = time.monotonic()
+            began_at = machine.monotonic()
             handled = self.run_once(block_ms=self._wait_ms())
             # A message after a quiet time is routed at once; those that follow close are routed together.
-            if 0 < handled.done < _FEW and time.monotonic() - began_at < _QUIET_S:
+            if 0 < handled.done < _FEW and machine.monotonic() - began_at < _QUIET_S:
                 stop.wait(_LINGER_S)
         self._route_buffered(self._report_buffer.all(), Handled())
         while self._refused:
@@ -126,14 +126,14 @@ class Router:
         if self._refused:
             return 1
         most = LOOK_MS if self._outboxes.sources else BLOCK_MS
-        return max(1, min(most, round((self._redelivery.next_look - time.monotonic()) * 1000)))
+        return max(1, min(most, round((self._redelivery.next_look - machine.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
         """One round: what dead routers left, and what is new; waits up to ``block_ms`` when nothing is."""
         handled = Handled()
         self._outboxes.refresh()
         self._take_over(handled)
-        if time.monotonic() >= self._redelivery.next_look or not block_ms:
+        if machine.monotonic() >= self._redelivery.next_look or not block_ms:
             with self._named_elsewhere():
                 handled.released += self._redelivery.release()
         self._next_round(handled, block_ms=block_ms)

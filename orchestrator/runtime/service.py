@@ -12,12 +12,9 @@ import faulthandler
 import gc
 import json
 import os
-import random
 import signal
 import socket
 import threading
-import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,6 +25,7 @@ from typing import Any, Protocol
 import redis
 from pydantic import TypeAdapter
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
@@ -37,7 +35,7 @@ from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import CONNECT_TIMEOUT_S, RETRIES, check_server, connect, is_outage
-from orchestrator.redisdb.holders import connected_holders, connection_name, own_mark
+from orchestrator.redisdb.holders import connected_holders, connection_name
 from orchestrator.redisdb.server_clock import server_ms
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.probe import Probe
@@ -122,7 +120,7 @@ def serve(
     supervised = READY_VARIABLE in os.environ
     client = connect(
         url,
-        name=connection_name(name, own_mark()),
+        name=connection_name(name, machine.own_mark()),
         check=not supervised,
         timeout_s=settings.command_timeout_s,
     )
@@ -145,7 +143,7 @@ def serve(
                 if not away and not life.hinders(error):
                     raise
                 failures = min(failures + 1, _MOST_FAILURES)
-                delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * random.uniform(0.5, 1)  # noqa: S311
+                delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * machine.uniform(0.5, 1)
                 log.warning("redis-away" if away else "held-up", error=str(error), retry_in_s=round(delay, 2))
                 stop.wait(delay)
     finally:
@@ -307,7 +305,7 @@ class SignsOfLife:
         self._service = service
         self._serves = dict(serves)
         self._versions = dict(versions)
-        self._instance = uuid.uuid4().hex[:12]
+        self._instance = machine.uuid4().hex[:12]
         self._client = client
         self._interval_s = settings.heartbeat_s
         self._shared = shared_keys_of(client, settings)
@@ -363,7 +361,7 @@ class SignsOfLife:
 
     def beat(self) -> None:
         """The loop looks up."""
-        now = time.monotonic()
+        now = machine.monotonic()
         if self._looked_at is None or now - self._looked_at < _LOOK_EVERY_S:
             return
         self._looked_at = now
@@ -376,7 +374,7 @@ class SignsOfLife:
     def _is_late(self) -> bool:
         """Whether the loop has not looked up for so long that it counts as gone."""
         since = self._looked_at
-        return since is not None and time.monotonic() - since > self._interval_s * MISSED_HEARTBEATS
+        return since is not None and machine.monotonic() - since > self._interval_s * MISSED_HEARTBEATS
 
     def _renew(self) -> None:
         while not self._stop.wait(self._interval_s):
@@ -413,7 +411,7 @@ class SignsOfLife:
             pid=os.getpid(),
             started_ms=self._started_ms,
             alive_until_ms=now_ms + alive_ms,
-            mark=own_mark(),
+            mark=machine.own_mark(),
             serves=self._serves,
             versions=self._versions,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from orchestrator.clock import Clock, SystemClock
-from orchestrator.redisdb.holders import Connected, own_mark
+from orchestrator import machine
+from orchestrator.machine import Clock, SystemClock
+from orchestrator.redisdb.holders import Connected
 from orchestrator.streams.lost_connections import LostConnections, mark_in
 from orchestrator.streams.redis_streams import RedisStreams
 from orchestrator.streams.values import Entry, Portion, StreamId
@@ -94,7 +95,7 @@ class Consumer:
         connected = self._streams.connected() if held else Connected()
         lost = self._lost.lost({mark_in(name) for name in held}, connected)
         if own:
-            lost.add(own_mark())
+            lost.add(machine.own_mark())
         return {name: streams for name, streams in held.items() if mark_in(name) in lost}
 
     def acknowledge(self, entries: Sequence[Entry], *, delete: bool = False) -> None:

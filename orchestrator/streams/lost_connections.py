@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from orchestrator.clock import Clock
-from orchestrator.redisdb.holders import Connected, own_mark
+from orchestrator import machine
+from orchestrator.machine import Clock
+from orchestrator.redisdb.holders import Connected
 
 #: Seconds for which a process must have been missed.
 MISSED_S: Final = 0.9
@@ -37,7 +38,7 @@ class LostConnections:
 
         None is, where the observer does not see its own process either: that server or proxy does not tell.
         """
-        if own_mark() not in connected.holders or connected.oldest_s < SETTLED_S:
+        if machine.own_mark() not in connected.holders or connected.oldest_s < SETTLED_S:
             self._missed_since = {}
             return set()
         now = self._clock.monotonic()

@@ -6,11 +6,11 @@ Only new work asks. Commits, errors, replies and retries are always taken.
 from __future__ import annotations
 
 import threading
-import time
 from typing import Final
 
 import redis
 
+from orchestrator import machine
 from orchestrator.errors import StreamFull
 from orchestrator.streams.redis_streams import stream_key
 from orchestrator.streams.values import StreamId
@@ -58,19 +58,19 @@ class Backpressure:
         if length <= soft:
             return self._limit
         if length < self._limit:
-            time.sleep(self._max_delay_s * (length - soft) / max(1.0, self._limit - soft))
+            machine.sleep(self._max_delay_s * (length - soft) / max(1.0, self._limit - soft))
             return self._limit
-        deadline = time.monotonic() + self._retry_for_s
+        deadline = machine.monotonic() + self._retry_for_s
         while length >= self._limit:
-            remaining = deadline - time.monotonic()
+            remaining = deadline - machine.monotonic()
             if remaining <= 0:
                 raise StreamFull(str(stream), length, self._limit)
-            time.sleep(min(0.1, remaining))
+            machine.sleep(min(0.1, remaining))
             length = self._length(stream)
         return self._limit
 
     def _length(self, stream: StreamId) -> int:
-        now = time.monotonic()
+        now = machine.monotonic()
         with self._lock:
             known = self._seen.get(stream)
         if known is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import redis
 
+from orchestrator import machine
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import wrong_types
@@ -103,13 +103,13 @@ class RedisStreams:
         wrong = wrong_types(self._redis, dict.fromkeys(keys_of, "stream")) if is_wrong_type(error) else []
         if not wrong and not is_wrong_type(error):
             raise error
-        self._overwritten |= {keys_of[one.key]: time.monotonic() + _LEAVE_ALONE_S for one in wrong}
+        self._overwritten |= {keys_of[one.key]: machine.monotonic() + _LEAVE_ALONE_S for one in wrong}
 
     def _sound(self, streams: Sequence[StreamId]) -> Sequence[StreamId]:
         """The streams without those that are left alone."""
         if not self._overwritten:
             return streams
-        now = time.monotonic()
+        now = machine.monotonic()
         self._overwritten = {stream: until for stream, until in self._overwritten.items() if until > now}
         return [stream for stream in streams if stream not in self._overwritten]
 
@@ -123,7 +123,7 @@ class RedisStreams:
         wanted = [Portion(sound, p.most) for p in portions if (sound := self._sound(p.streams))]
         if not wanted:
             if any(p.streams for p in portions):
-                time.sleep(block_ms / 1000)  # there is no stream to wait for
+                machine.sleep(block_ms / 1000)  # there is no stream to wait for
             return []
         most = wanted[0].most
         if any(p.most != most for p in wanted):

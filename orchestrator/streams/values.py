@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from orchestrator.redisdb.holders import own_mark
+from orchestrator import machine
 
 #: The message types, in the order of the protocol.
 MESSAGE_TYPES = (
@@ -144,7 +143,7 @@ class Backlog(NamedTuple):
 
 def consumer_name(service: str) -> str:
     """A name that no other process consumes under, now or later; it names the host and ends with the process's mark."""
-    return f"{service}-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}@{own_mark()}"
+    return f"{service}-{socket.gethostname()}-{os.getpid()}-{machine.uuid4().hex[:6]}@{machine.own_mark()}"
 
 
 def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]:

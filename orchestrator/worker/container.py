@@ -26,6 +26,7 @@ from orchestrator.worker.execution import presence
 from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
+from orchestrator.worker.execution.ticker import Beats, ticker
 from orchestrator.worker.executors import executor_of
 
 #: The module of the bundled agents, which a worker serves where it is given folders to review.
@@ -51,6 +52,8 @@ class Runtime:
     blocking: Callable[..., Blocking] = Blocking
     #: How many seconds a wait between two calls of a step takes in fact; None: what it is.
     pause: Callable[[float], float] | None = None
+    #: Renews the leases of runs.
+    beats: Beats = ticker
     #: Whether the worker was asked to end, so that no run begins.
     stopping: Callable[[], bool] = lambda: False
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
+from orchestrator import machine
 from orchestrator.client.submission import Submission
 from orchestrator.client.task_options import TaskOptions
 from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
@@ -209,6 +209,6 @@ def _submit(
     except OrchestraError as error:
         if isinstance(error, KeyringError) and not runtime.can_submit():
             # It came by the queue of an agent, and is for a worker of a host that can sign for the operator.
-            time.sleep(_GIVEN_BACK_S)
+            machine.sleep(_GIVEN_BACK_S)
             raise Reject(str(error), requeue=True) from error
         _refuse(runtime, task, error)

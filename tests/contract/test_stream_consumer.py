@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
-from orchestrator.redisdb.holders import Connected, own_mark
+from orchestrator import machine
+from orchestrator.redisdb.holders import Connected
 from orchestrator.streams import ROUTER_GROUP, Consumer, Entry, Portion, RedisStreams, StreamId
 from tests.clock import ManualClock
 from tests.waiting import wait_until
@@ -104,7 +105,7 @@ def test_a_process_that_was_missed_once_and_then_held_nothing_is_not_dead(
     streams: RedisStreams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection broke, and broke again much later: each time it comes back within a second."""
-    connected = Connected(frozenset({own_mark()}), oldest_s=90)
+    connected = Connected(frozenset({machine.own_mark()}), oldest_s=90)
     monkeypatch.setattr(streams, "connected", lambda: connected)
     observer = consumer(streams, clock)
     streams.publish(FIRST, b"x")
@@ -126,8 +127,8 @@ def test_a_consumer_that_is_made_anew_takes_over_what_the_one_before_held(
 ) -> None:
     """Both are of this process, whatever the server shows of connections; another process's is left alone."""
     streams.publish(FIRST, b"x")
-    streams.read(ROUTER_GROUP, f"before@{own_mark()}", [Portion([FIRST], 1)])
-    again = Consumer(streams, ROUTER_GROUP, f"again@{own_mark()}", lambda: BOTH, clock=clock)
+    streams.read(ROUTER_GROUP, f"before@{machine.own_mark()}", [Portion([FIRST], 1)])
+    again = Consumer(streams, ROUTER_GROUP, f"again@{machine.own_mark()}", lambda: BOTH, clock=clock)
     assert again.dead() == {}
     taken: list[Entry] = []
 

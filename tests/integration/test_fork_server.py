@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fo
 TOY = """
 import atexit, gc, json, logging, os, random, signal, sys, threading, time
 from orchestrator import crashpoints
-from orchestrator.redisdb import holders
+from orchestrator import machine
 
 def descriptors():
     found = {}
@@ -58,7 +58,7 @@ def facts():
         "collects": gc.isenabled(),
         "plan": crashpoints._plan.point,
         "warnings": len(__import__("warnings").filters),
-        "chance": [random.random(), holders.own_mark()],
+        "chance": [random.random(), machine.own_mark()],
     }
 
 what, *rest = sys.argv[1:]

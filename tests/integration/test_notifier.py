@@ -23,18 +23,19 @@ import pytest
 import redis as redis_py
 from click.testing import CliRunner, Result
 
+from orchestrator import machine
 from orchestrator.bootstrap import Container
 from orchestrator.cli import main
 from orchestrator.client.client import Client
-from orchestrator.clock import isoformat
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import ConfigurationError
+from orchestrator.machine import isoformat
 from orchestrator.notifier import CommandTarget, Notifier, Target, Webhook, targets_of
 from orchestrator.notifier.service import dead_notifications
 from orchestrator.notifier.targets import read_secret
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import acl_line, role_rules
-from orchestrator.redisdb.holders import connect_holder, own_mark
+from orchestrator.redisdb.holders import connect_holder
 from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.documents import hold_to_models
@@ -388,7 +389,7 @@ def test_a_killed_notifier_is_missed_by_its_connection(
     stage: StackHarness, receiver: Receiver, redis_url: str, killed: str
 ) -> None:
     """Its delivery is tried again long before its time limit of a minute."""
-    with closing(connect_holder(redis_url, own_mark(), timeout_s=2)) as observer:
+    with closing(connect_holder(redis_url, machine.own_mark(), timeout_s=2)) as observer:
         observer.ping()
         notifier = make(stage, webhook(receiver), consumer="n2", timeout_s=60)
         until(notifier, lambda: not pending(stage))

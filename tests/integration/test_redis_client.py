@@ -19,6 +19,7 @@ from kombu import Connection
 from orchestrator.config.urls import kombu_url
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
+from orchestrator.machine import run_on
 from orchestrator.redisdb.client import (
     MAX_BLOCK_MS,
     advice_on_refusal,
@@ -28,6 +29,7 @@ from orchestrator.redisdb.client import (
     is_outage,
 )
 from orchestrator.redisdb.server_clock import ServerClock
+from tests.clock import SteppedMachine
 from tests.refusing import REFUSALS, Refusing
 
 
@@ -284,14 +286,13 @@ def test_what_ends_by_itself_is_told_from_what_was_refused(error: Exception, out
     assert is_outage(error) is outage
 
 
-def test_a_machine_that_slept_asks_the_server_what_time_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_slept_asks_the_server_what_time_it_is() -> None:
     """Its monotonic clock stood still; by that, a message of this moment would be from the future."""
     server = Mock(time=Mock(return_value=(1_000, 0)))
-    clock = ServerClock(server)
-    assert clock.now_ms() // 1000 == 1_000
-    wall = time.time
-    for slept_s in (3600, -3600):
-        monkeypatch.setattr(time, "time", lambda slept_s=slept_s: wall() + slept_s)
-        server.time.return_value = (1_000 + slept_s, 0)
-        assert clock.now_ms() // 1000 == 1_000 + slept_s
+    clock, host = ServerClock(server), SteppedMachine()
+    with run_on(host):
+        assert clock.now_ms() // 1000 == 1_000
+        for host.ahead_s in (3600, -3600):
+            server.time.return_value = (1_000 + host.ahead_s, 0)
+            assert clock.now_ms() // 1000 == 1_000 + host.ahead_s
     assert server.time.call_count == 3

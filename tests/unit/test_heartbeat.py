@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.ledger import Claim
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
+from orchestrator.worker.execution.ticker import ticker
 from tests.waiting import wait_until
 
 
@@ -31,6 +32,7 @@ def heartbeat(leases: Leases, run: str, *, time_limit_s: float, end: Any) -> Hea
         time_limit_s=time_limit_s,
         grace_s=0,
         end=end,
+        beats=ticker,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.redisdb.holders import Connected, own_mark
+from orchestrator import machine
+from orchestrator.redisdb.holders import Connected
 from orchestrator.streams import consumer_name
 from orchestrator.streams.lost_connections import LostConnections, mark_in
 
 MARK = "feedfeedfeed.7"
-ME = own_mark()
+ME = machine.own_mark()
 
 
 class Ticking:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from orchestrator.streams import StreamId
-from orchestrator.streams import pressure as module
 from orchestrator.streams.pressure import GROWTH, MEMORY_S, SOFT, Backpressure
+from tests.clock import SteppedMachine
 
 STREAM = StreamId(0, "task-delegation", "high")
 LIMIT = 100_000
@@ -31,19 +29,17 @@ class Server:
     [(0, MEMORY_S), (int(LIMIT * SOFT) - GROWTH // 2, 0.5), (int(LIMIT * SOFT), 0.0)],
 )
 def test_a_length_is_asked_for_again_when_it_may_have_come_near(
-    length: int, known_for_s: float, monkeypatch: pytest.MonkeyPatch
+    length: int, known_for_s: float, stepped: SteppedMachine
 ) -> None:
     """A stream far from its limit is asked once a second, one that is close to it every time."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda _: None))
     server = Server()
     server.length = length
     pressure = Backpressure(server, limit=LIMIT)  # type: ignore[arg-type]
     pressure.admit(STREAM)
     if known_for_s:
-        clock.now += known_for_s * 0.9
+        stepped.now += known_for_s * 0.9
         pressure.admit(STREAM)
         assert server.asked == 1
-    clock.now += 0.11 * known_for_s
+    stepped.now += 0.11 * known_for_s
     pressure.admit(STREAM)
     assert server.asked == 2

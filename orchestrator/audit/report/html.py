@@ -19,9 +19,9 @@ from orchestrator.audit.report import charts
 from orchestrator.audit.report.elements import Element, element
 from orchestrator.audit.report.model import Percentiles, Report
 from orchestrator.audit.sequence import SHAPES, sequence_svg
-from orchestrator.clock import isoformat
 from orchestrator.display.figures import money, number, share, size, span
 from orchestrator.display.text import visible
+from orchestrator.machine import isoformat
 
 #: Widths in pixels for which a wide chart is drawn: for a desk and for a telephone.
 _WIDE, _HALF, _NARROW = 1040, 490, 320

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from orchestrator.clock import isoformat
+from orchestrator.machine import isoformat
 
 
 def _time(value: Any) -> Any:

@@ -12,12 +12,12 @@ from typing import Literal
 
 import redis
 
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import RunsSoFar
 from orchestrator.log import Seldom, get_logger
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb.client import is_outage
 from orchestrator.streams import (

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from orchestrator.clock import Clock
 from orchestrator.ledger import Lease
+from orchestrator.machine import Clock
 from orchestrator.redisdb.holders import Connected
 from orchestrator.streams.lost_connections import SETTLED_S, LostConnections, mark_in
 

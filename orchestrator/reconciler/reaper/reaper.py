@@ -11,11 +11,11 @@ from typing import TypeVar
 import redis
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import OVERDUE, Concurrency, Lease, Ledger
 from orchestrator.log import Seldom, get_logger
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper.expiry import expire_tree
 from orchestrator.reconciler.reaper.leases import LeaseWatch

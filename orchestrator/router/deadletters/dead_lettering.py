@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import Callable, Sequence
 
 import redis
 
+from orchestrator import machine
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies.exchange import ErrorType
@@ -131,7 +131,7 @@ class DeadLettering:
 
     def _log_dead(self, entry: Entry, rejection: Rejection) -> None:
         """Log a dead letter; of those without a trusted sender some in a while, and how many more there were."""
-        now = time.monotonic()
+        now = machine.monotonic()
         if now >= self._next_dead:
             self._logged, self._next_dead = 0, now + _LOG_EVERY_S
             if self._unlogged:
@@ -153,7 +153,7 @@ class DeadLettering:
     def _log_dropped(self, dropped: int) -> None:
         """Log how many dead letters were dropped: at once, and then with all that follow within a while."""
         self._dropped += dropped
-        now = time.monotonic()
+        now = machine.monotonic()
         if self._dropped and now >= self._next_dropped:
             get_logger().warning("dead-letters-dropped", dropped=self._dropped, reason="too many, or too old")
             self._dropped, self._next_dropped = 0, now + _LOG_EVERY_S

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from orchestrator.agents.registry import OPERATOR, system_record
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock
 from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.parse import ParseLimits
@@ -14,6 +13,7 @@ from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Unverified
 from orchestrator.ids import is_session_id
+from orchestrator.machine import Clock
 from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.routing import LAUNCHES
 from orchestrator.router.build import build_validator

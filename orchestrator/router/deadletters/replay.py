@@ -15,7 +15,6 @@ from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock, SystemClock
 from orchestrator.envelope.codec import encode_unsigned
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
@@ -25,6 +24,7 @@ from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import Refused
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger.sealing import Seal
+from orchestrator.machine import Clock, SystemClock
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import redis
 
-from orchestrator.clock import Clock
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Ledger, Session, SessionState
+from orchestrator.machine import Clock
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, Tasks, parked_id
 from orchestrator.router.received import ReceivedMessage, Rejection, since_of

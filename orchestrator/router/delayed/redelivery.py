@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRegistry
-from orchestrator.clock import Clock
 from orchestrator.crashpoints import failpoint
 from orchestrator.log import get_logger
+from orchestrator.machine import Clock
 from orchestrator.router.delayed.dependencies import FIRST_LOOK_MS, BlockedTask, Dependencies
 from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages
 from orchestrator.router.delayed.retries import AGENT_LOOK_MS, Wait
@@ -90,7 +90,7 @@ class Redelivery:
     def _look_in(self, wait_ms: int) -> None:
         """Look at what waits after so many milliseconds at the latest."""
         self.something_waits = True
-        self.next_look = min(self.next_look, time.monotonic() + max(0, wait_ms) / 1000)
+        self.next_look = min(self.next_look, machine.monotonic() + max(0, wait_ms) / 1000)
 
     def look_at_waiters(self, messages: Sequence[ReceivedMessage]) -> None:
         """If messages that were carried out report what a task waits for, look at it in the next round."""
@@ -120,5 +120,5 @@ class Redelivery:
         # What is due and did not fit into this look is looked at after this round.
         more = next_ms is not None and next_ms <= now_ms
         pause_s = _LOOK_EVERY_S if self.something_waits else _IDLE_LOOK_EVERY_S
-        self.next_look = 0.0 if more else time.monotonic() + pause_s
+        self.next_look = 0.0 if more else machine.monotonic() + pause_s
         return released

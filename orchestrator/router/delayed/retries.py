@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.clock import Clock
 from orchestrator.envelope.model import AgentMessage
+from orchestrator.machine import Clock
 from orchestrator.policy.retry import RetryEnd, decide
 from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
 from orchestrator.router.received import ENDING, ReceivedMessage, Rejection, attempt_of, since_of
@@ -54,7 +54,7 @@ class Retries:
         clock: Clock,
         find_agent: Callable[[str], AgentRecord | None],
         registration_s: float = 20,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = machine.random,
     ) -> None:
         self._table = table
         self._clock = clock

@@ -7,12 +7,12 @@ it, so that a message is accepted only from the program that signed it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import redis
 
+from orchestrator import machine
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.validate import Report
 from orchestrator.log import get_logger
@@ -95,13 +95,13 @@ class Outboxes:
         """The outboxes of programs that may send more in this minute."""
         if not self._paused:
             return self.sources
-        now = time.monotonic()
+        now = machine.monotonic()
         self._paused = {stream: until for stream, until in self._paused.items() if until > now}
         return [stream for stream in self.sources if stream not in self._paused]
 
     def refresh(self) -> None:
         """Look up which programs are registered, if it is time."""
-        if time.monotonic() < self._next_look:
+        if machine.monotonic() < self._next_look:
             return
         try:
             programs = [record.name for record in self._agents() if record.external]
@@ -113,7 +113,7 @@ class Outboxes:
             self._programs = programs
             make_boxes(self._streams, programs, self._shards)
             self.sources = boxes(OUTBOX, programs, self._shards)
-        self._next_look = time.monotonic() + REFRESH_S
+        self._next_look = machine.monotonic() + REFRESH_S
 
     def read(self, consumer: str, *, most: int) -> list[Entry]:
         """What stands in the outboxes and no router has had, by turns; at most so many from each."""
@@ -207,7 +207,7 @@ class Outboxes:
     def _keep_quota(self, stream: StreamId, *, sent: int, left_ms: int) -> None:
         """Do not read an outbox for the rest of the minute if its program has sent as much as it may."""
         if 0 < self._quota <= sent and stream not in self._paused:
-            self._paused[stream] = time.monotonic() + left_ms / 1000
+            self._paused[stream] = machine.monotonic() + left_ms / 1000
             get_logger().warning(
                 "outbox-over-quota", program=stream.priority, quota=self._quota, rests_s=round(left_ms / 1000)
             )

@@ -12,11 +12,11 @@ from typing import Any, Final
 from lxml import etree
 
 from orchestrator.bootstrap import Container
-from orchestrator.clock import Clock
 from orchestrator.envelope.findings import VALUE_LIMIT, Finding, line_of, path_of
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.validate import Report
+from orchestrator.machine import Clock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.build import build_execution, build_validator

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.clock import Clock
 from orchestrator.display.text import counted
 from orchestrator.envelope import codec, signature
 from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
@@ -21,6 +20,7 @@ from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
+from orchestrator.machine import Clock
 from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.routing import LAUNCHES, RoutingTable
 from orchestrator.router.received import ReceivedMessage, Rejection

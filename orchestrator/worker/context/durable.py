@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
-from orchestrator.clock import isoformat
 from orchestrator.errors import RunSleeps
 from orchestrator.ledger import Claimed
 from orchestrator.log import get_logger
+from orchestrator.machine import isoformat
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.moments import moment_ms, wait_ms
 from orchestrator.worker.context.parts import RunParts

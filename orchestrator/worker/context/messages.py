@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.clock import SystemClock, isoformat
 from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate
 from orchestrator.envelope.model_values import Priority
 from orchestrator.envelope.structured import pack_body, unpack_body
@@ -19,6 +18,7 @@ from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.log import get_logger
+from orchestrator.machine import SystemClock, isoformat
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.given import check_size, check_text
 from orchestrator.messages.progress import status_of

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from orchestrator import machine
 from orchestrator.errors import ProviderAway, RunParked
 from orchestrator.ledger.provider_calls import Granted, Lane, Wait
 from orchestrator.log import get_logger
@@ -48,7 +47,7 @@ class Permit:
     def __init__(self, limits: ProviderLimits, lane: Lane, granted: Granted) -> None:
         self._limits = limits
         self._granted = granted
-        self._began = time.monotonic()
+        self._began = machine.monotonic()
         self._open = True
         #: What is called.
         self.lane = lane
@@ -57,7 +56,7 @@ class Permit:
         """The call has ended; ``tokens`` is what it took, by default what was counted."""
         if self._open:
             self._open = False
-            took_ms = round((time.monotonic() - self._began) * 1000)
+            took_ms = round((machine.monotonic() - self._began) * 1000)
             self._limits.end(self.lane, self._granted, tokens=tokens, took_ms=took_ms)
 
     def __enter__(self) -> Self:
@@ -96,7 +95,7 @@ class ProviderLimits:
         """
         call = self._call(provider, model, key, tokens, time_limit_s)
         while not isinstance(found := self._ask(call), Granted):
-            time.sleep(self._pause_s(call, found))
+            machine.sleep(self._pause_s(call, found))
         return Permit(self, call.lane, found)
 
     async def aacquire(
@@ -155,7 +154,7 @@ class ProviderLimits:
     def _pause_s(self, call: _Call, wait: Wait) -> float:
         """Seconds to sleep in the slot before the ledger is asked again."""
         wait_s = wait.wait_ms / 1000
-        if wait_s <= call.until - time.monotonic():
+        if wait_s <= call.until - machine.monotonic():
             return min(wait_s, _LOOK_S)
         _log.info("run-parked", lane=str(call.lane), wait_s=wait_s)
         if wait.why:
@@ -168,9 +167,9 @@ class ProviderLimits:
             lane=Lane(provider=provider, model=model, key=key),
             limit=limit_of(self._limits, provider, model),
             # Who holds it: its place is free once that run is not at work under this claim.
-            id=f"{claim.run}|{claim.claim}|{secrets.token_hex(8)}",
+            id=f"{claim.run}|{claim.claim}|{machine.token_hex(8)}",
             waiter=self._waiter(),
             tokens=tokens,
             time_limit_s=time_limit_s,
-            until=time.monotonic() + self._longest_wait_s,
+            until=machine.monotonic() + self._longest_wait_s,
         )

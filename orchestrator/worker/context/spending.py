@@ -7,10 +7,10 @@ what its calls cost.
 
 from __future__ import annotations
 
-import secrets
 import threading
 from typing import Self
 
+from orchestrator import machine
 from orchestrator.errors import InputError
 from orchestrator.policy.budget import MOST, NANO, Budget, Cost
 from orchestrator.worker.context.effects import Effects
@@ -93,7 +93,7 @@ class RunSpending:
 
     def reserve_cost(self, most: Cost) -> Reservation:
         """:meth:`reserve` with one value."""
-        held, name = self._effects.held, secrets.token_hex(8)
+        held, name = self._effects.held, machine.token_hex(8)
         self._effects.retrying(
             "reserve",
             lambda: self._effects.ledger.spending.reserve(

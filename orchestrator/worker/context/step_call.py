@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import random
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrator import machine
 from orchestrator.errors import InputError
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.steps import is_step_name
@@ -82,9 +81,9 @@ class Call:
                 future.set_exception(error)
 
         threading.Thread(target=work, name=f"step-{self.name}", daemon=True).start()
-        until = time.monotonic() + self.timeout_s
+        until = machine.monotonic() + self.timeout_s
         while not future.done():
-            left_s = until - time.monotonic()
+            left_s = until - machine.monotonic()
             if left_s <= 0:
                 raise TimeoutError(f"it took longer than {self.timeout_s:g} s")
             try:
@@ -103,7 +102,7 @@ class Call:
 
     def wait_s(self, tries: int) -> float:
         """Seconds to wait after so many calls that failed."""
-        jitter = random.random()  # noqa: S311  (no secret)
+        jitter = machine.random()
         base_ms = round(self.backoff_s * 1000)
         return (
             run_backoff_ms(tries, "exponential", base_ms=base_ms, cap_ms=MAX_BACKOFF_MS, jitter=jitter) / 1000

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from orchestrator import machine
 from orchestrator.agents.definition import StepPolicy
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import (
@@ -174,7 +174,7 @@ class Steps:
             return self._again(asked.record, call)
         tries, left = _so_far(asked, call)
         while True:
-            began = time.monotonic()
+            began = machine.monotonic()
             try:
                 with executing(StepScope(self._claim.run, asked.key)):
                     value = call.run(self._effects.claim_status.check)
@@ -183,7 +183,7 @@ class Steps:
                 tries, left = tries + 1, left - 1
                 self._fail(asked, call, error, began, tries=tries, left=left)
                 for nap_s in self._naps(call.wait_s(tries)):
-                    time.sleep(nap_s)
+                    machine.sleep(nap_s)
             else:
                 return self._done(asked, call, value, began, tries=tries + 1)
 
@@ -198,7 +198,7 @@ class Steps:
             return await asyncio.to_thread(self._again, asked.record, call)
         tries, left = _so_far(asked, call)
         while True:
-            began = time.monotonic()
+            began = machine.monotonic()
             try:
                 with executing(StepScope(self._claim.run, asked.key)):
                     value = await call.arun()
@@ -216,8 +216,8 @@ class Steps:
 
     def _naps(self, wait_s: float) -> Iterator[float]:
         """The short sleeps of a wait; between two of them it may turn out that the run cannot go on."""
-        until = time.monotonic() + self._pause(wait_s)
-        while (left_s := until - time.monotonic()) > 0:
+        until = machine.monotonic() + self._pause(wait_s)
+        while (left_s := until - machine.monotonic()) > 0:
             yield min(LOOK_S, left_s)
             self._effects.claim_status.check()
 
@@ -383,7 +383,7 @@ def _so_far(asked: _Asked, call: Call) -> tuple[int, int]:
 
 
 def _took_ms(began: float) -> int:
-    return round((time.monotonic() - began) * 1000)
+    return round((machine.monotonic() - began) * 1000)
 
 
 def _named(error: BaseException) -> tuple[str, str]:

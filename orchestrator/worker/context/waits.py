@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Final, Literal
 
+from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, SessionStopped, WouldDeadlock
 from orchestrator.ids import callback_id
@@ -162,13 +162,13 @@ class Blocking:
 
     def _wait_until(self, ready: Callable[[], bool], *, awaited: str, timeout_s: float | None) -> None:
         """Return when something is ready, or after ``timeout_s`` seconds; meanwhile the slot executes what is ``awaited``."""
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if timeout_s is None else machine.monotonic() + timeout_s
         effects = self._effects
         events = effects.retrying(
             "wait", lambda: effects.ledger.events(effects.held.session.id, with_children=True)
         )
         with self._shared_slot(awaited) as shared_slot:
-            while not ready() and (left_s := deadline - time.monotonic()) > 0:
+            while not ready() and (left_s := deadline - machine.monotonic()) > 0:
                 if shared_slot is not None:
                     effects.retrying("lend", shared_slot.look)
                     left_s = min(left_s, max(shared_slot.next_look_s, 0.02))

@@ -16,11 +16,11 @@ from celery.exceptions import InvalidTaskError, WorkerShutdown, WorkerTerminate
 from celery.worker import state
 from celery.worker.request import Request
 
+from orchestrator import machine
 from orchestrator.errors import OrchestraError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
-from orchestrator.redisdb.holders import mark_of, own_mark
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.retry import retry_outages
 
@@ -35,7 +35,7 @@ _NESTS: Final = (list, dict, tuple)
 
 def claim_of_this_process() -> str:
     """A new claim id that tells which process made it."""
-    return f"{new_claim_id()}@{own_mark()}"
+    return f"{new_claim_id()}@{machine.own_mark()}"
 
 
 def ends_process(error: BaseException) -> bool:
@@ -64,7 +64,7 @@ def release_runs_of(pid: int, runtime: Runtime, died: str = "") -> None:
             retry_for_s=parts.settings.lease_s,
         )
         for lease in leases:
-            if lease.claim.endswith(f"@{mark_of(pid)}"):
+            if lease.claim.endswith(f"@{machine.mark_of(pid)}"):
                 _release(lease, runtime, died)
     except OrchestraError as error:
         _log.warning("dead-process-not-reported", pid=pid, died=died, error=str(error))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from orchestrator.clock import SystemClock
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
@@ -13,6 +12,7 @@ from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.ledger import Outcome, Outgoing
 from orchestrator.log import get_logger
+from orchestrator.machine import SystemClock
 from orchestrator.messages.factory import summary
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.effects import Effects

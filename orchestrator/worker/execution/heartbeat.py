@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import Self
 
 import redis
 
+from orchestrator import machine
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import OVERDUE, Claim, Ledger
 from orchestrator.log import get_logger
-from orchestrator.worker.execution.ticker import ticker
+from orchestrator.worker.execution.ticker import Beats
 
 _log = get_logger()
 
@@ -41,7 +41,7 @@ class ClaimStatus:
 
     def is_too_late(self) -> bool:
         """Whether the run has used up its time; if so, it is asked to stop because of that."""
-        if time.monotonic() >= self.ends_at:
+        if machine.monotonic() >= self.ends_at:
             self.ask_to_stop(f"it ran longer than its time limit of {self.time_limit_s:g} s", timed_out=True)
             return True
         return False
@@ -49,7 +49,7 @@ class ClaimStatus:
     @property
     def left_s(self) -> float:
         """Seconds that the run may still take."""
-        return max(0.0, self.ends_at - time.monotonic())
+        return max(0.0, self.ends_at - machine.monotonic())
 
     def ask_to_stop(self, reason: str, *, timed_out: bool = False) -> None:
         """Let the agent know; the first reason counts."""
@@ -83,15 +83,17 @@ class Heartbeat:
         time_limit_s: float,
         grace_s: float,
         end: Callable[[str], None],
+        beats: Beats,
     ) -> None:
         self._ledger = ledger
         self._claim = claim
         self._claim_status = claim_status
         self._interval_s = interval_s
-        self._ends_at = claim_status.ends_at = time.monotonic() + time_limit_s
+        self._ends_at = claim_status.ends_at = machine.monotonic() + time_limit_s
         claim_status.time_limit_s = time_limit_s
         self._grace_s = grace_s
         self._end = end
+        self._beats = beats
         self._kill_at = 0.0
         self._ended = False
         self._ending: threading.Thread | None = None
@@ -101,18 +103,18 @@ class Heartbeat:
         self.due_at = self._next_due()
 
     def __enter__(self) -> Self:
-        ticker.add(self)
+        self._beats.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        ticker.remove(self)
+        self._beats.remove(self)
         with self._beating:
             self._ended = True
         if self._ending is not None:
             self._ending.join()
 
     def _next_due(self) -> float:
-        now = time.monotonic()
+        now = machine.monotonic()
         return now + min(self._interval_s, max(0.05, self._ends_at - now))
 
     def beat(self) -> None:
@@ -122,13 +124,13 @@ class Heartbeat:
                 return
             if not self._claim_status.lost:
                 self._renew()
-            now = time.monotonic()
+            now = machine.monotonic()
             if self._claim_status.is_too_late() or self._claim_status.stop_reason:
                 self._kill_at = self._kill_at or now + self._grace_s
                 self._ends_at = self._kill_at  # the next beat comes when the grace has passed, if not before
                 if now >= self._kill_at:
                     self._ended = True
-                    ticker.remove(self)
+                    self._beats.remove(self)
                     # In a thread of its own: its commit waits for a ledger that is away, and other leases are renewed here.
                     self._ending = threading.Thread(
                         target=self._end,

@@ -10,13 +10,13 @@ import contextlib
 import faulthandler
 import os
 import threading
-import time
 from typing import Final
 
 import redis
 from billiard.process import current_process
 
-from orchestrator.redisdb.holders import connect_holder, own_mark
+from orchestrator import machine
+from orchestrator.redisdb.holders import connect_holder
 from orchestrator.worker.execution.ticker import ticker
 
 #: Seconds between two looks whether the connection is still there; half of what the reaper misses it for.
@@ -37,14 +37,14 @@ class _Presence:
         self._client = connect_holder(url, mark, timeout_s=_TIMEOUT_S)
 
     def beat(self) -> None:
-        if (now := time.monotonic()) >= self._armed_until and current_process().name != "MainProcess":
+        if (now := machine.monotonic()) >= self._armed_until and current_process().name != "MainProcess":
             # A thread without the interpreter's lock ends the process; the last words in its log say where it stood.
             faulthandler.dump_traceback_later(self._ends_after_s, exit=True, file=2)
             self._armed_until = now + self._ends_after_s / 4
         # Where the server is away there is nobody to show anything; the next ping connects again.
         with contextlib.suppress(redis.RedisError, OSError):
             self._client.ping()
-        self.due_at = time.monotonic() + _EVERY_S
+        self.due_at = machine.monotonic() + _EVERY_S
 
 
 _presence: _Presence | None = None
@@ -57,7 +57,7 @@ def show(url: str, lease_s: float) -> None:
     with _lock:
         if _presence is not None:
             return
-        presence = _presence = _Presence(url, own_mark(), lease_s)
+        presence = _presence = _Presence(url, machine.own_mark(), lease_s)
     # Before the first run is taken: a holder that was never seen is not missed.
     presence.beat()
     ticker.add(presence)

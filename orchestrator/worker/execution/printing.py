@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -21,10 +20,11 @@ from typing import Any, Final, TextIO, cast
 
 import redis
 
-from orchestrator.clock import SystemClock
+from orchestrator import machine
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.printed import Printed, PrintedTexts
 from orchestrator.log import get_logger
+from orchestrator.machine import SystemClock
 
 #: Seconds between two times at which what a run prints is written down while it goes on.
 WRITE_EVERY_S: Final = 1.0
@@ -67,7 +67,7 @@ class Prints:
         self._write = write
         self._lock = threading.Lock()
         self._written = 0
-        self._due = time.monotonic() + WRITE_EVERY_S
+        self._due = machine.monotonic() + WRITE_EVERY_S
 
     def add(self, text: str | bytes) -> None:
         """Take what was printed."""
@@ -76,9 +76,9 @@ class Prints:
         octets = text.encode(errors="backslashreplace") if isinstance(text, str) else text
         with self._lock:
             self._tail.add(octets)
-            if time.monotonic() < self._due:
+            if machine.monotonic() < self._due:
                 return
-            self._due = time.monotonic() + WRITE_EVERY_S
+            self._due = machine.monotonic() + WRITE_EVERY_S
         self.flush()
 
     def flush(self) -> None:

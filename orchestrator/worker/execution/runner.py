@@ -183,6 +183,7 @@ class _RunOfAgent:
             time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,
             grace_s=settings.stop_grace_s,
             end=self._end_by_force,
+            beats=self._runtime.beats,
         )
         about = self._held.session
         with heartbeat:

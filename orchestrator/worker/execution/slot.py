@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-import time
 from collections import Counter
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Claimed, Next, Slot
 from orchestrator.worker.container import Runtime
@@ -34,9 +34,9 @@ LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
 
 
 class SlotLoop:
-    """One slot, from a ring until nothing is ready that it serves."""
+    """One slot, from a ring until nothing is ready that it serves; its name is that of its thread unless one is given."""
 
-    def __init__(self, runtime: Runtime, *, worker: str) -> None:
+    def __init__(self, runtime: Runtime, *, worker: str, name: str = "") -> None:
         queues = runtime.slot_sharing.queues if runtime.slot_sharing is not None else frozenset[str]()
         self._slot_sharing = SlotSharing(queues=queues)
         self._runtime = dataclasses.replace(runtime, slot_sharing=self._slot_sharing)
@@ -44,7 +44,7 @@ class SlotLoop:
         self._worker = worker
         self._agents = runtime.served
         self._versions = {lane: runtime.version_of(lane) for lane in self._agents}
-        self._name = f"{worker}/{os.getpid()}/{threading.get_native_id()}"
+        self._name = name or f"{worker}/{os.getpid()}/{threading.get_native_id()}"
         self._taken = 0
 
     def run(self) -> Counter[Verdict]:
@@ -81,7 +81,7 @@ class SlotLoop:
     def _take_soon(self, first: int) -> tuple[Claimed | None, int]:
         """The next ready run, waiting a moment for one: what a run has set off is often ready before a ring arrives."""
         for pause_s in LINGER_S:
-            time.sleep(pause_s)
+            machine.sleep(pause_s)
             held, shard = self._take(first=first)
             if held is not None:
                 return held, shard

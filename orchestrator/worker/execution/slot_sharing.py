@@ -8,11 +8,11 @@ anything else that this worker serves, so that workers which wait for each other
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Self
 
+from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.errors import ServerUnavailable, WouldDeadlock
 from orchestrator.ids import shard_of
@@ -171,7 +171,7 @@ class SharedSlot:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._seen_at: float | None = None
-        self._began_at = time.monotonic()
+        self._began_at = machine.monotonic()
         self._look_s = _LOOK_S[0]
         self._look_at = self._began_at + self._look_s
 
@@ -185,11 +185,11 @@ class SharedSlot:
     @property
     def next_look_s(self) -> float:
         """Seconds until :meth:`look` is worth calling again."""
-        return max(0.0, self._look_at - time.monotonic())
+        return max(0.0, self._look_at - machine.monotonic())
 
     def look(self) -> None:
         """Lend the slot if something that is needed waits for one; harmless to call at any time."""
-        now = time.monotonic()
+        now = machine.monotonic()
         if now < self._look_at or (self._thread is not None and self._thread.is_alive()):
             return
         self._look_at = now + self._look_s
@@ -216,16 +216,16 @@ class SharedSlot:
 
     def _work(self, slot_sharing: SlotSharing) -> None:
         """Execute what the awaited session needs, then anything else, until the wait ends or nothing is left."""
-        idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
+        idle_since, look_s = machine.monotonic(), _THREAD_LOOK_S[0]
         try:
-            while not self._ended.wait(look_s) and time.monotonic() - idle_since < LINGER_S:
-                others = time.monotonic() - idle_since > OTHERS_AFTER_S
+            while not self._ended.wait(look_s) and machine.monotonic() - idle_since < LINGER_S:
+                others = machine.monotonic() - idle_since > OTHERS_AFTER_S
                 run = retry_outages(partial(self._queued.find, self._awaited, others=others), what="lent")
                 if run is None:
                     look_s = min(look_s * 2, _THREAD_LOOK_S[1])
                     continue
                 self._execute(run, slot_sharing)
-                idle_since, look_s = time.monotonic(), _THREAD_LOOK_S[0]
+                idle_since, look_s = machine.monotonic(), _THREAD_LOOK_S[0]
         except ServerUnavailable as error:
             _log.error("ledger-away", error=str(error))
         finally:

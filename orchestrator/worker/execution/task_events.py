@@ -7,13 +7,13 @@ not wait for them, and what a process that dies has not sent is lost.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
 from celery import Celery
 
+from orchestrator import machine
 from orchestrator.dispatch import RESUME_TASK, START_TASK
 from orchestrator.ids import derived_uuid, run_id
 from orchestrator.ledger import Claimed, Lease
@@ -51,7 +51,7 @@ class TaskEvents:
     def begun(self, held: Claimed) -> None:
         """A run was taken."""
         session, run = held.session, held.run
-        self._begun[held.claim.claim] = time.monotonic()
+        self._begun[held.claim.claim] = machine.monotonic()
         kwargs = {"agent": session.agent, "session": session.id, "run": run.id, "cause": run.cause}
         about: dict[str, Any] = {"retries": max(0, run.attempt - 1), "args": "()", "kwargs": repr(kwargs)}
         if session.parent:
@@ -68,7 +68,7 @@ class TaskEvents:
             return
         if held.session.encrypted:
             end = end.without_words()
-        kind, about = celery_event(end, runtime_s=time.monotonic() - begun)
+        kind, about = celery_event(end, runtime_s=machine.monotonic() - begun)
         self._add(held, kind, **about)
 
     def died(self, lease: Lease, how: str) -> None:
@@ -81,7 +81,7 @@ class TaskEvents:
     def _put(self, worker: str, run: str, kind: str, **about: Any) -> None:
         if not self._wanted:
             return
-        event = {"uuid": task_id_of(run), "timestamp": time.time(), **about}
+        event = {"uuid": task_id_of(run), "timestamp": machine.time(), **about}
         with self._lock:
             first = not self._waiting
             self._waiting.append((worker, kind, event))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import Final, Protocol
 
+from orchestrator import machine
 from orchestrator.log import get_logger
 
 #: Seconds between two looks of a process that has nothing due.
@@ -26,6 +26,18 @@ class Beat(Protocol):
 
     def beat(self) -> None:
         """Do it, without waiting for long, and say in ``due_at`` when it is due next."""
+        ...
+
+
+class Beats(Protocol):
+    """What carries beats out."""
+
+    def add(self, beat: Beat) -> None:
+        """Carry this out from now on whenever it is due."""
+        ...
+
+    def remove(self, beat: Beat) -> None:
+        """Carry this out no more; it may be under way at this moment."""
         ...
 
 
@@ -62,7 +74,7 @@ class Ticker:
     def _run(self) -> None:
         while True:
             with self._changed:
-                now = time.monotonic()
+                now = machine.monotonic()
                 due = [beat for beat in self._beats if beat.due_at <= now]
                 if not due:
                     # With nothing to do it looks up now and then, so that the next run need not wake it.
@@ -73,7 +85,7 @@ class Ticker:
                     beat.beat()
                 except Exception:  # noqa: BLE001  (what is due for one run must not end the others')
                     _log.exception("beat-failed")
-                    beat.due_at = time.monotonic() + 1.0
+                    beat.due_at = machine.monotonic() + 1.0
 
 
 #: That of this process.

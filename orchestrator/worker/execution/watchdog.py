@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from celery.signals import task_received
 from celery.worker import state
 
+from orchestrator import machine
 from orchestrator.log import get_logger
 
 #: Seconds of silence that are never too long: a loaded machine is slow, and not deaf.
@@ -80,7 +80,7 @@ class Watchdog:
         self._look_every_s = silent_for_s / 5
         self._silence = Silence(silent_for_s=silent_for_s)
         self._end = end
-        self._moved_at = time.monotonic()
+        self._moved_at = machine.monotonic()
         self._ended_it = False
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Watchdog:
 
     def note(self, **_: Any) -> None:
         """Take note that the consumer took a message."""
-        self._moved_at = time.monotonic()
+        self._moved_at = machine.monotonic()
 
     def _watch(self) -> None:
         looking = threading.Event()
@@ -117,7 +117,7 @@ class Watchdog:
     def look(self) -> None:
         """See whether the consumer is silent, and end the worker if it is."""
         silent = self._silence.lasts(
-            now=time.monotonic(),
+            now=machine.monotonic(),
             free_slot=len(state.reserved_requests) < int(self._consumer.pool.num_processes),
             moved_at=self._moved_at,
             waiting=self._wait_for_work,

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 import redis as redis_py
 
+from orchestrator import machine
 from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session, SessionState
@@ -16,7 +17,7 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.reconciler.reaper.leases import LeaseWatch
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
-from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders, own_mark
+from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders
 from tests.clock import ManualClock
 
 from .conftest import Play
@@ -327,7 +328,7 @@ def looks(*seen: tuple[str, int, float]) -> list[bool]:
     verdicts = []
     for name, beat, oldest_s in seen:
         clock.advance(2)
-        connected = Connected(frozenset({name, own_mark()}), oldest_s)
+        connected = Connected(frozenset({name, machine.own_mark()}), oldest_s)
         verdicts.append(watch.dead([held_by("a", beat)], connected) != [])
     return verdicts
 

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
-from orchestrator.clock import isoformat
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Blocker, Doctor, Severity
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed
+from orchestrator.machine import isoformat
 from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play

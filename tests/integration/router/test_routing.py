@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from orchestrator.envelope.model import (
@@ -18,9 +16,11 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
+from orchestrator.machine import run_on
 from orchestrator.redisdb import keys
 from orchestrator.streams import Portion, StreamId, all_streams
 from orchestrator.streams.priority import SHARES
+from tests.clock import SteppedMachine
 from tests.integration.router.conftest import Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
@@ -198,9 +198,7 @@ def test_what_is_new_does_not_wait_for_all_that_was_left_over(stack: Stack) -> N
     assert (later, stack.pending(), stack.dead()) == ([64, 22, 0], 0, [])
 
 
-def test_a_wrong_clock_of_a_routers_host_changes_nothing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_clock_of_a_routers_host_changes_nothing(stack: Stack) -> None:
     """A day ahead or behind: nothing is late, expired or from the future that is not so by the server's clock."""
     soon = Timestamp.from_ms(int(stack.redis.time()[0]) * 1000 + 60_000)
     once = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
@@ -209,12 +207,13 @@ def test_a_wrong_clock_of_a_routers_host_changes_nothing(
         task = TaskDelegation(task=Task(task_id=f"T-{number}", title="t", description="d"))
         given = stack.envelope(task, sender="partner", recipient="reviewer", retry=once)
         message_factory.append((given, stack.envelope(UPDATE, expiration=soon)))
-    real = time.time_ns
+    host = SteppedMachine()
     for (given, update), hours in zip(message_factory, (24, -24, 0), strict=True):
-        monkeypatch.setattr(time, "time_ns", lambda hours=hours: real() + hours * 3_600_000_000_000)
+        host.ahead_s = hours * 3600
         stack.publish(given, "task-delegation", "high")
         stack.publish(update, "status-update")
-        handled = stack.router(f"r{hours}").run_once()
+        with run_on(host):
+            handled = stack.router(f"r{hours}").run_once()
         assert (handled.done, stack.dead()) == (2, [])
 
 

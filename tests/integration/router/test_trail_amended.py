@@ -183,7 +183,7 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
 
 def iso(ms: int) -> str:
     """A time as the commands take it."""
-    from orchestrator.clock import isoformat
+    from orchestrator.machine import isoformat
 
     return isoformat(ms)
 

@@ -8,9 +8,9 @@ from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, defin
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
-from orchestrator.clock import SystemClock
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.vouchers import AgentVouchers
+from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
 from orchestrator.router.deadletters.store import DeadLetters

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Retry
+from orchestrator import Retry, machine
 from orchestrator.agents.loader import load_agents
 from orchestrator.cli.render import tree_lines
 from orchestrator.client.history import history
@@ -16,7 +16,6 @@ from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.holders import mark_of
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.deaths import release_runs_of
 
@@ -208,7 +207,7 @@ def test_a_run_whose_process_dies_has_a_limit_of_its_own(stage: StackHarness) ->
 
 
 def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(stage: StackHarness) -> None:
-    claim = f"{new_claim_id()}@{mark_of(12_345)}"
+    claim = f"{new_claim_id()}@{machine.mark_of(12_345)}"
     stage.agent("solo")(lambda ctx: "done")
     for _ in range(2):
         dispatch = stage.start(stage.submit("solo"))

@@ -16,9 +16,9 @@ from orchestrator.agents.definition import BUNDLED_QUEUE, define_agent
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
-from orchestrator.clock import SystemClock
 from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
+from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import announce, queues_of
