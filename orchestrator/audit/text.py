@@ -59,6 +59,11 @@ def body_of(xml: bytes) -> bytes:
     return etree.tostring(body, with_tail=False) if packed is None else _decompressed(packed)
 
 
+def body_texts(body: bytes) -> list[str]:
+    """The texts of a body as :func:`body_of` gives it; what is encrypted is left out."""
+    return _parsed(body) if body else []
+
+
 def indented(xml: bytes) -> list[str]:
     """The lines of an envelope for people, with indentation; of what cannot be parsed, its octets as they are."""
     if not xml:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.doctor.findings import Problem, Severity
@@ -73,16 +73,27 @@ def _kept(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Ite
 def altered_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[Problem]:
     """Large texts of a session, or that it was sent, which were altered or are not kept any more; reads all of them."""
     session = snapshot.session
+    for subject, _, why in unreadable_texts(snapshot, ledger):
+        what = (
+            f"{session.id}: the large text of {subject} cannot be had: {why}; `orchestra doctor --full --fix` restores what "
+            "the audit trail has of it, and a run that reads it otherwise fails at once"
+        )
+        yield Problem(Severity.BREAK, "text-altered", subject, what, session=session.id)
+
+
+def unreadable_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[str, Mapping[str, Any], str]]:
+    """The same: whose text it is, what refers to it, and why it cannot be read."""
+    session = snapshot.session
     if session.state in (SessionState.DELETED, SessionState.DAMAGED) or snapshot.damage:
         return
+    references: list[tuple[str, Mapping[str, Any]]]
     references = [(item.id, ref) for item in snapshot.items for ref in item.large_texts]
     references += [(what, ref) for what, ref in ledger.large_references(session.id).items()]
     for subject, ref in references:
         try:
             ledger.large_texts.read(ref)
         except PayloadError as error:
-            what = f"{session.id}: the large text of {subject} cannot be had: {error.args[0]}"
-            yield Problem(Severity.BREAK, "text-altered", subject, what, session=session.id)
+            yield subject, ref, error.args[0]
 
 
 def _texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[Item, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -135,7 +135,16 @@ class Doctor:
         if any(finding.rule in repair.OF_KEYS for finding in diagnosis.findings):
             repair.set_aside(self._parts)
             diagnosis = self.examine(watch_leases=False)  # what the indexes lack is seen only now
-        repair.repair(self._parts, diagnosis.findings)
+        repair.repair(self._parts, diagnosis.findings, self._audit)
+        self._release({found.subject for found in diagnosis.findings if found.rule == "claim-altered"})
+
+    def _release(self, runs: Collection[str]) -> None:
+        """Take runs from holders that cannot end them, unless one is renewed after all."""
+        held = [lease for lease in self._leases() if lease.run in runs]
+        if held:
+            self._sleep(self._parts.settings.heartbeat_s * 1.5)
+        for lease in held:
+            self._ledger.release(lease)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
         """Why one session sleeps, what breaks the promise in it, and which services hang.

@@ -214,7 +214,8 @@ def claims(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
                     "claim-altered",
                     lease.run,
                     f"{lease.run} is held under another claim than the one under which {lease.worker} took it, so that "
-                    "its end would be refused; when its lease has stood still, the reaper gives it to another worker",
+                    "its end would be refused; `orchestra doctor --fix` gives it to another worker at once, the reaper when its "
+                    "lease has stood still",
                     session=lease.session,
                 )
 

@@ -9,8 +9,10 @@ from typing import Final
 
 import redis
 
+from orchestrator.audit.reader import AuditReader
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.doctor.restoration import restore_texts
 from orchestrator.ids import asker_of, child_of
 from orchestrator.ledger import leftovers
 from orchestrator.log import get_logger
@@ -95,8 +97,8 @@ def restore_format(client: redis.Redis) -> None:
             client.set(one.key, FORMAT, nx=True)
 
 
-def repair(parts: Container, findings: Iterable[Problem]) -> None:
-    """Fix what these findings name, as far as the ledger knows how; harmless to repeat.
+def repair(parts: Container, findings: Iterable[Problem], audit: AuditReader | None) -> None:
+    """Fix what these findings name, as far as ledger and audit trail know how; harmless to repeat.
 
     Raises:
         redis.RedisError, OSError: Redis is away.
@@ -107,7 +109,9 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
         if finding.severity is Severity.BREAK and finding.session:
             by_session[finding.session].append(finding)
     left = [(finding.rule, finding.subject) for finding in findings]
-    repairs = {session: partial(_repair, parts, session, found) for session, found in by_session.items()}
+    repairs = {
+        session: partial(_repair, parts, session, found, audit) for session, found in by_session.items()
+    }
     # The journal of a run that was just restored is left over no more.
     repairs[""] = partial(leftovers.fix, parts.ledger, left)
     for session, fix in repairs.items():
@@ -119,7 +123,7 @@ def repair(parts: Container, findings: Iterable[Problem]) -> None:
             _log.error("repair-failed", session=session, exc_info=error)
 
 
-def _repair(parts: Container, session: str, found: list[Problem]) -> None:
+def _repair(parts: Container, session: str, found: list[Problem], audit: AuditReader | None) -> None:
     rules, sweep = {finding.rule for finding in found}, parts.ledger.sweep
     for finding in found:
         match finding.rule:
@@ -133,6 +137,8 @@ def _repair(parts: Container, session: str, found: list[Problem]) -> None:
                 _end_or_free(parts, session)
             case rule if rule in _TEXTS:
                 sweep.restore_text(child_of(finding.subject) or session)
+    if "text-altered" in rules and audit is not None:
+        restore_texts(parts.ledger, audit, session)
     if rules & (_INDEXES | _ITEMS | _BOTH):
         done = sweep.reindex(session, recount=rules <= _TRUSTED)
         _log.info("reindexed", session=session, put_right=done)

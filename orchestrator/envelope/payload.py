@@ -119,8 +119,10 @@ class BlobStore:
         self._max_bytes = max_bytes
         self._name = name or partial(keys.blob, shard)
 
-    def put(self, octets: bytes, *, ttl_s: float) -> BlobRef:
+    def put(self, octets: bytes, *, ttl_s: float, anew: bool = False) -> BlobRef:
         """Store octets for at least ``ttl_s`` seconds; content that is there already only lives longer.
+
+        ``anew``: what is there was altered, and is replaced.
 
         Raises:
             PayloadError: there are too many of them.
@@ -129,7 +131,7 @@ class BlobStore:
             raise _too_large(len(octets), self._max_bytes)
         sha256 = hashlib.sha256(octets).hexdigest()
         name, ttl_ms = self._name(sha256), round(ttl_s * 1000)
-        known = _ref(sha256, self._scripts.run("touch_blob", [name], [ttl_ms]))
+        known = None if anew else _ref(sha256, self._scripts.run("touch_blob", [name], [ttl_ms]))
         if known is not None:
             return known
         compressed = memoryview(compress(octets))

@@ -83,6 +83,21 @@ class LargeTexts:
     def _put(self, session: str, octets: bytes) -> dict[str, Any]:
         return {"session": session, **asdict(self._store(session).put(octets, ttl_s=UNUSED_TTL_S))}
 
+    def restore(self, ref: Mapping[str, Any], octets: bytes) -> None:
+        """Store the octets of a reference again, which were altered or are gone, for as long as its session lives.
+
+        Raises:
+            ValueError: they are other octets.
+        """
+        session, sha256 = str(ref["session"]), str(ref["sha256"])
+        if hashlib.sha256(octets).hexdigest() != sha256:
+            raise ValueError(f"these are not the octets of {sha256}")
+        self._store(session).put(octets, ttl_s=UNUSED_TTL_S, anew=True)
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.persist(ledger_keys.large_text(session, sha256))
+            pipe.sadd(ledger_keys.large_texts(session), sha256)
+            pipe.execute()
+
     def read(self, ref: Mapping[str, Any], *, label: str = "") -> str:
         """The text of a reference; with a ``label`` it is opened only if it was sealed under that.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.forks import FORKED
@@ -226,7 +226,10 @@ class Context(Messaging, Delegating, Referring, Reporting, Durable):
             PayloadError: it is not kept any more, or was altered.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._effects.retrying("memory", lambda: self._ledger.memory(self.session))
+        try:
+            return self._effects.retrying("memory", lambda: self._ledger.memory(self.session))
+        except PayloadError as error:
+            raise PayloadError(f"the memory of session {self.session} cannot be read: {error}") from None
 
     # --- for the runner ----------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.structured import unpack
+from orchestrator.errors import PayloadError
 from orchestrator.ledger import Claimed, Item, ItemState, Session
 from orchestrator.ledger.forks import seed_of
 from orchestrator.messages.authenticity import callback_from
@@ -169,7 +170,10 @@ def callback_of(item: Item, text: str, effects: Effects) -> Callback:
     """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
 
     def read(ref: Any, what: str) -> str:
-        return effects.read(what, lambda: effects.ledger.large_texts.read(ref))
+        try:
+            return effects.read(what, lambda: effects.ledger.large_texts.read(ref))
+        except PayloadError as error:
+            raise PayloadError(f"the large text of {item.id} cannot be read: {error}") from None
 
     def attachment(name: str) -> str | None:
         ref = (item.extra.get("attachments") or {}).get(name)

@@ -29,6 +29,7 @@ from orchestrator.errors import (
     ModelFailed,
     NoResponse,
     OrchestraError,
+    PayloadError,
     Retry,
     RunParked,
     ServerUnavailable,
@@ -81,7 +82,14 @@ SHOWN_STEPS: Final = 20
 #: Seconds that the events of a process which is about to be killed may take.
 LAST_EVENTS_S: Final = 2.0
 #: Errors with which another attempt would end as well.
-_FINAL: Final = (BudgetExceeded, ConfigurationError, DamagedRecord, DefinitionChanged, ModelFailed)
+_FINAL: Final = (
+    BudgetExceeded,
+    ConfigurationError,
+    DamagedRecord,
+    DefinitionChanged,
+    ModelFailed,
+    PayloadError,
+)
 #: Errors that say all there is to say: where they were raised helps nobody.
 _SENTENCES: Final = (BudgetExceeded, ConfigurationError, ModelFailed, NoResponse, Retry)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from click.testing import CliRunner, Result
 
+from orchestrator.audit.build import build_writer
+from orchestrator.audit.writer import AuditWriter
 from orchestrator.cli import main
 from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import examination
-from orchestrator.ids import new_claim_id
+from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import Next, RunRef, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
@@ -20,7 +23,7 @@ from tests.waiting import wait_until
 from .conftest import StackHarness
 
 #: More than a record holds itself.
-LARGE = "x" * 1_500_000
+LARGE = "x <é> &amp;\n" * 150_000
 
 
 class House:
@@ -163,6 +166,18 @@ class House:
         self.rest()
         self.set(session, "state", state)
 
+    def damaged_chunk(self, *words: str) -> bool:
+        """Whether the doctor names it."""
+        return "[text-altered]" in self.orchestra("doctor", "--quick", *words).stdout
+
+
+@pytest.fixture
+def audited(stage: StackHarness) -> AuditWriter:
+    """A writer that reads from before the first message."""
+    writer = build_writer(stage.parts, consumer="w")
+    writer.run_once()
+    return writer
+
 
 @pytest.fixture
 def house(stage: StackHarness, monkeypatch: pytest.MonkeyPatch) -> House:
@@ -277,3 +292,57 @@ def test_damage_is_named_and_mended_or_ends_what_it_concerns(house: House, what:
     assert house.paid == 1
     after = house.orchestra("doctor", "--quick")
     assert ("BREAK" in after.stdout) == damage.left, after.output
+
+
+@pytest.mark.parametrize("what", ["changed", "gone"])
+def test_a_large_text_is_restored_from_the_audit_trail(audited: AuditWriter, house: House, what: str) -> None:
+    """By its digest; it lives as long as its session again."""
+    while audited.run_once():
+        pass
+    (sha256,) = house.ledger.large_texts.digests(house.done)
+    key = ledger_keys.large_text(house.done, sha256)
+    house.change_chunk() if what == "changed" else house.redis.delete(key)
+    assert house.damaged_chunk()
+    assert not house.damaged_chunk("--fix")
+    assert house.redis.ttl(key) == -1
+    assert house.ledger.result(house.done)[1] == LARGE
+
+
+def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(
+    stage: StackHarness,
+) -> None:
+    """Another attempt would read the same."""
+    stage.agent("large")(lambda ctx: LARGE)
+
+    @stage.agent("lead", role="coordinator", attempts=5)
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("large", "be large")
+            return ""
+        return str(len(ctx.callbacks[0].full()))
+
+    root = stage.submit("lead", "go")
+    stage.play(root)
+    (child,) = stage.children(root)
+    stage.play(child.id)
+    (sha256,) = stage.ledger.large_texts.digests(child.id)
+    stage.redis.hset(ledger_keys.large_text(child.id, sha256), "0", b"another")
+    assert stage.resume(root) == "failed"
+    ended = stage.ledger.session(root)
+    assert ended.state == SessionState.FAILED
+    assert f"the large text of {callback_id(child.id)} cannot be read" in ended.reason
+
+
+def test_a_run_under_an_altered_claim_begins_anew_with_the_fix(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is not waited for: nobody can end it under that claim."""
+    monkeypatch.setenv("ORCHESTRA_LEASE_S", "60")
+    house.change_claim()
+    began = time.monotonic()
+    house.orchestra("doctor", "--fix", "--quick")
+    assert time.monotonic() - began < 20
+    assert house.ledger.run(house.queued_run).state == RunState.QUEUED
+    assert "[claim-altered]" not in house.orchestra("doctor", "--quick").stdout
+    house.rest()
+    assert house.ledger.session(house.root).state == SessionState.FINISHED
