@@ -17,6 +17,7 @@ from orchestrator.audit import bodies, chain, words
 from orchestrator.audit.amendments import Amendment, end_of, read_amendments
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import TABLES, Head, HeadChanged, HeadSigner
+from orchestrator.audit.indexes import index_faults
 from orchestrator.audit.records import DeadRecord, MessageRecord
 from orchestrator.audit.schema import BODIES, DEAD_LETTERS, HEADS, MESSAGES, METADATA, TRANSITIONS
 from orchestrator.audit.text import text_of
@@ -234,6 +235,10 @@ class AuditStore:
             with self.database.read() as db:
                 if not words.is_whole(db, row.seq, _text(*row[1:])):
                     yield row.seq
+
+    def index_faults(self) -> Iterator[tuple[str, str]]:
+        """The tables of whose rows a search may miss some, as SQLite's own tables were changed; and what is wrong."""
+        return iter(()) if self.database.path is None else index_faults(self.database.path)
 
     # --- reading -----------------------------------------------------------------------------
 

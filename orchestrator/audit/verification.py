@@ -212,6 +212,8 @@ def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[
     for seq in store.misindexed():
         what = "its words in the index of searches were changed; remove `message_words`' rows and start the writer again"
         yield Break("messages", seq, what)
+    for name, what in store.index_faults():
+        yield Break(name, 0, what)
 
 
 def _is_committed(row: Any) -> bool:

@@ -119,6 +119,71 @@ def test_words_that_are_removed_or_changed_are_found(
     assert (verify(stack).exit_code, len(found(stack, "needle"))) == (0, 3)
 
 
+def _defined(index: str, old: str, new: str) -> str:
+    """A statement that changes how SQLite understands an index, and nothing that is in it."""
+    return f"UPDATE sqlite_master SET sql = replace(sql, '{old}', '{new}') WHERE name = '{index}'"
+
+
+_CONTENT = "content='''',columnsize"
+_REBUILD = "INSERT INTO message_words (message_words) VALUES ('rebuild')"
+_TAKEN_OUT = (
+    _defined("message_words", "columnsize", _CONTENT),
+    "INSERT INTO message_words (message_words, rowid, words) SELECT 'delete', id, c0 FROM message_words_content ORDER BY id LIMIT 1",
+    _defined("message_words", _CONTENT, "columnsize"),
+)
+_ROW_LEFT_OUT = (
+    "UPDATE sqlite_master SET sql = sql || ' WHERE seq != 1' WHERE name = 'messages_by_sender'",
+    "REINDEX messages_by_sender",
+    _defined("messages_by_sender", " WHERE seq != 1", ""),
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "asked", "what", "mended"),
+    [
+        (_TAKEN_OUT, ["needle"], "message_words row 0: the index of searches does not hold", _REBUILD),
+        (
+            ["UPDATE message_words_data SET block = x'00000000000000' WHERE id = 10"],  # it has no segments
+            ["needle"],
+            "message_words row 0: the index of searches does not hold",
+            _REBUILD,
+        ),
+        (
+            [_defined("message_words", "remove_diacritics 0", "remove_diacritics 0 separators e")],
+            ["needle"],
+            "message_words row 0: the index of searches is not the one that was made",
+            _defined("message_words", " separators e", ""),
+        ),
+        (_ROW_LEFT_OUT, ["--sender", "lead"], "missing from index messages_by_sender", "REINDEX"),
+    ],
+    ids=["entries", "pages", "definition", "column"],
+)
+def test_an_index_of_sqlite_that_misses_messages_is_found(
+    stack: Stack, database: TrailDatabase, statements: list[str], asked: list[str], what: str, mended: str
+) -> None:
+    """All rows are what was written, and a search does not find them. PostgreSQL lets nobody write into an index."""
+    if not isinstance(database.where, Path):
+        return
+    for _ in range(3):
+        say(stack, "needle")
+    write(stack)
+    assert (verify(stack).exit_code, len(found(stack, *asked))) == (0, 3)
+    for statement in statements:
+        change(database, statement)
+    assert len(found(stack, *asked)) < 3
+    bad = verify(stack)
+    assert (bad.exit_code, what in bad.stdout) == (1, True), bad.output
+    change(database, mended)
+    assert (verify(stack).exit_code, len(found(stack, *asked))) == (0, 3)
+
+
+def change(database: TrailDatabase, statement: str) -> None:
+    """By somebody who may write to the file: SQLite's own tables, too. The next connection reads the schema anew."""
+    with database.tamper() as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(statement)
+
+
 @pytest.mark.parametrize("changed", [b"\0", zstandard.compress(b"forged")], ids=["damaged", "forged"])
 def test_a_body_that_is_changed_is_used_by_nobody(
     stack: Stack, database: TrailDatabase, changed: bytes
