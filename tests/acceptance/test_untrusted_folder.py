@@ -74,26 +74,41 @@ def test_the_demo_imports_nothing_from_the_working_directory(terminal: Terminal,
     terminal.assert_nothing_left()
 
 
-def test_python_dash_m_imports_nothing_from_there_either(terminal: Terminal) -> None:
-    """What `python -m` itself looks up first, the package `orchestrator`, is Python's own doing."""
+@pytest.mark.parametrize(
+    ("command", "own"),
+    [
+        ("python -m orchestrator url", False),
+        ("celery -A orchestrator report", False),
+        ("python -P -m orchestrator url", True),
+        ("python -P -m orchestrator.worker report", True),
+    ],
+)
+def test_python_and_celery_import_nothing_from_there_either(
+    terminal: Terminal, command: str, own: bool
+) -> None:
+    """What the first two look up first, the package `orchestrator` itself, is Python's and Celery's own doing."""
+    terminal.in_process = False
     sprung = terminal.folder / "sprung"
-    for name in ("click", "redis", "pydantic", "celery"):
+    for name in ("click", "redis", "pydantic", "kombu", "workers", *(["orchestrator"] if own else [])):
         (terminal.folder / f"{name}.py").write_text(f"open({str(sprung)!r}, 'a').write({name!r})\n")
-    done = terminal.run("python -m orchestrator keys list")
-    assert done.returncode == 0, done.stderr
+    done = terminal.run(command, ORCHESTRA_REDIS_URL="redis://127.0.0.1:1/0")
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout, done.stderr
     assert not sprung.exists()
 
 
-@pytest.mark.parametrize("agents", ["mine.py", "project.mine"])
+@pytest.mark.parametrize("agents", ["--agents mine.py", "--agents project.mine", ""])
 def test_a_stack_runs_the_agents_that_were_named_and_nothing_else(
     terminal: Terminal, trap: Path, agents: str
 ) -> None:
-    """By file, and by module name; what stands beside them can be imported by them, as the last of all."""
+    """By file, by module name, or by the folder's settings; what stands beside them can be imported by them, as the last of all."""
     (terminal.folder / "beside.py").write_text("def shout(text): return text.upper()\n")
     (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "project").mkdir()
     (terminal.folder / "project" / "mine.py").write_text(AGENTS)
-    stack = terminal.start(f"orchestra up --agents {agents} --concurrency 1")
+    if not agents:
+        (terminal.folder / "orchestra.toml").write_text('[orchestra]\nagents = ["mine.py"]\n')
+    stack = terminal.start(f"orchestra up {agents} --concurrency 1")
     stack.wait_for("ready after")
     done = terminal.run("orchestra submit lead quiet --wait")
     assert done.stdout.strip() == "QUIET", done.stderr

@@ -88,6 +88,8 @@ def test_a_name_that_no_agent_can_have_gets_no_key(
 def test_the_algorithm_can_be_chosen(orchestra: Orchestra) -> None:
     (row,) = rows(orchestra("keys", "generate", "lead", "--algorithm", "RSA-SHA256", "--json"))
     assert row["algorithm"] == "RSA-SHA256"
+    public = algorithms.load_public(orchestra("keys", "export", "--public", "lead").stdout)
+    assert getattr(public, "key_size", 0) == 2048
 
 
 def test_without_a_server_the_user_is_told_what_is_still_to_come(orchestra: Orchestra) -> None:

@@ -16,6 +16,8 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.submission_tokens import SubmissionToken, check_token, make_token
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
+from orchestrator.machine import SystemClock
+from tests.clock import ManualClock
 
 WORK: dict[str, Any] = {"agent": "solo", "prompt": "go", "title": ""}
 
@@ -107,6 +109,10 @@ def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Container) ->
 def test_an_expired_one_begins_nothing_but_a_message_that_comes_again_is_the_session_that_it_was(
     parts: Container,
 ) -> None:
+    made, now_ms = make_token(parts.keyring, **WORK), SystemClock().now_ms()
+    check(parts, made.text, made.task_id, clock=ManualClock(now_ms + 3_590_000))
+    with pytest.raises(SubmissionRefused, match="has expired"):
+        check(parts, made.text, made.task_id, clock=ManualClock(now_ms + 3_601_000))
     made = make_token(parts.keyring, **WORK, lifetime_s=-1)
     with pytest.raises(SubmissionRefused, match="has expired"):
         check(parts, made.text, made.task_id)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import redis as redis_py
 
+from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor
 from orchestrator.errors import NotGenuine
@@ -207,6 +209,28 @@ def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> No
     ((_, fields), *_) = stage.redis.xrange(keys.messages(0, "task-completion", "high"))
     assert b"all is well" in fields[b"envelope"]
     assert b"<signature>" in fields[b"envelope"]
+
+
+def test_who_cannot_tell_takes_the_ledger_at_its_word(stage: StackHarness, tmp_path: Path) -> None:
+    """Without the key of the operator, or where no signature is required and no proof is there; a false proof is none."""
+    stage.agent("solo")(lambda ctx: "all is well")
+    root = stage.submit("solo")
+    assert stage.play(root) == "finished"
+    stage.redis.hset(ledger_keys.bodies(root), "result", "edited")
+    elsewhere = stage.settings.model_copy(update={"data": tmp_path / "another host"})
+    lax = stage.settings.model_copy(update={"signatures_required": False})
+    with Client(elsewhere) as there, Client(lax) as trusting, Client(stage.settings) as client:
+        assert there.answer(root) == "edited"
+        for one in (trusting, client):
+            with pytest.raises(NotGenuine):
+                one.answer(root)
+        stage.redis.hdel(ledger_keys.session(root), "proof")
+        assert trusting.answer(root) == "edited"
+        with pytest.raises(NotGenuine):
+            client.answer(root)
+    parts = build_container(stage.redis, elsewhere)
+    found = Doctor(parts, audit=None).examine(watch_leases=False).findings
+    assert [f.rule for f in found if f.severity == "break"] == []
 
 
 def test_what_a_run_that_dies_has_refused_is_refused_again(stage: StackHarness) -> None:
