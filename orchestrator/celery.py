@@ -32,7 +32,7 @@ from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
 from orchestrator.dispatch.broker import check_broker
 from orchestrator.display.text import visible
-from orchestrator.errors import KeyringError, OrchestraError, ServerUnavailable, SettingsDisagree
+from orchestrator.errors import KeyringError, NoStack, OrchestraError, ServerUnavailable, SettingsDisagree
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
 from orchestrator.log import configure_logging, get_logger
@@ -58,7 +58,9 @@ def _is_celery_program() -> bool:
 
 
 def _give_up(error: OrchestraError) -> SystemExit:
-    return SystemExit(visible(f"Error: {' '.join(str(error).split())}"))
+    """The end of this process, with the exit code of all commands."""
+    print(visible(f"Error: {' '.join(str(error).split())}"), file=sys.stderr)
+    return SystemExit(4 if isinstance(error, NoStack | ServerUnavailable) else 2)
 
 
 def _make_app() -> tuple[Celery, Settings]:

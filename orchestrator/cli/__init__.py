@@ -15,10 +15,10 @@ from typing import Any
 
 import click
 
-from orchestrator.cli.exit_codes import Exit, NoAnswer, NotYet
+from orchestrator.cli.exit_codes import Exit, Failed, NoAnswer, NotYet, Refused
 from orchestrator.cli.options import SuggestingGroup
 from orchestrator.cli.output import say
-from orchestrator.errors import NoReply, NoStack, OrchestraError, ServerUnavailable
+from orchestrator.errors import NoReply, NoStack, OrchestraError, ServerUnavailable, SessionFailed
 
 #: Heading of the help → sub-command → (module beside this one, what it does), in the order of the help.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
@@ -138,8 +138,12 @@ class LazyGroup(SuggestingGroup):
 def as_refusal(error: Exception) -> click.ClickException | None:
     """The error as one line that says what to do, with its exit code; None: it is a bug, and gets its traceback."""
     match error:
+        case click.FileError():
+            return Refused(error.format_message())
         case click.ClickException():
             return error
+        case SessionFailed():
+            return Failed(one_line(error))
         case TimeoutError() if error.errno is None:
             return NotYet(one_line(error))
         case NoReply():
@@ -154,7 +158,7 @@ def as_refusal(error: Exception) -> click.ClickException | None:
             advice = advice_on_file(error)
         case _:
             return advice_on_redis(error)
-    return None if advice is None else click.ClickException(advice)
+    return None if advice is None else Refused(advice)
 
 
 def one_line(error: BaseException) -> str:
@@ -180,7 +184,7 @@ def advice_on_redis(error: BaseException) -> click.ClickException | None:
     from orchestrator.redisdb.client import advice_on_refusal, is_outage, lacks_permission
 
     if lacks_permission(error):
-        return click.ClickException(
+        return Refused(
             f"the Redis user may not do this: {one_line(error)}; give it more, as `orchestra acl` prints it for its role"
         )
     refusal = advice_on_refusal(error)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import SubCommands, json_option, settings_of, stack_options, time_option
 from orchestrator.cli.output import print_answer, print_json, say, write_raw
@@ -208,7 +209,7 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
         withdrawn = parts.agents.withdraw(name)
         known = [] if withdrawn else [record.name for record in parts.agents.all()]
     if not withdrawn:
-        raise click.ClickException(
+        raise Refused(
             f"no agent {name!r} is registered; `orchestra agents` lists those that are{did_you_mean(name, known)}"
         )
     print_answer(Withdrawn(agent=name, registered=False), f"{name} is no longer registered", as_json=as_json)
@@ -236,7 +237,7 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     catalogue = load_agents(settings.agents)
     definition: AgentDefinition | None = catalogue.get(agent)
     if definition is None:
-        raise click.ClickException(
+        raise Refused(
             f"no agent {agent!r} is defined in {', '.join(settings.agents) or 'any file that is named here'}; name the "
             f"module or file that defines it with --agents{did_you_mean(agent, catalogue)}"
         )

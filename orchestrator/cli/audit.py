@@ -13,6 +13,7 @@ from orchestrator.cli.conversation import (
     open_trail,
     print_conversation,
 )
+from orchestrator.cli.exit_codes import Exit, Refused
 from orchestrator.cli.filters import search_options
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
@@ -102,7 +103,7 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
         )
         say(f"{kinds[0]}, {kinds[1]}, {counted(found.dead_letters, 'dead letter')}")
     if max_age is not None and found.oldest_ms > max_age * 1000:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(Exit.NO)
 
 
 @audit.command("show")
@@ -148,9 +149,7 @@ def show(
         _require_text(records[0])
     if body:
         if not alone:
-            raise click.ClickException(
-                f"{identifier} stands for {counted(len(records), 'message')}; give one message-id"
-            )
+            raise Refused(f"{identifier} stands for {counted(len(records), 'message')}; give one message-id")
         write_raw(reader.body(records[0]), newline=False)
         return
     if xml and alone:
@@ -212,7 +211,7 @@ def search(
 def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
     """Check chain, signed heads and signatures, and that all that was published is there.
 
-    Exit code 1: something was changed, or is missing for good.
+    Exit code 1: something was changed, or is missing for good; 2: the trail cannot be read.
     """
     from orchestrator.cli.documents.audit import AuditState
     from orchestrator.cli.inspection import inspect, inspect_file
@@ -237,13 +236,13 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
             say(f"published {found.published}, written {found.written}, {waiting}")
             say(f"steps of the ledger: published {found.steps_published}, written {found.steps}")
     if not found.intact:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(Exit.NO)
 
 
 def _require_text(record: MessageRecord) -> None:
     """Return if the trail has the octets of a message."""
     if not record.xml:
-        raise click.ClickException(
+        raise Refused(
             f"the operator has removed the text of {record.message_id} from the trail; `orchestra audit show` without "
             "--xml and --body shows what is known of it"
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
@@ -92,7 +93,7 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
     answers, knows which message launched the session.
 
     Raises:
-        click.ClickException: the trail has nothing about it.
+        Refused: the trail has nothing about it.
     """
     from orchestrator.errors import ConfigurationError, ServerUnavailable, UnknownSession
     from orchestrator.ids import is_session_id
@@ -105,7 +106,7 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
         ):
             records = reader.launched_by(parts.ledger.session(identifier).message)
     if not records:
-        raise click.ClickException(
+        raise Refused(
             f"nothing in {settings.audit_name} is about {identifier!r}; `orchestra audit search` lists what is there"
         )
     return records

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.exit_codes import Exit, Refused
 from orchestrator.cli.options import (
     SubCommands,
     combined,
@@ -132,7 +133,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
     elif not done:
         say("no such dead letters; nothing was replayed", err=True)
     if refused:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(Exit.REFUSED)
 
 
 @dlq.command("drop")
@@ -191,7 +192,7 @@ def _get(parts: Container, dead_id: str) -> DeadLetter:
 
     dead_letter = DeadLetters(parts.redis, shards=parts.settings.shards).get(dead_id)
     if dead_letter is None:
-        raise click.ClickException(f"no dead letter {dead_id!r}; `orchestra dlq list` shows what is there")
+        raise Refused(f"no dead letter {dead_id!r}; `orchestra dlq list` shows what is there")
     return dead_letter
 
 

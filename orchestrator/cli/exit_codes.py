@@ -13,7 +13,7 @@ class Exit(IntEnum):
 
     DONE = 0
     NO = 1
-    USAGE = 2
+    REFUSED = 2
     NOT_YET = 3
     NO_STACK = 4
     BUG = 70
@@ -23,15 +23,27 @@ class Exit(IntEnum):
 #: What each says, for people.
 MEANINGS: Final = {
     Exit.DONE: "yes, or done; `up`: stopped as it was asked to, also by Ctrl-C",
-    Exit.NO: "no: the session failed, was stopped or deleted; what was checked does not hold; or the command was refused. "
-    "One line on standard error says why",
-    Exit.USAGE: "wrong usage; `doctor`: it could not look",
+    Exit.NO: "no: the session failed, was stopped or deleted; or what was checked does not hold",
+    Exit.REFUSED: "refused, or a part of it: wrong usage, or something that is not there, not allowed or not possible now. One line on "
+    "standard error says why; `doctor`: it could not look",
     Exit.NOT_YET: "not yet: the session goes on, no reply has come, or `--timeout` has passed; `doctor`: the promise holds, and "
     "something is stuck",
     Exit.NO_STACK: "no stack answers: none runs on the data folder, or its server is away or takes no commands; try again later",
     Exit.BUG: "a fault in the command itself, with its traceback; please report it",
     Exit.INTERRUPTED: "interrupted while it waited or worked; the session that it waited for continues",
 }
+
+
+class Failed(click.ClickException):
+    """What a command asks for has failed."""
+
+    exit_code = Exit.NO
+
+
+class Refused(click.ClickException):
+    """A command is not carried out as it was given."""
+
+    exit_code = Exit.REFUSED
 
 
 class NotYet(click.ClickException):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_answer, print_json, say
@@ -125,7 +126,7 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
     """Whether a name is an agent or a queue, and the agents that a pause or limit of it concerns.
 
     Raises:
-        click.ClickException: no registered agent and no queue has it, or it is an external program's.
+        Refused: no registered agent and no queue has it, or it is an external program's.
     """
     from orchestrator.config.settings import did_you_mean
 
@@ -136,9 +137,7 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
     if kind is None:
         kind = "agent" if own or not of_queue else "queue"
     if any(record.external for record in records if record.name == name and kind == "agent"):
-        raise click.ClickException(
-            f"{name!r} is an external program: it reads its work from its inbox; stop it there"
-        )
+        raise Refused(f"{name!r} is an external program: it reads its work from its inbox; stop it there")
     found = own if kind == "agent" else of_queue
     if not found:
         known = {
@@ -147,7 +146,7 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
         there = (
             f"there are: {', '.join(sorted(known))}" if known else "none is registered; start a worker first"
         )
-        raise click.ClickException(f"no {what} {name!r} is registered ({there}){did_you_mean(name, known)}")
+        raise Refused(f"no {what} {name!r} is registered ({there}){did_you_mean(name, known)}")
     return kind, found
 
 

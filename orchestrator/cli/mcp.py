@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.options import stack_options
 from orchestrator.cli.output import say
 
@@ -41,7 +42,7 @@ def mcp(settings: Settings, *, operator: bool, may_approve: bool, http: bool, po
     token that is printed.
     """
     if find_spec("mcp") is None:
-        raise click.ClickException("MCP needs its SDK: pip install 'agent-orchestra[mcp]'")
+        raise Refused("MCP needs its SDK: pip install 'agent-orchestra[mcp]'")
     if may_approve and not operator:
         raise click.UsageError("--may-approve is for the server of an operator: add --operator")
     from orchestrator.mcp.serving import HOST, PATH, serve_http, serve_stdio
@@ -56,7 +57,7 @@ def mcp(settings: Settings, *, operator: bool, may_approve: bool, http: bool, po
             os.environ.get(TOKEN_VARIABLE, ""),
         )
         if token and len(token) < _SHORTEST:
-            raise click.ClickException(f"{TOKEN_VARIABLE} is too short: give at least {_SHORTEST} characters")
+            raise Refused(f"{TOKEN_VARIABLE} is too short: give at least {_SHORTEST} characters")
     else:
         from orchestrator.client.current import TOKEN_VARIABLE as SESSION_TOKEN
         from orchestrator.client.current import RemoteSession

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.options import json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.stack import open_client
@@ -76,9 +77,7 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise click.ClickException(
-            f"{file} is not text in UTF-8 (octet {error.start}); convert it"
-        ) from error
+        raise Refused(f"{file} is not text in UTF-8 (octet {error.start}); convert it") from error
 
 
 def _say_waves(plan: Plan) -> None:

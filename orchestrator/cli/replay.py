@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.conversation import messages_about, open_trail
+from orchestrator.cli.exit_codes import Exit, Refused
 from orchestrator.cli.filters import search_options
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
@@ -65,7 +66,7 @@ def replay(
 
     Give a message, a conversation, a session, or conditions as for `search`. Oldest first; what followed upon a task that is
     replayed is skipped. Each original is verified first, and refused if its sender is not known to have said it.
-    Exit code 1: one was refused.
+    Exit code 2: one was refused.
     """
     from orchestrator.cli.documents.messages import ReplayedDocument, ReplayedMessages
     from orchestrator.router.deadletters.again import TrailReplay
@@ -95,7 +96,7 @@ def replay(
             show("replay", len(results), len(records))
     refused = sum(result.how == "refused" for result in results)
     if alone and refused:
-        raise click.ClickException(results[0].reason)
+        raise Refused(results[0].reason)
     if as_json:
         documents = tuple(
             ReplayedDocument.made(
@@ -118,7 +119,7 @@ def replay(
         first = f"{counted(would, 'message')} would be replayed" if dry_run else f"{done} replayed"
         say(f"{first}, {skipped} skipped, {refused} refused", err=True)
     if refused:
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(Exit.REFUSED)
 
 
 def _chosen(
@@ -131,7 +132,7 @@ def _chosen(
     if identifier is not None:
         records = messages_about(reader, identifier, settings)
         if len(records) > limit:
-            raise click.ClickException(
+            raise Refused(
                 f"{identifier} stands for {counted(len(records), 'message')}; raise --limit to replay all of them"
             )
         return records

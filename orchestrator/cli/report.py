@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.options import json_option, period_options, stack_options
 from orchestrator.cli.output import json_text, say, write_raw
 from orchestrator.cli.progress import progress_bar
@@ -104,6 +105,6 @@ def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
     reader = AuditReader(store)
     records = reader.conversation(drawn, limit=_DRAWN) if drawn else []
     if conversation and not records:
-        raise click.ClickException(f"no conversation {conversation!r} is in {store.name}")
+        raise Refused(f"no conversation {conversation!r} is in {store.name}")
     left_out = reader.count(drawn) - len(records) if len(records) == _DRAWN else 0
     return html_of(found, records, left_out)

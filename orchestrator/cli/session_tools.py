@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from orchestrator.cli.exit_codes import NotYet
+from orchestrator.cli.exit_codes import Failed, NotYet
 from orchestrator.cli.options import json_option, priority_option, text_of, timeout_option, wait_options
 from orchestrator.cli.output import print_answer, print_json, write_raw
 
@@ -116,7 +116,7 @@ def delegate(
     if ended is None:
         raise NotYet(f"session {child} has not ended after {timeout_s:g} s; its end comes as a callback")
     if ended["status"] == "failed":
-        raise click.ClickException(f"session {child} failed: {ended['text']}")
+        raise Failed(f"session {child} failed: {ended['text']}")
     if not as_json:
         write_raw(ended["text"])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import click
 
-from orchestrator.cli.exit_codes import Exit, NotYet
+from orchestrator.cli.exit_codes import Exit, NotYet, Refused
 from orchestrator.cli.names import agent_argument, session_argument
 from orchestrator.cli.options import json_option, priority_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say, write_raw
@@ -177,7 +177,7 @@ def result(
                 _wait(client, session, timeout_s=timeout_s, as_json=as_json)
             attached = client.attachment(session, attachment)
             if attached is None:
-                raise click.ClickException(f"session {session} has attached nothing under {attachment!r}")
+                raise Refused(f"session {session} has attached nothing under {attachment!r}")
             _print_answer(session, attached, as_json=as_json)
         elif wait or is_over(about := client.session(session)):
             wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, period_options, stack_options, time_option
 from orchestrator.cli.output import print_answer, print_json, say
@@ -75,7 +76,7 @@ def redact(*, settings: Settings, message_id: str, reason: str, as_json: bool) -
     database, signer = to_amend(settings)
     rows = amendments.redact(database, message_id.lower(), reason, signer, at_ms=SystemClock().now_ms())
     if not rows:
-        raise click.ClickException(
+        raise Refused(
             f"no message {message_id!r} with text is in {settings.audit_name}; `orchestra audit search` lists what is there"
         )
     print_answer(
@@ -180,10 +181,10 @@ def to_amend(settings: Settings) -> tuple[Database, Signer]:
 
     folder = KeyStore(settings.keys_dir, settings.signature_algorithm)
     if folder.current(OPERATOR) is None:
-        raise click.ClickException(
+        raise Refused(
             f"the operator's key is not in {settings.keys_dir}; run this where it is, or bring it with "
             "`orchestra keys export operator` and `orchestra keys import`"
         )
     if isinstance(settings.audit_database, Path) and not settings.audit_database.exists():
-        raise click.ClickException(f"no audit trail at {settings.audit_name}; a writer begins one")
+        raise Refused(f"no audit trail at {settings.audit_name}; a writer begins one")
     return Database(settings.audit_database), folder.signer(OPERATOR)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_answer, print_json, say
@@ -78,11 +79,11 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
     with _open(settings) as (folder, janitor):
         worktree = folder.find(session)
         if worktree is None:
-            raise click.ClickException(
+            raise Refused(
                 f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
             )
         if not folder.remove(worktree, with_branch=with_branch, unless=janitor.is_at_work):
-            raise click.ClickException(
+            raise Refused(
                 f"session {session} is at work in its worktree; stop it first: orchestra stop {session}"
             )
     print_answer(

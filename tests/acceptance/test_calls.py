@@ -157,7 +157,7 @@ def test_a_user_may_answer_what_an_agent_was_asked(stack: Terminal) -> None:
         assert replied.returncode == 0, replied.stderr
         assert client.result(root, timeout_s=150) == "the user says it is me"
         again = stack.run(f"orchestra reply {question} no")
-        assert again.returncode == 1
+        assert again.returncode == 2
         assert "has its reply" in again.stderr
 
 

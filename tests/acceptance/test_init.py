@@ -94,7 +94,7 @@ def test_the_containers_get_what_they_need_and_their_text_holds_no_secret(kind: 
 def test_no_file_is_overwritten(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
     refused = CliRunner().invoke(main, ["init", str(tmp_path), "--kind", "python"])
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert f"{tmp_path} has {name} already" in refused.output
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "mine"

@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_file_is_said_without_a_stack(terminal: Terminal) -
     ):
         (terminal.folder / "plan.json").write_text(text)
         done = terminal.run("orchestra plan plan.json --dry-run")
-        assert (done.returncode, done.stdout) == (1, ""), text
+        assert (done.returncode, done.stdout) == (2, ""), text
         assert done.stderr.startswith("Error: "), done.stderr
         assert why in done.stderr, done.stderr
     assert "no such file" in terminal.run("orchestra plan missing.json").stderr.lower()
@@ -131,7 +131,7 @@ def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
         ([{"role": "tester", "task": "test", "caller": "nobody"}], "nobody"),
     ):
         refused = terminal.run(f"echo '{json.dumps(wrong)}' | orchestra plan - --agent manager --wait")
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert why in refused.stderr
     doctor = terminal.run("orchestra doctor")
     assert doctor.returncode == 0, doctor.stdout

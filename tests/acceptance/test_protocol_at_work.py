@@ -80,10 +80,14 @@ def _assert_referenced(stack: Terminal, child: str) -> None:
     """The envelope that reports the answer is small, and leads to all of it."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     parts = build_container(connect(str(settings.redis_url)), settings)
-    trail = AuditReader(AuditStore(settings.audit_database, read_only=True)).find(child)
-    (report,) = [
-        record.xml for record in trail if (record.type, record.sender) == ("task-completion", "large")
-    ]
+    trail = AuditReader(AuditStore(settings.audit_database, read_only=True))
+
+    def reports() -> list[bytes]:
+        found = trail.find(child)
+        return [one.xml for one in found if (one.type, one.sender) == ("task-completion", "large")]
+
+    wait_until(reports, "the report in the trail")
+    (report,) = reports()
     assert len(report) < 10_000
     body = parts.opener.open(codec.decode(report)).body
     assert isinstance(body, TaskCompletion)
@@ -91,7 +95,7 @@ def _assert_referenced(stack: Terminal, child: str) -> None:
 
 
 def _assert_altered_and_missing_chunks_are_told(stack: Terminal, client: Client, child: str) -> None:
-    """One line, exit code 1; the promise holds all the same."""
+    """One line, exit code 2; the promise holds all the same."""
     settings = resolve(load_settings(data=stack.folder / ".orchestra", max_payload_bytes=2 * SIZE))
     redis = connect(str(settings.redis_url))
     (name,) = redis.keys(ledger_keys.large_text(child, "*"))
@@ -99,11 +103,11 @@ def _assert_altered_and_missing_chunks_are_told(stack: Terminal, client: Client,
     assert shard_of(child) == 0
     redis.hset(name, "3", chunk[:-1] + bytes([chunk[-1] ^ 1]))
     done = stack.run(f"orchestra result {child}")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "altered" in done.stderr
     redis.hdel(name, "3")
     done = stack.run(f"orchestra result {child} --json")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "chunk 3 of" in done.stderr
     assert "missing" in done.stderr
     redis.hset(name, "3", chunk)

@@ -74,6 +74,6 @@ def test_a_changed_file_replaces_the_worker_and_a_broken_one_does_not(terminal: 
 
 def test_a_stack_without_files_of_agents_cannot_watch_them(terminal: Terminal) -> None:
     refused = terminal.run("orchestra up --reload")
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert "no file of agents is named; give --agents FILE" in refused.stderr
     terminal.assert_nothing_left()

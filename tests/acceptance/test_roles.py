@@ -134,7 +134,7 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(deployed: Deploy
         shown = deployed.must(f"orchestra {command}", "console")
         assert "the roots of shard 0 cannot be read" not in shown
     refused = deployed.terminal.run("orchestra stop @last", **deployed.of("console"))
-    assert (refused.returncode, "lacks a permission" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "lacks a permission" in refused.stderr) == (2, True), refused.stderr
 
     def verified() -> str:
         # As the service `operator` does, which shares the database.
@@ -156,12 +156,12 @@ def test_what_runs_in_a_worker_answers_no_approval_and_makes_no_key(deployed: De
 
     wait_until(asked, "the approval")
     refused = deployed.terminal.run(f"orchestra approve {asked()[0]['id']}", **deployed.of("worker"))
-    assert (refused.returncode, "operator's host" in refused.stderr) == (1, True), (
+    assert (refused.returncode, "operator's host" in refused.stderr) == (2, True), (
         refused.stdout + refused.stderr
     )
     assert not list((deployed.terminal.folder / "parts" / "worker").rglob("operator.pem"))
     made = deployed.terminal.run("orchestra keys generate mallory", **deployed.of("worker"))
-    assert (made.returncode, "operator's host" in made.stderr) == (1, True), made.stderr
+    assert (made.returncode, "operator's host" in made.stderr) == (2, True), made.stderr
     assert asked()
     deployed.must(f"orchestra approve {asked()[0]['id']}")
     assert deployed.must("orchestra result @last --wait") == "approved: True\n"
@@ -184,4 +184,4 @@ def test_flower_hears_of_tasks_and_reaches_nothing_of_the_ledger(deployed: Deplo
     wait_until(heard, "a task in Flower", 60)
     assert "Failed to capture events" not in running.output
     refused = deployed.terminal.run("orchestra sessions", **deployed.of("flower"))
-    assert (refused.returncode, "lacks a permission" in refused.stderr) == (1, True), refused.stderr
+    assert (refused.returncode, "lacks a permission" in refused.stderr) == (2, True), refused.stderr

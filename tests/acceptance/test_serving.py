@@ -41,7 +41,7 @@ def served(terminal: Terminal, *options: str) -> dict[str, bool]:
 def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Terminal) -> None:
     (terminal.folder / "mine.py").write_text(AGENTS)
     wrong = terminal.run("orchestra up --agents mine.py --serve leed")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "serve: no agent is 'leed' (there are: adder, lead, painter, tag:gpu, tag:maths)" in wrong.stderr
     up = terminal.start("orchestra up --agents mine.py --serve lead")
     up.wait_for("agents: lead\n")

@@ -86,5 +86,5 @@ def test_from_a_file_to_a_completion_at_the_parent_through_two_levels(terminal: 
         assert (sent.title, sent.priority) == ("By Celery", "critical")
         assert client.completion(sent.id).status == "partial-success"
     wrong = terminal.run("orchestra submit chief --file mine.py")
-    assert wrong.returncode == 1
+    assert wrong.returncode == 2
     assert "name it .xml, .json or .toml" in wrong.stderr

@@ -191,7 +191,7 @@ def test_interrupting_while_agents_do_not_load_ends_it(place: Place) -> None:
 # --- started wrongly: one line, an exit code, nothing left --------------------------------------------------------
 
 
-def assert_refused(place: Place, process: subprocess.Popen[str], words: str, *, code: int = 1) -> None:
+def assert_refused(place: Place, process: subprocess.Popen[str], words: str, *, code: int = 2) -> None:
     _, errors = process.communicate(timeout=50)
     assert process.returncode == code
     last = errors.strip().splitlines()[-1]

@@ -80,7 +80,7 @@ def test_a_name_that_no_agent_can_have_gets_no_key(
     (tmp_path / "key.pem").write_bytes(algorithms.private_pem(algorithms.generate("Ed25519")))
     command = [str(tmp_path / "key.pem") if word == "KEY" else word for word in command]
     refused = orchestra("keys", *command, "two words")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stderr.startswith("Error: agent 'two words': a name has 1 to 100 letters")
     assert rows(orchestra("keys", "list", "--json")) == []
 
@@ -129,7 +129,7 @@ def test_verify_says_what_is_wrong_and_exits_with_1(
 def test_what_is_no_envelope_is_not_signed(orchestra: Orchestra) -> None:
     for octets in (b"", b"<invoice/>", b"\x00", b"<!DOCTYPE x><x/>"):
         result = orchestra("sign", "-", input=octets)
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith("Error: ")
         assert result.stdout == ""
 
@@ -154,7 +154,7 @@ def test_a_damaged_key_file_is_named(orchestra: Orchestra, message: Path, tmp_pa
         file = tmp_path / "first" / "keys" / f"{key['key_id']}.{suffix}"
         file.write_text("damaged")
         refused = orchestra(*command)
-        assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
         assert refused.stderr.startswith(f"Error: {file}: ")
         assert "bring the file back from a backup" in refused.stderr
 
@@ -178,14 +178,14 @@ def test_a_rotated_key_still_verifies_and_a_revoked_one_does_not(
 
 def test_an_unknown_key_cannot_be_revoked(orchestra: Orchestra) -> None:
     result = orchestra("keys", "revoke", "key_" + "0" * 32)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "orchestra keys list" in result.stderr
 
 
 def test_what_was_revoked_before_an_unknown_key_is_said(orchestra: Orchestra) -> None:
     (key,) = rows(orchestra("keys", "generate", "lead", "--json"))
     result = orchestra("keys", "revoke", key["key_id"], "key_" + "0" * 32, "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert [row["key_id"] for row in json.loads(result.stdout)["keys"]] == [key["key_id"]]
 
 
@@ -199,14 +199,14 @@ def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Pat
     assert b"BEGIN PRIVATE" not in bundle.read_bytes()
     for wrong in ((), ("--passphrase-file", str(message))):
         closed = orchestra("keys", "import", str(bundle), *wrong, host="second")
-        assert closed.exit_code == 1
+        assert closed.exit_code == 2
         assert closed.stderr.endswith("; say the right passphrase with --passphrase-file\n")
     (row,) = rows(orchestra("keys", "import", str(bundle), "--json", *with_pass, host="second"))
     assert row["agent"] == "lead"
     signed = orchestra("sign", str(message), host="second").stdout_bytes
     assert orchestra("verify", "-", input=signed).exit_code == 0
     refused = orchestra("keys", "generate", "other", host="second")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "operator's host" in refused.stderr
 
 
@@ -221,7 +221,7 @@ def test_public_keys_are_exported_for_other_tools(orchestra: Orchestra) -> None:
     orchestra("keys", "generate", "lead")
     result = orchestra("keys", "export", "--public", "lead")
     assert algorithms.load_public(result.stdout)
-    assert orchestra("keys", "export", "--public", "nobody").exit_code == 1
+    assert orchestra("keys", "export", "--public", "nobody").exit_code == 2
 
 
 def test_the_public_key_of_a_foreign_program_can_be_registered(
@@ -243,7 +243,7 @@ def test_with_a_server_another_host_verifies_and_obeys_a_revocation(
     signed = orchestra("sign", str(message), *server).stdout_bytes
     assert orchestra("verify", "-", *server, host="second", input=signed).exit_code == 0
     (row,) = rows(orchestra("keys", "list", "--json", *server, host="second"))
-    assert orchestra("keys", "revoke", row["key_id"], *server, host="second").exit_code == 1
+    assert orchestra("keys", "revoke", row["key_id"], *server, host="second").exit_code == 2
     assert orchestra("keys", "revoke", row["key_id"], *server).exit_code == 0
     result = orchestra("verify", "-", *server, host="second", input=signed)
     assert result.exit_code == 1
@@ -265,7 +265,7 @@ def test_a_folder_of_another_stack_is_told_so(orchestra: Orchestra, redis_url: s
     assert orchestra("keys", "generate", "lead", *server).exit_code == 0
     assert orchestra("keys", "generate", "lead", host="second").exit_code == 0
     result = orchestra("keys", "generate", "other", *server, host="second")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "another operator" in result.stderr
 
 

@@ -298,7 +298,7 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     assert orchestra("notifications", "retry", listed["notification"]).exit_code == 0
     assert receiver.events[-1]["id"] == receiver.events[0]["id"] == listed["event"]["id"]
     assert orchestra("notifications", "list").stderr == "no notification was given up\n"
-    assert orchestra("notifications", "retry", "nothing").exit_code == 1
+    assert orchestra("notifications", "retry", "nothing").exit_code == 2
     assert orchestra("notifications", "drop").exit_code == 2
 
 
@@ -512,7 +512,7 @@ def test_the_commands_say_when_nobody_is_told(
 ) -> None:
     for command in (("notifier",), ("notifications", "test")):
         refused = orchestra(*command)
-        assert (refused.exit_code, "set notify_url or notify_command" in refused.stderr) == (1, True)
+        assert (refused.exit_code, "set notify_url or notify_command" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_NOTIFY_URL", receiver.url)
     assert orchestra("notifications", "test").stdout == "webhook has taken it\n"
     assert receiver.events[0]["type"] == "agent-orchestra.test"

@@ -41,12 +41,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     return invoke
 
 
-def test_an_error_of_ours_is_one_line_and_exit_code_1(run: Callable[..., Result]) -> None:
+def test_an_error_of_ours_is_one_line_and_exit_code_2(run: Callable[..., Result]) -> None:
     def probe() -> None:
         raise UnknownSession("ses_x")
 
     result = run(probe)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("Error: no session 'ses_x'")
     assert result.stderr.count("\n") == 1
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("in-the-way").touch()
     result = CliRunner().invoke(main, ["sign", message, *options])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
 

@@ -278,7 +278,7 @@ def test_a_conversation_is_shown_as_a_tree(
     assert [record["sender"] for record in json.loads(part.output)["messages"]] == ["lead", "reviewer"]
     for words in (["audit", "show"], ["conversation"], ["audit", "replay"]):
         unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
-        assert unknown.exit_code == 1
+        assert unknown.exit_code == 2
         assert "'ses_nobody_knows'" in unknown.stderr
         assert unknown.stderr.endswith("; `orchestra audit search` lists what is there\n")
     raw = CliRunner().invoke(main, ["audit", "show", child, "--xml", *options])
@@ -340,7 +340,7 @@ def test_messages_are_found_by_what_is_known_of_them(
 def test_an_absent_database_is_named(tmp_path: Path) -> None:
     """One line says where it was looked for and what to do."""
     result = CliRunner().invoke(main, ["audit", "search", "--data", str(tmp_path)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "audit.sqlite" in result.output
     assert "orchestra audit writer" in result.output
 

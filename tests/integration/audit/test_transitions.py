@@ -279,4 +279,4 @@ def test_they_are_listed_a_page_at_a_time(
         assert (bad.exit_code, "12.34" in bad.output) == (2, True)
     if isinstance(trail_database.where, Path):
         large = CliRunner().invoke(main, ["audit", "search", "--before", "9" * 20, *options])
-        assert (large.exit_code, "larger than the audit database can hold" in large.output) == (1, True)
+        assert (large.exit_code, "larger than the audit database can hold" in large.output) == (2, True)

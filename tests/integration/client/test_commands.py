@@ -50,7 +50,7 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orche
     assert json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)["new"] is False
     for arguments, other in ((("solo", "good bye"), "prompt"), (("other", "hello"), "agent")):
         refused = orchestra("submit", *arguments, "--key", "k")
-        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert (refused.exit_code, refused.stdout) == (2, "")
         words = f"key 'k' is that of session {session} of agent 'solo', which was submitted with another {other}; choose"
         assert words in one_line(refused.stderr)
     stage.play(session)
@@ -72,10 +72,10 @@ def test_what_is_no_text_is_refused_in_one_line(stage: StackHarness, orchestra: 
     """Octets that are not UTF-8, from a pipe or as an argument (where Python makes halves of surrogate pairs of them)."""
     stage.agent("solo")(echo)
     piped = orchestra("submit", "solo", "-", text=b"abc\xff")
-    assert (piped.exit_code, piped.stdout) == (1, "")
+    assert (piped.exit_code, piped.stdout) == (2, "")
     assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (octet 3); convert it\n"
     named = orchestra("submit", "so\udcfflo", "x")
-    assert named.exit_code == 1
+    assert named.exit_code == 2
     assert "so\\udcfflo" in one_line(named.stderr)
 
 
@@ -114,7 +114,7 @@ def test_an_attachment_is_waited_for_as_well(stage: StackHarness, orchestra: Orc
     done = orchestra("result", session, "--wait", "--attachment", "diff")
     worker.join()
     assert (done.exit_code, done.stdout) == (0, "+a\n-b\n"), done.stderr
-    assert orchestra("result", session, "--attachment", "other").exit_code == 1
+    assert orchestra("result", session, "--attachment", "other").exit_code == 2
 
 
 def test_a_failure_is_one_line_and_exit_code_1(stage: StackHarness, orchestra: Orchestra) -> None:
@@ -165,7 +165,7 @@ def test_bad_input_is_one_line(stage: StackHarness, orchestra: Orchestra) -> Non
         ("resume", "ses_1", "x"): "no session 'ses_1'",
     }.items():
         done = orchestra(*arguments)
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert words in one_line(done.stderr)
         assert done.stdout == ""
 
@@ -225,7 +225,7 @@ def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
     worker.join()
     # Nobody is to take the answer to another prompt for that to their own.
     refused = orchestra("resume", session, "third", "--key", "k", "--wait")
-    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert (refused.exit_code, refused.stdout) == (2, "")
     assert f"session {session} was given another prompt under the same key; choose" in one_line(
         refused.stderr
     )
@@ -234,7 +234,7 @@ def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
     assert orchestra("stop", other).stdout.startswith(f"{other} had ended already")
     assert json.loads(orchestra("stop", other, "--json").stdout)["outcome"] == "over"
     done = orchestra("resume", other, "go on")
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "it will not run again" in one_line(done.stderr)
 
 
@@ -482,7 +482,7 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     used = {"requests": 1, "input_tokens": 60, "output_tokens": 5, "usd": 0.5, "estimated": 0}
     assert about["used"] == used
     wrong = orchestra("submit", "solo", "hello", "--budget", "euro=1")
-    assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (1, True)
+    assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (2, True)
     free = orchestra("submit", "solo", "hello").stdout.strip()
     assert orchestra("budget", free).stdout == f"session {free} counts against no budget\n"
 
@@ -503,5 +503,5 @@ def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, o
     assert json.loads(replied.stdout) == {"session": session, "question": asked["question"]}
     assert json.loads(orchestra("questions", "--json").stdout) == {"questions": []}
     again = orchestra("reply", session, "yes")
-    assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (1, True)
+    assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (2, True)
     assert stage.execute(dispatch) == "finished"

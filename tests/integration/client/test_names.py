@@ -87,7 +87,7 @@ def test_the_last_root_session_is_called_last(stage: StackHarness, orchestra: Or
 
 def test_there_may_be_no_last_session(orchestra: Orchestra) -> None:
     done = orchestra("stop", "@last")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: no session is the last: there are none yet; submit one: ")
 
 
@@ -96,7 +96,7 @@ def test_a_beginning_of_several_ids_is_refused_and_lists_them(
 ) -> None:
     """Nothing is stopped by it."""
     done = orchestra("stop", "ses_00")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: 3 session ids begin with 'ses_00': ses_00")
     assert done.stderr.endswith("; give more of the id\n")
     for session in (root, *(child.id for child in stage.children(root))):
@@ -109,7 +109,7 @@ def test_what_is_no_beginning_is_refused_as_it_was_typed(orchestra: Orchestra, r
     absent = "ses_ff"
     for word in (absent, "ses_*", "ses_00?", root.upper(), root + "0", "no-such"):
         done = orchestra("tree", word)
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert done.stderr.startswith(f"Error: no session '{word}' is in this ledger; ")
 
 

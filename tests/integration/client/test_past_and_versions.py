@@ -36,7 +36,7 @@ def test_fork_says_in_one_line_what_cannot_be_forked(stage: StackHarness, orches
     session = stage.submit("solo")
     stage.play(session)
     refused = orchestra("fork", session, "--at", "run_nobody")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.stderr.startswith(f"Error: session {session} has no run 'run_nobody'; its last runs: run_")
     assert orchestra("fork", session).exit_code == 2
 
@@ -48,7 +48,7 @@ def test_unpin_says_whether_it_changed_anything(stage: StackHarness, orchestra: 
     assert orchestra("unpin", session).stdout == f"{session} goes on with any version\n"
     assert orchestra("unpin", session).stdout == f"{session} is bound to no version\n"
     assert json.loads(orchestra("unpin", session, "--json").stdout) == {"session": session, "changed": False}
-    assert orchestra("unpin", "ses_00" + "0" * 24).exit_code == 1
+    assert orchestra("unpin", "ses_00" + "0" * 24).exit_code == 2
 
 
 def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Orchestra) -> None:

@@ -52,7 +52,7 @@ def test_a_plan_that_is_no_text_is_refused(orchestra: Orchestra, tmp_path: Path)
     file = tmp_path / "plan.json"
     file.write_bytes(b'[{"role": "\xff"}]')
     done = orchestra("plan", str(file))
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert f"{file} is not text in UTF-8 (octet 11); convert it" in done.stderr
     assert orchestra("plan", str(tmp_path / "missing.json")).exit_code in {1, 2}
 
@@ -75,13 +75,13 @@ def test_a_server_for_assistants_says_what_it_lacks(
     assert (refused.exit_code, "add --operator" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_MCP_TOKEN", "short")
     short = orchestra("mcp", "--operator", "--http")
-    assert (short.exit_code, "give at least 16 characters" in short.stderr) == (1, True)
+    assert (short.exit_code, "give at least 16 characters" in short.stderr) == (2, True)
     nobody = orchestra("mcp")
-    assert nobody.exit_code == 1, nobody.stdout
+    assert nobody.exit_code == 2, nobody.stdout
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("orchestrator.cli.mcp.find_spec", lambda name: None)
     missing = orchestra("mcp", "--operator")
-    assert (missing.exit_code, "pip install 'agent-orchestra[mcp]'" in missing.stderr) == (1, True)
+    assert (missing.exit_code, "pip install 'agent-orchestra[mcp]'" in missing.stderr) == (2, True)
 
 
 def test_an_operators_server_over_http_makes_and_prints_its_token(

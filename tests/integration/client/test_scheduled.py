@@ -195,7 +195,7 @@ def test_the_commands_say_when_it_begins(stage: StackHarness, client: Client, or
         ("--at", "9999-01-01"),
     ):
         refused = orchestra("submit", "solo", "x", option, wrong)
-        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert (refused.exit_code, refused.stdout) == (2, "")
 
 
 def test_durations_and_moments_are_read() -> None:

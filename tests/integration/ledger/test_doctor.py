@@ -311,7 +311,7 @@ def test_a_lost_session_is_accepted_with_those_below_it_and_named_no_more(ward: 
     assert lost() == set()
     for refused, why in ((beside, "is in the ledger"), ("s-00-nobody", "is not in the audit trail")):
         answer = doctor("--accept", refused)
-        assert answer.exit_code == 1
+        assert answer.exit_code == 2
         assert why in answer.stderr
     assert "acceptance" not in CliRunner().invoke(main, ["audit", "verify", *options]).stdout
 

@@ -122,6 +122,6 @@ def test_a_terminal_shows_the_pieces_as_json_and_reads_on_after_one(
     plain = orchestra("watch", session, "--text").stdout
     assert plain.endswith(f"\n[its run is tried again; what it wrote last is replaced]\n{STORY}")
     refused = orchestra("watch", session, "--text", "--after", "yesterday")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "'yesterday' is no position of a live text" in " ".join(refused.stderr.split())
     assert orchestra("watch", session, "--after", middle).exit_code == 2

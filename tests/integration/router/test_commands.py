@@ -71,7 +71,7 @@ def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
     said = run(stack, "dlq", "show", listed["dead_letter"]).output
     assert f"at             {shown['at']}\n" in said
     assert "at_ms" not in said
-    assert run(stack, "dlq", "show", "00-1-1").exit_code == 1
+    assert run(stack, "dlq", "show", "00-1-1").exit_code == 2
 
 
 def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_is_not_replayed(stack: Stack) -> None:
     stack.router().run_once()
     dead_id = stack.dead()[0].id
     refused = run(stack, "dlq", "replay", dead_id)
-    assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (1, "0 replayed, 1 refused")
+    assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (2, "0 replayed, 1 refused")
     assert f"dead letter {dead_id} was not replayed: malformed: " in refused.stderr
     assert [letter.id for letter in stack.dead()] == [dead_id]
     assert run(stack, "dlq", "drop", dead_id).exit_code == 0
@@ -145,7 +145,7 @@ def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
     assert note.header.sender.agent_name == "operator"
     assert f"dead letter {dead_id} was dropped" in note.body.content
     assert stack.router("two").run_once().done >= 1
-    assert run(stack, "dlq", "drop", dead_id).exit_code == 1
+    assert run(stack, "dlq", "drop", dead_id).exit_code == 2
 
 
 def test_an_envelope_is_sent_from_a_file_or_standard_input(stack: Stack, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_what_is_signed_by_another_than_the_sender_is_not_sent(stack: Stack, tmp
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x")))
     refused = run(stack, "send", str(file), "--sign", "laed")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert refused.output == (
         "Error: the message comes from 'lead', so the signature of 'laed' would not count; "
         "say --sign lead, or name 'laed' as its sender\n"
@@ -180,7 +180,7 @@ def test_what_is_not_valid_is_not_sent(stack: Stack, tmp_path: Path) -> None:
     file = tmp_path / "bad.xml"
     file.write_bytes(b"<agent-message/>")
     result = run(stack, "send", str(file))
-    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
 
 
 def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Stack) -> None:
@@ -189,13 +189,13 @@ def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Sta
     listed = {a["agent"]: a["executor"] for a in json.loads(run(stack, "agents", "--json").output)["agents"]}
     assert (listed["outsider"], listed["lead"]) == ("foreign", "python")
     assert stack.redis.ttl("ao:agent:outsider") == -1
-    assert run(stack, "agents", "register", "lead").exit_code == 1
-    assert run(stack, "agents", "register", "operator").exit_code == 1
+    assert run(stack, "agents", "register", "lead").exit_code == 2
+    assert run(stack, "agents", "register", "operator").exit_code == 2
     assert json.loads(run(stack, "agents", "register", "outsider", "--json").output)["executor"] == "foreign"
     withdrawn = json.loads(run(stack, "agents", "withdraw", "outsider", "--json").output)
     assert withdrawn == {"agent": "outsider", "registered": False}
     again = run(stack, "agents", "withdraw", "outsider")
-    assert (again.exit_code, "`orchestra agents` lists" in again.output) == (1, True)
+    assert (again.exit_code, "`orchestra agents` lists" in again.output) == (2, True)
     assert "outsider" not in run(stack, "agents").output
 
 
@@ -204,7 +204,7 @@ def test_a_name_that_no_agent_can_have_is_not_registered(stack: Stack, names: li
     """Nothing could ever be sent to it, nor escalated."""
     before = run(stack, "agents", "--json").output
     refused = run(stack, "agents", "register", *names)
-    assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
     assert "a name has 1 to 100 letters, digits" in refused.output
     assert run(stack, "agents", "--json").output == before
 
@@ -246,7 +246,7 @@ def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
         (tmp_path / "m.xml").write_bytes(stack.envelope(body))
         result = run(stack, "send", str(tmp_path / "m.xml"))
         codes[message_type] = (result.exit_code, "new work is refused" in result.output)
-    assert codes.pop("task-delegation") == (1, True)
+    assert codes.pop("task-delegation") == (2, True)
     assert set(codes.values()) == {(0, False)}
 
 
@@ -270,7 +270,7 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
     assert begun["how"] == "task"
     stack.router("two").run_once()
     assert (stack.parts.ledger.session(begun["session"]).busy, stack.dead()) == (True, [])
-    assert run(stack, "audit", "replay", new_message_id()).exit_code == 1
+    assert run(stack, "audit", "replay", new_message_id()).exit_code == 2
 
 
 def test_a_replay_can_die_and_be_replayed_again(stack: Stack) -> None:
@@ -296,7 +296,7 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
     kill(stack), kill(stack), stack.publish(b"no xml", "query")
     stack.router("other").run_once()
     one, two, three = (letter.id for letter in stack.dead())
-    assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 1
+    assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 2
     assert len(stack.dead()) == 3
     for command in (
         ["dlq", "list"],
@@ -437,5 +437,5 @@ def test_the_trail_of_a_program_s_task_is_found_by_its_session(stack: Stack) -> 
         shown = json.loads(run(stack, *command, session.id, "--json").output)
         assert [m["message_id"] for m in shown["messages"]] == [session.message]
     other = run(stack, "audit", "show", "ses_00" + "0" * 24)
-    assert other.exit_code == 1
+    assert other.exit_code == 2
     assert "is about 'ses_00" in other.output

@@ -92,7 +92,7 @@ def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
 
     result = run(stack, "dlq", "replay", "--all")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     said = result.stderr.splitlines()
     for dead_id, rule in rules.items():
         assert [line for line in said if f"dead letter {dead_id} was not replayed: {rule}: " in line], said
@@ -125,7 +125,7 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None
     stack.parts.agents.announce([LATER])
     result = run(stack, "dlq", "replay", "--all", "--json")
     done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
-    assert (result.exit_code, sorted(row["how"] for row in done.values())) == (1, ["message", "refused"])
+    assert (result.exit_code, sorted(row["how"] for row in done.values())) == (2, ["message", "refused"])
     (left,) = stack.dead()
     assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
     assert {row["how"]: row["done"] for row in done.values()} == {"message": True, "refused": False}
@@ -171,7 +171,7 @@ def test_what_the_trail_holds_is_verified_before_it_is_said_again(stack: Stack) 
     audited(stack)
     message_id = decode(data).header.message_id
     refused = run(stack, "audit", "replay", message_id)
-    assert (refused.exit_code, "signature-missing" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "signature-missing" in refused.stderr) == (2, True)
     assert sessions(stack) == []
     signed = run(stack, "audit", "replay", "--sign-unverified", message_id, "--json")
     assert json.loads(signed.stdout)["how"] == "task"

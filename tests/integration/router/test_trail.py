@@ -423,7 +423,7 @@ def test_a_database_of_an_older_version_is_taken_over(stack: Stack, version: int
     file = stack.settings.audit_file
     lay_out_as_before(file, version)
     old = verify(stack)
-    assert (old.exit_code, "`orchestra audit writer`" in old.output) == (1, True), old.output
+    assert (old.exit_code, "`orchestra audit writer`" in old.output) == (2, True), old.output
     said(stack, 2)
     assert verify_after_writing(stack).exit_code == 0
     store = AuditStore(file, read_only=True)

@@ -50,7 +50,7 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     assert found(stack, "number 1") == []
     for option in ("--xml", "--body"):
         shown = run(stack, "audit", "show", str(row["message_id"]), option)
-        assert (shown.exit_code, shown.stdout) == (1, "")
+        assert (shown.exit_code, shown.stdout) == (2, "")
         assert "the operator has removed the text of" in shown.stderr
     assert "the operator has removed its text" in run(stack, "audit", "show", str(row["message_id"])).stdout
     good = verify(stack)
@@ -62,7 +62,7 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     write(stack)
     assert verify(stack).exit_code == 0
     again = run(stack, "audit", "redact", str(row["message_id"]), "--reason", "twice")
-    assert (again.exit_code, "no message" in again.stderr) == (1, True)
+    assert (again.exit_code, "no message" in again.stderr) == (2, True)
     with database.tamper() as db:
         db.execute("DELETE FROM amendments")
     bad = verify(stack)
@@ -85,7 +85,7 @@ def test_a_reader_of_what_was_there_is_named(
     with store.database.snapshot():
         assert store.total() == 2
         busy = run(stack, *words)
-        assert (busy.exit_code, "its files keep it" in busy.stderr) == (1, True), busy.output
+        assert (busy.exit_code, "its files keep it" in busy.stderr) == (2, True), busy.output
         assert any(b"number 1" in file.read_bytes() for file in files)
     run(stack, *words)
     assert not any(b"number 1" in file.read_bytes() for file in files)
@@ -174,7 +174,7 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
         rows = store_of(stack).total()
         for words in ([], ["--dry-run"]):
             refused = run(stack, "audit", "prune", "--older-than", now, *words)
-            assert (refused.exit_code, what in refused.stderr) == (1, True), refused.output
+            assert (refused.exit_code, what in refused.stderr) == (2, True), refused.output
         assert store_of(stack).total() == rows
         database.put_back(before)
     assert run(stack, "audit", "prune", "--older-than", now).exit_code == 0
@@ -252,12 +252,12 @@ def test_an_exported_trail_is_verified_and_imported(
     ):
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], broken, *lines[1:]])))
         bad = run(stack, "audit", "verify", "--file", str(other))
-        assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (1, True), broken
+        assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (2, True), broken
     other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
     half = run(stack, "audit", "verify", "--file", str(other))
-    assert (half.exit_code, "its end is missing" in half.stderr) == (1, True), half.output
+    assert (half.exit_code, "its end is missing" in half.stderr) == (2, True), half.output
     refused = run(stack, "audit", "import", str(file))
-    assert (refused.exit_code, "not empty" in refused.stderr) == (1, True)
+    assert (refused.exit_code, "not empty" in refused.stderr) == (2, True)
     before = database.copy()
     database.put_back({**{name: [] for name in before}, "facts": before["facts"]})
     assert run(stack, "audit", "import", str(file)).exit_code == 0

@@ -436,7 +436,7 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "a person answers it" in run("approve", place.open.id, ok=False)
     monkeypatch.delenv("ORCHESTRA_SESSION_TOKEN")
     some = CliRunner().invoke(main, ["approve", place.open.id, asked.id, "--json"])
-    assert (some.exit_code, "not open" in some.stderr) == (1, True)
+    assert (some.exit_code, "not open" in some.stderr) == (2, True)
     assert len(json.loads(some.stdout)["decided"]) == 1  # what was decided before the refusal stands
 
 

@@ -439,7 +439,7 @@ def test_without_a_session_the_command_says_what_to_do() -> None:
         stdin=subprocess.DEVNULL,
         timeout=100,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "works for no session" in done.stderr
     assert done.stdout == ""
 

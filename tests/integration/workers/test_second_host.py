@@ -164,7 +164,7 @@ def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
     assert hosts.first.parts.agents.get("away") == record
     assert hosts.keys(hosts.second) == {"away", "reaper"}
     done = hosts.orchestra(hosts.second, "keys", "export", "--agents", str(mine), "-o", str(bundle))
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "vouch for agents on the host that has it" in done.output
     with pytest.raises(
         KeyringError, match=r"not what the operator vouched for \(it differs in accepts_from, role\)"
@@ -181,7 +181,7 @@ def test_a_bundle_with_an_agent_that_nobody_vouched_for_is_refused(hosts: Hosts,
     content["agents"] = [sealed.replace("specialist", "coordinator")]
     bundle.write_text(json.dumps(content))
     done = hosts.orchestra(hosts.second, "keys", "import", str(bundle))
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "is not vouched for by its operator" in done.output
     assert hosts.keys(hosts.second) == set()
 

@@ -57,5 +57,5 @@ def test_the_command_lists_agents_by_tag_and_registers_programs_with_tags(stage:
     document = json.loads(made.stdout)
     assert (document["tags"], document["accepts_from"]) == (["outside"], ["tag:gpu"])
     wrong = orchestra(stage, "agents", "register", "ci2", "--tag", "a b")
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "tag 'a b': a tag has 1 to 50 letters" in wrong.output

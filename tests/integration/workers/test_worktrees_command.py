@@ -51,14 +51,14 @@ def test_a_worktree_is_listed_and_removed_with_its_branch_left(
     diff = orchestra("result", session, "--attachment", "diff")
     assert "+two" in diff.output
     missing = orchestra("result", session, "--attachment", "other")
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "has attached nothing under 'other'" in missing.output
     removed = orchestra("worktrees", "remove", session)
     assert removed.exit_code == 0, removed.output
     assert not Path(one["path"]).exists()
     assert git(tmp_path / "repository", "show", f"{one['branch']}:a.txt") == "two"
     again = orchestra("worktrees", "remove", session)
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "has no worktree here" in again.output
 
 
@@ -75,7 +75,7 @@ def test_one_that_is_at_work_is_not_removed(
     crew.stage.ledger.enqueue(session, "more", item_id="itm_more")
     crew.stage.ledger.flush(session)
     refused = orchestra("worktrees", "remove", session)
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "is at work in its worktree; stop it first" in refused.output
 
 

@@ -152,7 +152,7 @@ def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
         not in runner.invoke(main, ["prompt", "boss", "--agents", str(file), "--root"]).output
     )
     unknown = runner.invoke(main, ["prompt", "ghost", "--agents", str(file)])
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 2
     assert unknown.output == (
         f"Error: no agent 'ghost' is defined in {file}; name the module or file that defines it with --agents\n"
     )
