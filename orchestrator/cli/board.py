@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rich.text import Text
 
+from orchestrator.cli.control import still_stopping
 from orchestrator.cli.render import PromiseCount, awaited_answers, tree_lines
 from orchestrator.cli.table import is_narrow, short_ids
 from orchestrator.display.text import counted, visible
@@ -16,6 +17,7 @@ from orchestrator.ledger import CLOSED, Session
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.client.waiting import Stopping
     from orchestrator.policy.callback import Callback
 
 HELP: Final = (
@@ -58,6 +60,9 @@ class Board:
         self._question: Callback
         self._typed = ""
         self._said = ""
+        #: What is still at work below a session that was stopped here, and what came of it.
+        self._stopping: Stopping | None = None
+        self._stopped = ""
         #: Whether the user wants to leave.
         self.left = False
 
@@ -68,6 +73,8 @@ class Board:
             self._chosen = sessions[0].id
             if self._mode == "stop":  # the question was about another session
                 self._mode = "tree"
+        if self._stopping is not None:
+            self._say_who_stops(self._stopping)
 
     # --- keys --------------------------------------------------------------------------------------
 
@@ -80,7 +87,10 @@ class Board:
                 self._type(key)
             elif self._mode == "stop":
                 self._mode = "tree"
-                self._said = self._stop() if key == "y" else "not stopped"
+                if key == "y":
+                    self._stop()
+                else:
+                    self._said = "not stopped"
             elif self._mode == "help":
                 self._mode = "tree"
             else:
@@ -89,7 +99,7 @@ class Board:
             self._mode, self._said = "tree", str(error)
 
     def _press(self, key: str) -> None:
-        self._said = ""
+        self._said, self._stopping = "", None
         if (by := _STEPS.get(key)) is not None:
             self._move(by)
             return
@@ -142,9 +152,17 @@ class Board:
         else:
             self._said = "it asks nothing"
 
-    def _stop(self) -> str:
+    def _stop(self) -> None:
+        stopping = self._client.stopping(self._chosen)
+        self._client.step(stopping)
         outcome = self._client.stop(self._chosen).outcome
-        return _STOPPED.get(outcome, outcome)
+        self._stopped, self._stopping = _STOPPED.get(outcome, outcome), stopping
+        self._say_who_stops(stopping)
+
+    def _say_who_stops(self, stopping: Stopping) -> None:
+        below = self._client.step(stopping)
+        if below is not None:
+            self._said = f"{self._stopped}{still_stopping(len(below), before='; ')}"
 
     def _type(self, key: str) -> None:
         match key:

@@ -189,7 +189,10 @@ def _end(
         left = 0 if goes_on else _end_below(client, session, stopping, wait=wait_below, quiet=as_json)
     except KeyboardInterrupt:
         left = len(client.step(stopping) or ())
-        say(f"Stopped waiting; the session was asked to stop, and will{_below(left, '; ')}", err=True)
+        say(
+            f"Stopped waiting; the session was asked to stop, and will{still_stopping(left, before='; ')}",
+            err=True,
+        )
         sys.exit(Exit.INTERRUPTED)
     if as_json:
         now = ended or client.session(session)
@@ -215,14 +218,15 @@ def _end_below(client: Client, session: str, stopping: Stopping, *, wait: bool, 
         if below is None or len(below) == left:
             continue
         if not quiet and (below or left > 0):
-            say(_below(len(below)) or "all sessions below it have ended")
+            say(still_stopping(len(below)) or "all sessions below it have ended")
         left, give_up_at = len(below), time.monotonic() + _longest_s(client)
     if wait and left and not quiet:
         say(f"they have not ended yet; look again with: orchestra tree {session}")
     return left
 
 
-def _below(left: int, before: str = "") -> str:
+def still_stopping(left: int, *, before: str = "") -> str:
+    """How many sessions below a stopped one are still at work, in words; empty for none."""
     return (
         f"{before}{counted(left, 'session')} below it {'is' if left == 1 else 'are'} still stopping"
         if left

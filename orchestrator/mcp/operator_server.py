@@ -161,8 +161,21 @@ class OperatorTools:
         return {"item": await in_thread(self._client.resume, session, prompt, key=key)}
 
     async def stop(self, session: str, reason: str = "stopped by the operator's assistant") -> dict[str, Any]:
-        """Stop a session and, by its policy, everything below it."""
-        return {"outcome": (await in_thread(self._client.stop, session, reason)).outcome}
+        """Stop a session and, by its policy, everything below it. `stopping` counts what is still at work below it.
+
+        `ended`: it has ended; `asked`: its agent was asked to stop; `over`: it had ended before. Call it again after
+        ask_again_s seconds to see whether all have ended.
+        """
+        return await in_thread(_stop, self._client, session, reason)
+
+
+def _stop(client: Client, session: str, reason: str) -> dict[str, Any]:
+    stopping = client.stopping(session)
+    client.step(stopping)
+    outcome = client.stop(session, reason).outcome
+    below = len(client.step(stopping) or ())
+    again = AGAIN_S if below or outcome == "asked" else None
+    return {"outcome": outcome, "stopping": below, "ask_again_s": again}
 
 
 def _wait(client: Client, session: str, timeout_s: float) -> dict[str, Any]:

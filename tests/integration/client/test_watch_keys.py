@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -21,6 +22,7 @@ from orchestrator import Context, agent
 from orchestrator.testing import InProcessStack
 
 DEADLINE_S = 60.0
+AT_WORK, LET_GO = threading.Semaphore(0), threading.Event()
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -49,9 +51,23 @@ def idler(ctx: Context) -> str:
     return "slept"
 
 
+@agent("manager", role="coordinator")
+def manager(ctx: Context) -> str:
+    for title in ("one", "two"):
+        ctx.delegate("stubborn", title)
+    return "delegated"
+
+
+@agent("stubborn")
+def stubborn(_: Context) -> str:
+    AT_WORK.release()
+    LET_GO.wait(60)
+    return "done"
+
+
 @pytest.fixture(scope="module")
 def stack() -> Iterator[InProcessStack]:
-    with InProcessStack([asker, boss, careful, idler]) as stack:
+    with InProcessStack([asker, boss, careful, idler, manager, stubborn], slots=2) as stack:
         yield stack
 
 
@@ -153,6 +169,22 @@ def test_trees_fold_and_sessions_are_stopped_after_a_question(stack: InProcessSt
     watch.press("y")
     assert watch.end() == 0
     assert stack.client.session(session).state.value == "stopped"
+
+
+def test_a_stop_says_how_many_sessions_below_are_still_stopping(stack: InProcessStack) -> None:
+    session = stack.client.submit("manager", "Go.").id
+    assert AT_WORK.acquire(timeout=60)
+    assert AT_WORK.acquire(timeout=60)
+    while stack.client.session(session).state.value != "idle":
+        time.sleep(0.02)
+    watch = Watch(stack, session)
+    watch.wait_for("? help")
+    watch.press("s")
+    watch.wait_for("everything below it? y/n")
+    watch.press("y")
+    watch.wait_for("it has ended; 2 sessions below it are still stopping")
+    LET_GO.set()
+    assert watch.end() == 0
 
 
 @pytest.mark.parametrize(

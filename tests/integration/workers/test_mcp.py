@@ -489,6 +489,40 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
     assert stage.ledger.session(next(iter(stage.ledger.all_roots(0)))).state in set(SessionState)
 
 
+def test_an_assistant_that_stops_an_idle_parent_is_told_of_those_below_it(
+    stage: StackHarness, theatre: Harness
+) -> None:
+    at_work, let_go = threading.Event(), threading.Event()
+
+    @stage.agent("boss", role="coordinator")
+    def boss(ctx: Context) -> str:
+        ctx.delegate("stubborn", ctx.prompt)
+        return "waiting"
+
+    @stage.agent("stubborn")
+    def stubborn(_: Context) -> str:
+        at_work.set()
+        let_go.wait(60)
+        return "done"
+
+    async def work(call: Call) -> None:
+        root = (await call("submit", agent="boss", prompt="paint"))["session"]
+        await anyio.to_thread.run_sync(at_work.wait)
+        while (await call("status", session=root))["sessions"][0]["state"] != "idle":
+            pass
+        first = await call("stop", session=root)
+        assert first == {"outcome": "ended", "stopping": 1, "ask_again_s": 1}
+        again = await call("stop", session=root)
+        assert again == {"outcome": "over", "stopping": 1, "ask_again_s": 1}
+        let_go.set()
+        while (again := await call("stop", session=root))["stopping"]:
+            assert again["ask_again_s"] == 1
+        assert again == {"outcome": "over", "stopping": 0, "ask_again_s": None}
+
+    with Stack(stage.settings) as client:
+        with_tools(build_operator_server(client), work)
+
+
 def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_may(
     stage: StackHarness, theatre: Harness
 ) -> None:
