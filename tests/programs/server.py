@@ -17,6 +17,8 @@ from orchestrator.testing.replies import Answer
 from orchestrator.testing.requests import read_anthropic
 
 INPUT, OUTPUT = 100, 20
+#: Of the input, what the provider's cache took and what it gave.
+WRITTEN, READ = 10, 30
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,13 @@ class Call:
 
     tool: str
     arguments: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An answer that the limit of its tokens cut off."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Ask:
 
 
 #: What the model says; a number is the status of a failure.
-Script = Callable[[Ask], str | Call | int]
+Script = Callable[[Ask], str | Call | Cut | int]
 
 
 class ModelServer:
@@ -95,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse()
 
-    def _answer(self, ask: Ask, events: Callable[[Ask, str | Call], Iterator[tuple[str, Any]]]) -> None:
+    def _answer(self, ask: Ask, events: Callable[[Ask, str | Call | Cut], Iterator[tuple[str, Any]]]) -> None:
         self.model.asked.append(ask)
         reply = self.model.script(ask)
         if isinstance(reply, int):
@@ -144,24 +153,28 @@ def _ask(body: dict[str, Any], key: str, own: str) -> Ask:
     return Ask(json.dumps(items), json.dumps(last), tuple(name for name in names if name), body)
 
 
-def _anthropic(ask: Ask, reply: str | Call) -> Iterator[tuple[str, Any]]:
+def _anthropic(ask: Ask, reply: str | Call | Cut) -> Iterator[tuple[str, Any]]:
     request = read_anthropic(ask.body, 0)
-    answer = (
-        Answer(text=reply, input_tokens=INPUT, output_tokens=OUTPUT)
-        if isinstance(reply, str)
-        else Answer(
-            calls=((f"toolu_{request.digest}", reply.tool, json.dumps(reply.arguments)),),
-            stop="tool",
-            input_tokens=INPUT,
-            output_tokens=OUTPUT,
-        )
-    )
-    yield from (
-        anthropic_events(answer, request) if request.stream else [("", anthropic_whole(answer, request))]
-    )
+    # Here, and not with the others, the cache's are no part of the input.
+    used = {"input_tokens": INPUT - WRITTEN - READ, "output_tokens": OUTPUT}
+    if isinstance(reply, Call):
+        call = (f"toolu_{request.digest}", reply.tool, json.dumps(reply.arguments))
+        answer = Answer(calls=(call,), stop="tool", **used)
+    elif isinstance(reply, Cut):
+        answer = Answer(text=reply.text, stop="length", **used)
+    else:
+        answer = Answer(text=reply, **used)
+    made = anthropic_events(answer, request) if request.stream else [("", anthropic_whole(answer, request))]
+    for name, event in made:
+        usage = event.get("message", event).get("usage")
+        if usage is not None and "input_tokens" in usage:
+            usage |= {"cache_creation_input_tokens": WRITTEN, "cache_read_input_tokens": READ}
+        yield name, event
 
 
-def _responses(ask: Ask, reply: str | Call) -> Iterator[tuple[str, Any]]:
+def _responses(ask: Ask, reply: str | Call | Cut) -> Iterator[tuple[str, Any]]:
+    cut = isinstance(reply, Cut)
+    reply = reply.text if isinstance(reply, Cut) else reply
     number = f"{len(ask.said)}"
     base = {"id": f"resp_{number}", "object": "response", "model": ask.body.get("model"), "output": []}
     if isinstance(reply, str):
@@ -187,20 +200,25 @@ def _responses(ask: Ask, reply: str | Call) -> Iterator[tuple[str, Any]]:
         "input_tokens": INPUT,
         "output_tokens": OUTPUT,
         "total_tokens": INPUT + OUTPUT,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": READ},
         "output_tokens_details": {"reasoning_tokens": 0},
     }
-    whole = {**base, "status": "completed", "output": [item], "usage": usage}
+    status = "incomplete" if cut else "completed"
+    whole = {**base, "status": status, "output": [item], "usage": usage}
+    if cut:
+        whole["incomplete_details"] = {"reason": "max_output_tokens"}
     for kind, more in (
         ("response.created", {"response": {**base, "status": "in_progress"}}),
         ("response.output_item.added", {"output_index": 0, "item": item}),
         ("response.output_item.done", {"output_index": 0, "item": item}),
-        ("response.completed", {"response": whole}),
+        (f"response.{status}", {"response": whole}),
     ):
         yield kind, {"type": kind, **more}
 
 
-def _gemini(ask: Ask, reply: str | Call) -> Iterator[tuple[str, Any]]:
+def _gemini(ask: Ask, reply: str | Call | Cut) -> Iterator[tuple[str, Any]]:
+    reason = "MAX_TOKENS" if isinstance(reply, Cut) else "STOP"
+    reply = reply.text if isinstance(reply, Cut) else reply
     part: dict[str, Any] = (
         {"text": reply}
         if isinstance(reply, str)
@@ -210,10 +228,11 @@ def _gemini(ask: Ask, reply: str | Call) -> Iterator[tuple[str, Any]]:
         "",
         {
             "candidates": [
-                {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+                {"content": {"role": "model", "parts": [part]}, "finishReason": reason, "index": 0}
             ],
             "usageMetadata": {
                 "promptTokenCount": INPUT,
+                "cachedContentTokenCount": READ,
                 "candidatesTokenCount": OUTPUT,
                 "totalTokenCount": INPUT + OUTPUT,
             },

@@ -18,7 +18,7 @@ from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.crew import ROOT
 from tests.integration.workers.test_command_worktrees import git
 from tests.programs.conftest import FOLDER, PROGRAMS, Programs
-from tests.programs.server import INPUT, OUTPUT, Ask, Call
+from tests.programs.server import INPUT, OUTPUT, Ask, Call, Cut
 
 pytestmark = [pytest.mark.parametrize("name", PROGRAMS), pytest.mark.timeout(120)]
 
@@ -52,6 +52,26 @@ def test_a_first_turn_is_read_and_counted_and_a_later_one_knows_it(programs: Pro
     assert "the third prompt" not in model.asked[-1].said
     # As the page says: of the three only this one wants other hosts, and does without.
     assert all(name == "codex" for _ in model.refused), model.refused
+
+
+def test_of_a_cut_answer_the_error_names_the_limit(programs: Programs, name: str) -> None:
+    """As the page says: Gemini CLI reports it as a whole one, so that nobody can tell."""
+    said = {
+        "claude": "exceeded the 64000 output token maximum",
+        "codex": "reason: max_output_tokens",
+        "gemini": "half an answer",
+    }
+    crew = programs.agent(name)
+    programs.model.script = lambda _: Cut("half an answer")
+    assert said[name] in crew.ask("think")
+
+
+def test_a_busy_provider_is_asked_again_by_the_program_or_named(programs: Programs, name: str) -> None:
+    """As the page says: Codex leaves it to the attempts of its agent."""
+    said = {"codex": "last status: 429 Too Many Requests"}
+    crew = programs.agent(name)
+    programs.model.script = lambda _: 429 if len(programs.model.asked) < 2 else "the answer"
+    assert said.get(name, "the answer") in crew.ask("think")
 
 
 @pytest.mark.parametrize("boxed", [False, True], ids=["open", "sandbox"])

@@ -52,6 +52,8 @@ class Reading(BaseModel):
 
     #: Keys from the outside in, with dots between them; ``name[]`` is every entry of a list, ``[]`` every value.
     path: str
+    #: Places of more numbers, which are added to the first one.
+    plus: tuple[str, ...] = ()
     #: Paths and the values that they must have, or the line says nothing of this.
     when: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     #: Put together what all lines say, in their order, instead of taking the last.

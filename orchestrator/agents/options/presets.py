@@ -27,7 +27,12 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
                 "path": "message.stop_reason",
                 "when": {"type": "assistant", "message.stop_reason": "max_tokens"},
             },
-            "input_tokens": {"path": "usage.input_tokens", "when": _RESULT},
+            "input_tokens": {
+                "path": "usage.input_tokens",
+                # What its provider's cache takes and gives is counted apart there.
+                "plus": ("usage.cache_creation_input_tokens", "usage.cache_read_input_tokens"),
+                "when": _RESULT,
+            },
             "output_tokens": {"path": "usage.output_tokens", "when": _RESULT},
             "cost_usd": {"path": "total_cost_usd", "when": _RESULT},
         },

@@ -226,7 +226,8 @@ def found(reading: Reading | None, event: Any) -> Iterator[Any]:
     for path, wanted in reading.when.items():
         if wanted not in list(_walk(event, path.split("."))):
             return
-    yield from _walk(event, reading.path.split("."))
+    for path in (reading.path, *reading.plus):
+        yield from _walk(event, path.split("."))
 
 
 def _walk(value: Any, steps: list[str]) -> Iterator[Any]:
