@@ -107,11 +107,10 @@ class Trees(Stack):
         """Return once the session has finished with so many runs."""
 
         def finished() -> bool:
+            begun = len(self.ledger.runs(session.id))  # before the session: with its last run it is busy
             now = self.ledger.session(session.id)
             assert now.state.value != "failed", now.reason
-            return (
-                not now.busy and now.state.value == "finished" and len(self.ledger.runs(session.id)) == runs
-            )
+            return begun == runs and not now.busy and now.state.value == "finished"
 
         wait_until(finished, f"run {runs} of {session.id}", explain=self.logs)
 
@@ -124,6 +123,12 @@ class Trees(Stack):
         """Tokens that the ledger counts, read and written."""
         used = [self.ledger.session(session).used for session in sessions]
         return sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
+
+
+def of_the_page(language: str) -> list[str]:
+    """The blocks of a language on the page "Models on your own machine"."""
+    page = (HERE.parents[1] / "docs" / "howto" / "local-models.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 
 
 class Interrupter(ThreadingHTTPServer):
@@ -210,9 +215,11 @@ def stack(
                 valkey,
                 folder / "stack",
                 {"concurrency": "4", "lease_s": "5"},
-                agents=(str(HERE / "agents.py"),),
+                agents=(str(HERE / "agents.py"), str(folder / "agents.toml"), str(folder / "critic.py")),
             )
         )
+        for language, name in (("toml", "agents.toml"), ("python", "critic.py")):
+            (folder / name).write_text(of_the_page(language)[0].replace("127.0.0.1:8080", server.url[7:-3]))
         of_llm = folder / "llm"
         of_llm.mkdir()
         (of_llm / "extra-openai-models.yaml").write_text(

@@ -10,11 +10,13 @@ import os
 import signal
 import subprocess
 import time
+import tomllib
 
 from orchestrator.client.client import Client
+from orchestrator.policy.provider_limits import limit_of
 from tests.chaos.stack import children_of, wait_until
 
-from .conftest import Interrupter, ModelServer, Trees
+from .conftest import Interrupter, ModelServer, Trees, of_the_page
 
 CHILDREN = 20
 
@@ -119,3 +121,11 @@ def test_a_program_that_keeps_conversations_goes_on_with_its_own(stack: Trees) -
     turns = json.loads(subprocess.check_output(logs, env=stack.env))
     assert [turn["prompt"] for turn in turns] == ["My name is Ada.", "What is my name?"]
     assert len({turn["conversation_id"] for turn in turns}) == 1
+
+
+def test_the_agents_of_the_page_answer_as_they_stand_there(stack: Trees) -> None:
+    assert stack.answer(stack.submit("reader", "The sea is deep. The sky is high."))
+    assert set(json.loads(stack.answer(stack.submit("critic", "The sea is deep.")))) == {"good", "reason"}
+    agents, limits = map(tomllib.loads, of_the_page("toml"))
+    _, name = agents["agents"]["reader"]["model"].split(":")
+    assert limit_of(limits["orchestra"]["provider_limits"], "openai", name).calls == 2
