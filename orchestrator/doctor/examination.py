@@ -350,6 +350,7 @@ class Doctor:
             "the approvals": lambda: approvals.strays(self._ledger, self._shards),
             "the slots": lambda: self._confirmed_by(lambda: health.claims(self._ledger, self._shards)),
             "the agents": lambda: waiting_runs.unserved(waiting, self._terms),
+            "the limits": lambda: self._confirmed_by(lambda: waiting_runs.limits_lost(self._parts)),
             "what is paused": lambda: waiting_runs.paused(waiting, self._parts),
             "the set-up": lambda: health.setup(client, settings),
             "the audit trail": self._trail,

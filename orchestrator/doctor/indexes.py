@@ -9,6 +9,7 @@ from orchestrator.doctor import approvals
 from orchestrator.doctor.findings import Broken
 from orchestrator.ledger import CLOSED, ItemState, RunState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.machine import isoformat
 
 
 def breaks(snapshot: Snapshot) -> Iterator[Broken]:
@@ -17,6 +18,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Broken]:
     yield from of_tree(snapshot)
     yield from _groups(snapshot)
     yield from _questions(snapshot)
+    yield from _timers(snapshot)
     yield from approvals.breaks(snapshot)
     yield from _texts(snapshot)
 
@@ -126,6 +128,16 @@ def _questions(snapshot: Snapshot) -> Iterator[Broken]:
             question,
             f"is asked {question}, and the session that asks it does not wait for the reply",
         )
+
+
+def _timers(snapshot: Snapshot) -> Iterator[Broken]:
+    for timer, due_ms in sorted(snapshot.lost_timers.items()):
+        kind, _, subject = timer.partition("|")
+        what = {
+            "flush": "is to go on with what has come by then",
+            "question": f"waits for a reply to {subject} until then",
+        }.get(kind, "has to have ended by then")
+        yield ("timer-lost", timer, f"{what} ({isoformat(due_ms)}), and no timer sees to it")
 
 
 def _texts(snapshot: Snapshot) -> Iterator[Broken]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from orchestrator.doctor.findings import Problem, Severity
 from orchestrator.doctor.restoration import restore_texts
 from orchestrator.ids import asker_of, child_of
 from orchestrator.ledger import leftovers
+from orchestrator.ledger.snapshot import take_snapshot
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import WrongType, wrong_types
@@ -34,6 +35,7 @@ _INDEXES: Final = frozenset(
         "schedule-lost",
         "closed-owed",
         "approval-unindexed",
+        "timer-lost",
     }
 )
 #: Rules about what is derived from its items: counters, queue, and where it stands.
@@ -66,12 +68,13 @@ _log = get_logger()
 def set_aside(parts: Container) -> list[WrongType]:
     """Set the shared keys aside that another program has overwritten; which ones.
 
-    What they held is gone already. What the records still say of it is written again: the public keys of this folder, and
-    which runs are ready here; the other indexes by :func:`repair` and the sweep.
+    What they held is gone already. What the records still say of it is written again: the public keys of this folder, what
+    an operator has limited and paused, and which runs are ready here; the other indexes by :func:`repair` and the sweep.
     """
     wrong = shared_keys_of(parts.redis, parts.settings).wrong()
+    limits = parts.concurrency.copies()
     for one in wrong:
-        _set_aside(parts.redis, one)
+        _set_aside(parts.redis, one, limits.get(one.key, {}))
     parts.keyring.registry.register_all()
     if wrong:
         for shard in range(parts.settings.shards):
@@ -80,9 +83,10 @@ def set_aside(parts: Container) -> list[WrongType]:
     return wrong
 
 
-def _set_aside(client: redis.Redis, one: WrongType) -> None:
+def _set_aside(client: redis.Redis, one: WrongType, fields: Mapping[str, str]) -> None:
     names = [one.key, keys.aside(one.key)]
-    if Scripts(client).run("set_aside", names, [one.wanted, _ASIDE_MS]):
+    facts = [part for field in fields.items() for part in field]
+    if Scripts(client).run("set_aside", names, [one.wanted, _ASIDE_MS, *facts]):
         _log.warning("key-set-aside", key=one.key, to=keys.aside(one.key))
 
 
@@ -92,7 +96,7 @@ def restore_format(client: redis.Redis) -> None:
     Who has that done says by it that a program of this format has written the ledger.
     """
     for one in wrong_types(client, {keys.format_version(): "string", keys.agreed(): "hash"}):
-        _set_aside(client, one)
+        _set_aside(client, one, {})
         if one.key == keys.format_version():
             client.set(one.key, FORMAT, nx=True)
 
@@ -114,6 +118,8 @@ def repair(parts: Container, findings: Iterable[Problem], audit: AuditReader | N
     }
     # The journal of a run that was just restored is left over no more.
     repairs[""] = partial(leftovers.fix, parts.ledger, left)
+    if any(finding.rule == "limits-lost" for finding in findings):
+        repairs["limits"] = partial(parts.concurrency.put_back)
     for session, fix in repairs.items():
         try:
             fix()
@@ -137,6 +143,8 @@ def _repair(parts: Container, session: str, found: list[Problem], audit: AuditRe
                 _end_or_free(parts, session)
             case rule if rule in _TEXTS:
                 sweep.restore_text(child_of(finding.subject) or session)
+    if "timer-lost" in rules and (snapshot := take_snapshot(parts.ledger, session)) is not None:
+        sweep.restore_question_timers(snapshot.lost_timers)
     if "text-altered" in rules and audit is not None:
         restore_texts(parts.ledger, audit, session)
     if rules & (_INDEXES | _ITEMS | _BOTH):

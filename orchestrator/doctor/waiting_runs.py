@@ -44,6 +44,20 @@ def unserved(waiting: Mapping[str, Sequence[Run]], terms: TermsReader) -> Iterat
             )
 
 
+def limits_lost(parts: Container) -> Iterator[Problem]:
+    """What an operator has limited or paused, and what does not hold any more: its key was deleted."""
+    for field, value in sorted(parts.concurrency.lost().items()):
+        what, _, name = field.removeprefix("paused:").partition(":")
+        was = (
+            f"{what} {name!r} was paused at {isoformat(int(value))}, and is not any more"
+            if field.startswith("paused:")
+            else f"the limit {field} {value} does not hold any more"
+        )
+        yield stuck(
+            "limits-lost", field, f"{was}: the key was deleted; `orchestra doctor --fix` puts it back"
+        )
+
+
 def paused(waiting: Mapping[str, Sequence[Run]], parts: Container) -> Iterator[Problem]:
     """What is paused, and how many runs wait for it to go on."""
     queued = Counter[tuple[str, str]]()

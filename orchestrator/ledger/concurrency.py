@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -28,6 +29,8 @@ Most = int | Literal["none", "default"]
 
 #: Blocked runs of one tree that one call makes ready again.
 _UNBLOCKED_AT_ONCE: Final = 1_000
+#: Fields of what definitions want, which workers say again and again.
+_BY_WORKERS: Final = ("default-", "default:", "queue:")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class Concurrency:
             for agent, (queue, most) in agents.items():
                 share = "" if most is None else max(1, self._share(most, shard))
                 facts += [f"queue:{agent}", queue, f"default:{agent}", share]
-            self._scripts.run("set_limit", [ledger_keys.run_limits(shard)], ["[]", *facts])
+            self._scripts.run("set_limit", _limits_keys(shard), ["[]", *facts])
 
     def limit_agent(self, agent: str, most: Most) -> None:
         """Let so many runs of an agent be at work at once, from now on.
@@ -235,11 +238,33 @@ class Concurrency:
                 found[kind, name] = int(since)
         return found
 
+    def copies(self) -> dict[str, dict[str, str]]:
+        """What an operator has said, by each of the two keys of a shard, from the other one; without those that cannot be read."""
+        found = {}
+        for shard in self._shards:
+            for key, other in (_limits_keys(shard), _limits_keys(shard)[::-1]):
+                with suppress(redis.ResponseError):
+                    said = mapping(self._redis.hgetall(other)).items()
+                    found[key] = {field: value for field, value in said if not field.startswith(_BY_WORKERS)}
+        return found
+
+    def lost(self) -> dict[str, str]:
+        """What an operator has said and does not hold any more."""
+        lost: dict[str, str] = {}
+        for shard in self._shards:
+            limits, said = (mapping(self._redis.hgetall(key)) for key in _limits_keys(shard))
+            lost |= {field: value for field, value in said.items() if field not in limits}
+        return lost
+
+    def put_back(self) -> None:
+        """Let hold again what was lost, unless it was lifted meanwhile."""
+        for shard in self._shards:
+            for field, value in self.copies().get(ledger_keys.run_limits(shard), {}).items():
+                self._redis.hsetnx(ledger_keys.run_limits(shard), field, value)
+
     def _set(self, shard: int, field: str, value: Arg, *, ring: Sequence[str] = ()) -> bool:
         value = "" if value == "default" else value
-        changed = self._scripts.run(
-            "set_limit", [ledger_keys.run_limits(shard)], [json.dumps(list(ring)), field, value]
-        )
+        changed = self._scripts.run("set_limit", _limits_keys(shard), [json.dumps(list(ring)), field, value])
         return bool(changed)
 
     def _share(self, most: int, shard: int) -> int:
@@ -254,6 +279,10 @@ class Concurrency:
 
     def _at_work(self, shard: int, whose: str) -> int:
         return int(self._redis.hget(ledger_keys.at_work(shard), whose) or 0)
+
+
+def _limits_keys(shard: int) -> list[str]:
+    return [ledger_keys.run_limits(shard), ledger_keys.limits_said(shard)]
 
 
 def _check_tree_limit(most: Most) -> None:

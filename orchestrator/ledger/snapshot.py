@@ -49,6 +49,9 @@ class Snapshot:
         False  #: a user or a child's failure has ended it; the callback service carries that out
     )
     window_until_ms: int = 0  #: until when callbacks are let come together; 0: no window is open
+    lost_timers: dict[str, int] = field(
+        default_factory=dict
+    )  #: timer that its records speak of and that is not there → due
     wakes_ms: int = 0  #: when a deadline or a window makes the service look at it; 0: never
     question_due_ms: dict[str, int] = field(default_factory=dict)  #: open question → when it is given up
     listed_approvals: frozenset[str] = frozenset()  #: its open approvals that the index knows
@@ -138,6 +141,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         questions=_number(h.get("questions")),
         groups=_groups(h),
         unasked=_unasked(ledger, session_id, h),
+        lost_timers=_lost_timers(ledger, session, h),
         unkept=_unkept(ledger, session_id, bodies),
         unknown_questions=_unknown_questions(ledger, found),
         damage=tuple(damage),
@@ -195,6 +199,53 @@ def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
         if at_ms is not None:
             due[question] = int(at_ms)
     return due
+
+
+def _lost_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> dict[str, int]:
+    """The timers of a session's own end, of its next deadline and of its questions that its records speak of, and that are gone."""
+    wanted: dict[str, int] = {}
+    if session.state not in (*CLOSED, SessionState.FINISHED, SessionState.DAMAGED):
+        wanted = {
+            f"{kind}|{session.id}": _number(facts[f"{kind}_due_ms"])
+            for kind in ("limit", "review")
+            if f"{kind}_due_ms" in facts
+        }
+        if session.state is SessionState.IDLE and not session.run and (due := _deadlines(session, facts)):
+            wanted[f"flush|{session.id}"] = min(due)
+        wanted |= _question_timers(ledger, session, facts)
+    timers = ledger_keys.timers(shard_of(session.id))
+    scores: Any = ledger.redis.zmscore(timers, list(wanted)) if wanted else []
+    return {name: due for (name, due), at in zip(wanted.items(), scores, strict=True) if at is None}
+
+
+def _deadlines(session: Session, facts: Mapping[str, str]) -> list[int]:
+    """The deadlines of the groups of which something is outstanding."""
+    owed = {group: number for (group, what), number in _groups(facts).items() if what == "owed"}
+    owed[""] = session.owed - sum(
+        number for group, number in owed.items() if group in session.waiting and group
+    )
+    return [
+        int(rule["deadline_ms"])
+        for group, rule in session.waiting.items()
+        if rule.get("deadline_ms") and (rule.get("parks") or owed.get(group, 0) > 0)
+    ]
+
+
+def _question_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> dict[str, int]:
+    """The timers of the open questions of a session, approvals apart, and when each is due."""
+    asked = [q for q in session.questions if q not in session.approvals] if ledger.limits.question_ms else []
+    pipe = ledger.redis.pipeline(transaction=False)
+    for question in asked:
+        who = facts.get(f"question:{question}", "")
+        pipe.hget(ledger_keys.items(who if is_session_id(who) else session.id), question)
+    # What is of another type, or cannot be read, is damage of the session that was asked.
+    found = [
+        (question, raw)
+        for question, raw in zip(asked, pipe.execute(raise_on_error=False), strict=True)
+        if isinstance(raw, bytes)
+    ]
+    items = _each(found, lambda pair: decode.item(*pair), [])
+    return {f"question|{item.id}": item.at_ms + ledger.limits.question_ms for item in items}
 
 
 def _listed_approvals(ledger: Ledger, session: Session) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import UnknownSession
@@ -267,6 +267,13 @@ class Sweep:
         """Let the asker of a question that is still to be answered wait for it again; False: it does, or need not."""
         args: list[Arg] = [question, reply_id(question)]
         return bool(self._core.call("reopen_question", args, session=asked, asker=asker)[0] == b"open")
+
+    def restore_question_timers(self, lost: Mapping[str, int]) -> None:
+        """Have open questions given up when their time is over; one that is answered by then is left alone."""
+        for timer, due_ms in lost.items():
+            kind, _, question = timer.partition("|")
+            if kind == "question":
+                self._core.redis.zadd(ledger_keys.timers(shard_of(question)), {timer: due_ms}, nx=True)
 
     def forget_stop(self, session_id: str) -> None:
         """Take the mark off a session that it is to be ended, which nobody has asked for."""

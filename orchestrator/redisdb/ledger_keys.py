@@ -67,6 +67,8 @@ turns = in_shard("turns", "turns:<agent>", "hash", "ledger", "as long as the age
     "The last turn of each tree among an agent's ready runs, and when workers were last told that there are some.")
 run_limits = of_shard("run_limits", "limits", "hash", "ledger", "permanent; a few fields for each agent",
     "Runs at once: `agent:<name>`, `tree:<root>`, `trees`, with `default:<name>`, `default-trees` and `queue:<name>` by workers; `paused:agent:<name>`, `paused:queue:<name>` since when.")
+limits_said = of_shard("limits_said", "limits-said", "hash", "ledger", "permanent; a field for each limit and pause of an operator",
+    "What of `limits` an operator has said, once more: the doctor puts it back where `limits` was overwritten or deleted.")
 at_work = of_shard("at_work", "at-work", "hash", "ledger", "permanent; two fields for each run at work",
     "`agent:<name>`, `tree:<root>` → runs that are held and do not stand still in a call.")
 blocked_trees = of_shard("blocked_trees", "blocked", "set", "ledger",

@@ -33,7 +33,8 @@ from orchestrator.deployment.services import build_callbacks, build_reaper
 from orchestrator.dispatch import RootResults, build_celery
 from orchestrator.doctor import Doctor, examination
 from orchestrator.errors import OrchestraError
-from orchestrator.redisdb import keys
+from orchestrator.ledger import CLOSED
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.all_keys import shared_keys
 from orchestrator.router import build_router
 from orchestrator.runtime.service import serve
@@ -83,7 +84,11 @@ class AtWork:
         return CliRunner().invoke(main, [*words, *place])
 
     def lead(self, ctx: Context) -> str:
-        if ctx.cause == "start":
+        if ctx.cause == "start" and ctx.prompt == "patiently":
+            ctx.delegate("reviewer", "slowly", time_limit_s=1800)
+            ctx.wait_for("all", deadline_s=900)
+            ctx.ask_later("may I?")
+        elif ctx.cause == "start":
             ctx.delegate("reviewer", ctx.prompt)
         return "done"
 
@@ -136,6 +141,7 @@ def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> AtWork:
     settings = load_settings(
         redis_url=redis_url,
         data=tmp_path,
+        question_time_limit_s=2700,
         lease_s=4,
         heartbeat_s=0.2,
         sweep_interval_s=0.2,
@@ -233,3 +239,93 @@ def test_keys_that_are_lost_are_registered_again_and_no_work_waits(
     assert "is not in ao:keys" in at_work.orchestra("doctor", "--quick").output
     at_work.orchestra("doctor", "--quick", "--fix")
     assert "is not in ao:keys" not in at_work.orchestra("doctor", "--quick").output
+
+
+def test_what_has_to_have_ended_by_a_time_still_has_to(
+    at_work: AtWork, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time limits, deadlines of waiting policies and the end of a question stand in the sessions' own records, too."""
+    monkeypatch.setenv("ORCHESTRA_QUESTION_TIME_LIMIT_S", str(at_work.settings.question_time_limit_s))
+    with at_work.running() as client:
+        root = client.submit("lead", "patiently", time_limit_s=3600).id
+        assert at_work.began.wait(60)
+        wait_until(lambda: len(timers(redis)) == 4, "a timer of each kind", explain=lambda: timers(redis))
+        wait_until(lambda: at_work.orchestra("doctor", "--quick").exit_code != 2, "the audit trail")
+        before = timers(redis)
+        overwrite(redis, ledger_keys.timers(0), "zset")
+        fixed = at_work.orchestra("doctor", "--quick", "--fix")
+        wait_until(
+            lambda: timers(redis) == before,
+            "the same",
+            timeout_s=20,
+            explain=lambda: (before, timers(redis), fixed.output),
+        )
+        redis.zrem(ledger_keys.timers(0), *before)
+        assert at_work.orchestra("doctor", "--quick").output.count("[timer-lost]") == 4
+        at_work.orchestra("doctor", "--quick", "--fix")
+        assert timers(redis) == before
+        at_work.released.set()
+        wait_until(client.questions, "its question")
+        client.reply(client.questions()[0].id, "yes")
+        assert client.result(root, timeout_s=60) == "done"
+        assert not [name for name in timers(redis) if name.startswith("limit|")]
+
+
+def test_a_late_answer_is_late_though_the_timers_are_lost(at_work: AtWork, redis: redis_py.Redis) -> None:
+    with at_work.running() as client:
+        root = client.submit("lead", "slowly", time_limit_s=2).id
+        assert at_work.began.wait(60)
+        overwrite(redis, ledger_keys.timers(0), "zset")
+        time.sleep(2.5)
+        redis.delete(ledger_keys.timers(0))
+        at_work.released.set()
+        wait_until(
+            lambda: client.session(root).state in CLOSED, "its end", explain=lambda: client.session(root)
+        )
+
+
+def test_pauses_and_limits_are_put_back(at_work: AtWork, redis: redis_py.Redis) -> None:
+    """Nothing of a paused agent is taken meanwhile; what is lifted later stays lifted."""
+    with at_work.running() as client:
+        for words in (("pause", "reviewer"), ("limit", "lead", "3")):
+            assert at_work.orchestra(*words).exit_code == 0
+        root = client.submit("lead", "quickly").id
+        wait_until(lambda: client.session(root).owed == 1, "its child")
+        overwrite(redis, ledger_keys.run_limits(0), "hash")
+        assert "limits" in at_work.orchestra("doctor", "--quick").output
+        at_work.orchestra("doctor", "--quick", "--fix")
+        assert limits(redis) == {
+            "agent:lead": b"3",
+            "paused:agent:reviewer": limits(redis)["paused:agent:reviewer"],
+        }
+        redis.delete(ledger_keys.run_limits(0))
+        lost = at_work.orchestra("doctor", "--quick")
+        assert "[limits-lost]" in lost.output
+        assert "'reviewer' was paused" in lost.output
+        at_work.orchestra("doctor", "--quick", "--fix")
+        assert set(limits(redis)) == {"agent:lead", "paused:agent:reviewer"}
+        assert "limits-lost" not in at_work.orchestra("doctor", "--quick").output
+        for words in (("unpause", "reviewer"), ("limit", "lead", "default")):
+            assert at_work.orchestra(*words).exit_code == 0
+        assert client.result(root, timeout_s=60) == "done"
+        overwrite(redis, ledger_keys.run_limits(0), "hash")
+        at_work.orchestra("doctor", "--quick", "--fix")
+        assert limits(redis) == {}
+
+
+def timers(redis: redis_py.Redis) -> dict[str, float]:
+    """What is due and when, apart from when a tree is removed."""
+    if redis.type(ledger_keys.timers(0)) != b"zset":
+        return {}
+    due: Any = redis.zrange(ledger_keys.timers(0), 0, -1, withscores=True)
+    return {name.decode(): at for name, at in due if not name.startswith(b"expire|")}
+
+
+def limits(redis: redis_py.Redis) -> dict[str, bytes]:
+    """What an operator has set."""
+    found: Any = redis.hgetall(ledger_keys.run_limits(0))
+    return {
+        name.decode(): value
+        for name, value in found.items()
+        if name.startswith((b"agent:", b"paused:", b"tree"))
+    }

@@ -41,7 +41,7 @@ END.body, END.message = ARGV[20], ARGV[21]
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
 
-local late = status == 'completed' and overdue(s.id, now)
+local late = status == 'completed' and overdue(now)
 if late then return { 'late', late } end
 
 if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then

@@ -98,7 +98,7 @@ for _, l in ipairs(fresh) do
   if l.task ~= '' then redis.call('HSET', l.bodies, 'task', l.task) end
   if l.encrypted ~= '' then redis.call('HSET', l.child, 'encrypted', '1') end
   if l.after ~= '' then redis.call('HSET', l.child, 'after', l.after) end
-  limit_time(KEYS[8], l.id, now, l.time_ms)
+  limit_time(KEYS[8], l.child, l.id, now, l.time_ms)
   -- What is spent below a session counts against its budget.
   changed('session', l.id, '-', 'pending', 'agent=' .. l.agent, 'parent=' .. (handed and l.caller or p.id))
   if l.limits ~= '' then changed('budget', l.id, '-', 'limited', l.limits) end

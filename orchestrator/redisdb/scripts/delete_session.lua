@@ -23,5 +23,6 @@ if ARGV[1] == ARGV[2] then
   redis.call('DEL', beside(KEYS[1], 'blocked:' .. ARGV[2]))
   redis.call('SREM', beside(KEYS[1], 'blocked'), ARGV[2])
   redis.pcall('HDEL', beside(KEYS[1], 'limits'), 'tree:' .. ARGV[2])
+  redis.pcall('HDEL', beside(KEYS[1], 'limits-said'), 'tree:' .. ARGV[2])
 end
 return { 'pruned', tostring(redis.call('ZCARD', KEYS[6])) }

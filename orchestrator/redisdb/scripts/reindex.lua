@@ -83,14 +83,19 @@ local over = closed or (s.state == 'finished' and s.run == '')
 -- Nothing is outstanding: it runs once more, for its final answer.
 local rests = not in_doubt and s.state == 'idle' and s.run == '' and s.stop_pending == '' and right.questions == 0
   and right.launched <= right.delivered + right.dead and missing(KEYS[11], 'flush|' .. id)
+-- The callback service sets the timer of its next deadline again.
+local wakes = s.state == 'idle' and s.run == '' and string.find(facts.waiting or '', 'deadline_ms', 1, true)
+  and missing(KEYS[11], 'flush|' .. id)
 local absent = {
   dispatch = s.run ~= '' and (rebuilt or (r.id == s.run and r.state == 'queued')) and missing(KEYS[8], s.run),
   running = s.run ~= '' and r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(KEYS[7], s.run),
-  waiting = (queued or rests) and not closed and missing(KEYS[9], id),
+  waiting = (queued or rests or wakes) and not closed and missing(KEYS[9], id),
   closing = closed and right.owed > 0 and missing(KEYS[10], id),
   tree = s.root ~= '' and missing(KEYS[5], id),
   roots = s.root == id and missing(KEYS[6], id),
   schedule = s.state == 'scheduled' and missing(KEYS[11], 'submit|' .. id),
+  limit = not over and facts.limit_due_ms and missing(KEYS[11], 'limit|' .. id),
+  review = not over and facts.review_due_ms and missing(KEYS[11], 'review|' .. id),
 }
 if s.root == id and over and missing(KEYS[12], id) then
   absent.results = s.settled_ms == ''
@@ -137,6 +142,8 @@ put('closing', KEYS[10], now, id)
 put('tree', KEYS[5], count(s.created_ms), id)
 put('roots', KEYS[6], count(s.created_ms), id)
 put('schedule', KEYS[11], count(s.due_ms), 'submit|' .. id)
+put('limit', KEYS[11], count(facts.limit_due_ms), 'limit|' .. id)
+put('review', KEYS[11], count(facts.review_due_ms), 'review|' .. id)
 put('results', KEYS[12], now, id)
 put('expire', KEYS[11], count(s.ended_ms) + tonumber(ARGV[4]), 'expire|' .. id)
 local function set(name, value)

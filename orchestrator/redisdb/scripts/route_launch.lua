@@ -65,7 +65,7 @@ redis.call('HSET', KEYS[10], 'begun', '1', 'task:' .. ARGV[10], ARGV[2], 'agent:
 if party and ARGV[19] ~= '' then redis.call('HSET', KEYS[10], 'party:' .. ARGV[19], '1') end
 -- The first launch by a message of that id stays, also when the id is used again.
 redis.call('HSETNX', KEYS[10], 'launch:' .. ARGV[16], ARGV[2])
-if ARGV[18] ~= '0' then redis.call('ZADD', KEYS[13], ARGV[18], 'review|' .. ARGV[2]) end
+if ARGV[18] ~= '0' then end_by(KEYS[13], KEYS[1], ARGV[2], 'review', ARGV[18]) end
 changed('session', ARGV[2], '-', 'pending', 'agent=' .. s.agent, 'parent=' .. p.id)
 new_run(KEYS[6], KEYS[5], ARGV[3], ARGV[2], 1, 'start', {}, now)
 redis.call('ZADD', KEYS[7], now + tonumber(ARGV[14]), ARGV[3])

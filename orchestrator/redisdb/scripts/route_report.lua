@@ -20,7 +20,7 @@ if s.run == '' and s.state == 'pending' then return { 'pending' } end
 -- Its program may be quicker than the router that began it, or than the sweep where that router died.
 local taken = r.claim == 'external' or (r.state == 'queued' and r.claim == '')
 if s.run ~= '' and not taken then return { 'held' } end
-local late = s.run ~= '' and ARGV[2] ~= 'failed' and overdue(s.id, now)
+local late = s.run ~= '' and ARGV[2] ~= 'failed' and overdue(now)
 redis.call('PEXPIRE', KEYS[21], ARGV[8])
 accept(KEYS[19], KEYS[20], ARGV[4], ARGV[5], ARGV[7], ARGV[6])
 if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end

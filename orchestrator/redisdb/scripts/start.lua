@@ -67,7 +67,7 @@ local function start(k, a)
     new_run(run, runs, id, s.id, 1, 'start', {}, now)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
-    if review_due ~= '0' then redis.call('ZADD', KEYS[2], review_due, 'review|' .. s.id) end
+    if review_due ~= '0' then end_by(KEYS[2], session, s.id, 'review', review_due) end
     make_ready(ready, turns, id, s.root, s.priority)
     answer[5] = tell(ready, turns)
   end

@@ -33,7 +33,7 @@ if not due then entry = publish(KEYS[6], KEYS[5], ARGV[4], unpack(encrypted and 
 new_session(KEYS[1], ARGV[2], ARGV[2], '', 0, due and 'scheduled' or 'pending', now, 'entry', entry, unpack(facts))
 redis.call('HSET', KEYS[2], 'prompt', ARGV[3])
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[2], 'task', ARGV[9]) end
-if not due then limit_time(KEYS[9], ARGV[2], now, ARGV[10]) end
+if not due then limit_time(KEYS[9], KEYS[1], ARGV[2], now, ARGV[10]) end
 for name, text in pairs(texts) do redis.call('HSET', KEYS[2], name, text) end
 for _, sha256 in ipairs(kept) do keep(KEYS[1] .. ':whole:' .. sha256, KEYS[8], sha256) end
 changed('session', ARGV[2], '-', due and 'scheduled' or 'pending', 'agent=' .. redis.call('HGET', KEYS[1], 'agent'))

@@ -24,7 +24,7 @@ redis.call('SET', KEYS[6], string.match(entry, '[^:]*$'), 'PX', ARGV[3])
 redis.call('HSET', KEYS[1], 'state', 'pending', 'entry', entry, 'updated_ms', now)
 changed('session', ARGV[2], '-', 'pending')
 -- Its time limit begins with it, however late that is.
-limit_time(KEYS[3], ARGV[2], now, count(s.time_limit_ms))
+limit_time(KEYS[3], KEYS[1], ARGV[2], now, count(s.time_limit_ms))
 redis.call('HDEL', KEYS[2], 'envelope')
 redis.call('ZREM', KEYS[3], 'submit|' .. ARGV[2])
 return { 'submitted' }

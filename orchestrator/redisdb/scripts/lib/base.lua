@@ -105,9 +105,16 @@ local function mark_dead(items, id, record, reason)
   save(items, id, record)
 end
 
--- A session that may take so many milliseconds is failed by the sweep if it has not ended then; 0: it may take any time.
-local function limit_time(timers, id, now, limit_ms)
-  if tonumber(limit_ms) > 0 then redis.call('ZADD', timers, now + tonumber(limit_ms), 'limit|' .. id) end
+-- When a session has to have ended, by its `limit` or as a `review`: in its record, and as the timer by which the sweep
+-- fails it.
+local function end_by(timers, session, id, timer, due)
+  redis.call('HSET', session, timer .. '_due_ms', due)
+  redis.call('ZADD', timers, due, timer .. '|' .. id)
+end
+
+-- A session may take so many milliseconds; 0: any time.
+local function limit_time(timers, session, id, now, limit_ms)
+  if tonumber(limit_ms) > 0 then end_by(timers, session, id, 'limit', string.format('%.0f', now + tonumber(limit_ms))) end
 end
 
 -- How many callbacks of a group a session has `launched`, and how many of them are `owed`, `delivered` or `dead`.

@@ -37,12 +37,12 @@ local function session_facts()
   return s
 end
 
--- The timer by which the session had to have ended by now: limit | review, or nil. The sweep, which fails such sessions,
--- may not have noticed yet.
-local function overdue(id, now)
-  for _, timer in ipairs({ 'limit', 'review' }) do
-    local due = tonumber(redis.call('ZSCORE', TIMERS, timer .. '|' .. id) or '')
-    if due and due <= now then return timer end
+-- By what the session had to have ended by now: limit | review, or nil. The sweep, which fails such sessions, may not have
+-- noticed yet.
+local function overdue(now)
+  local due = redis.call('HMGET', S, 'limit_due_ms', 'review_due_ms')
+  for i, timer in ipairs({ 'limit', 'review' }) do
+    if due[i] and count(due[i]) <= now then return timer end
   end
 end
 
@@ -184,7 +184,10 @@ local function session_stop(s)
   local state = redis.call('HGET', S, 'state')
   local parent = s.parent
   -- A review that has ended was done in time, whatever a user makes of its session later.
-  if state ~= 'idle' then redis.call('ZREM', TIMERS, 'review|' .. s.id, 'limit|' .. s.id) end
+  if state ~= 'idle' then
+    redis.call('ZREM', TIMERS, 'review|' .. s.id, 'limit|' .. s.id)
+    redis.call('HDEL', S, 'review_due_ms', 'limit_due_ms')
+  end
   if state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''
