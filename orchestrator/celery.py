@@ -88,6 +88,10 @@ def _make_app() -> tuple[Celery, Settings]:
 app, _settings = _make_app()
 _runtime = RuntimeOfProcess(app, _settings)
 register_tasks(app, _runtime)
+if _is_celery_program():
+    from orchestrator.worker.execution.main_loop import MainLoop
+
+    app.steps["consumer"].add(MainLoop)
 
 
 @celeryd_init.connect(weak=False)
@@ -209,6 +213,8 @@ def _announce(sender: Any = None, **_: Any) -> None:
         lambda agent: _runtime.get().ring(agent),
         silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
+    if appeared:
+        sender.main_loop.watch(sender, life, heartbeat_s=_settings.heartbeat_s)
     given = {"appeared": appeared}
     threading.Thread(target=_keep_up, args=(appear,), kwargs=given, name="upkeep", daemon=True).start()
 

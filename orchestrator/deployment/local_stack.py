@@ -18,11 +18,13 @@ from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.forks import ForkServer
+from orchestrator.deployment.hangs import HangWatch
 from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
+from orchestrator.runtime.service import hangs_after_s
 from orchestrator.runtime.signals import set_soon
 
 _TICK_S = 0.05
@@ -185,6 +187,8 @@ class LocalStack:
             ),
         )
         self._leaving.callback(announcement.close)
+        watch = HangWatch(str(self.settings.data), after_s=hangs_after_s(self.settings))
+        self._leaving.callback(watch.close)
         self._supervisor = Supervisor(
             self._specs
             if self._specs is not None
@@ -194,6 +198,7 @@ class LocalStack:
             log_suffix=f".{number}" if number > 1 else "",
             notify=self._notify,
             forks=self._forks,
+            hangs=watch.hangs,
         )
         self._leaving.callback(self._supervisor.stop, at_once=self._kill.is_set)
 
@@ -325,6 +330,7 @@ def describe(notice: Notice) -> str:
         "recovered": "is back",
         "stopping": "stopping",
         "killed": "did not stop in time and was killed",
+        "hung": "gave no sign of life and is ended",
         "replacing": "is being replaced",
         "replaced": "is replaced; the old one finishes what runs",
         "retired": "that was replaced has finished",

@@ -28,12 +28,15 @@ _BACKOFF_CAP_S = 10.0
 _WELL_AFTER_S = 30.0
 #: A child that never got ready is given up after this many deaths.
 _MAX_FALSE_STARTS = 3
+#: Seconds that a child which hangs has to write where it stood.
+_LAST_WORDS_S = 1.0
 _LOG_LIMIT_BYTES = 16 * 1024 * 1024
 _REASON = re.compile(
     r"^(?:Error|orchestrator\.errors\.\w+|click\.exceptions\.\w+): (?!Invalid value for '-A')(.+)$"
 )
-#: What `faulthandler` writes before it says where each thread stood.
+#: What `faulthandler` writes before it says where each thread stood: of a process that ends itself, and upon SIGABRT.
 _HUNG = re.compile(r"^Timeout \(\d+:\d\d:\d\d(\.\d+)?\)!$")
+_ABORTED = "Fatal Python error: Aborted"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +67,7 @@ class Notice:
         "recovered",
         "stopping",
         "killed",
+        "hung",
         "replacing",
         "replaced",
         "retired",
@@ -102,10 +106,12 @@ class Supervisor:
         log_suffix: str = "",
         notify: Callable[[Notice], None] = lambda _: None,
         forks: ForkServer | None = None,
+        hangs: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self._env = dict(env)
         self._forks = forks
         self._notify = notify
+        self._hangs = hangs
         self._children = [_Child(spec, logs / f"{spec.name}{log_suffix}.log") for spec in specs]
         #: Successors that are not ready yet, by name, and processes that were replaced and finish their work.
         self._coming: dict[str, _Child] = {}
@@ -142,6 +148,8 @@ class Supervisor:
             if self._hear(child):
                 self._notify(Notice(kind="recovered" if child.ever_ready else "ready", name=child.spec.name))
                 child.ever_ready = True
+            if child.process.poll() is None and self._hangs(child.process.pid):
+                self._end_hung(child)
             if child.process.poll() is not None:
                 self._bury(child)
         for successor in list(self._coming.values()):
@@ -150,6 +158,19 @@ class Supervisor:
             self._end_group(old)
             self._leaving.remove(old)
             self._notify(Notice(kind="retired", name=old.spec.name))
+
+    def _end_hung(self, child: _Child) -> None:
+        """End a child that hangs: by a signal upon which Python writes where it stood, then, also if it is stopped, at once."""
+        assert child.process is not None
+        self._notify(Notice(kind="hung", name=child.spec.name))
+        child.process.send_signal(signal.SIGABRT)
+        until = time.monotonic() + _LAST_WORDS_S
+        while child.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.02)
+        if child.process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.process.pid, signal.SIGKILL)
+            child.process.wait()
 
     def replace(self, spec: ChildSpec) -> None:
         """Start a successor of the child with this name. Once it is ready, the old one gets its first signal.
@@ -261,6 +282,9 @@ class Supervisor:
             # Of the main thread, whose frames come last; the newest first.
             stood = next((n for n in range(len(lines) - 1, -1, -1) if lines[n].startswith("Thread ")), 0)
             return f"it hung: {' '.join(lines[stood + 1 : stood + 2])}", False
+        if _ABORTED in lines:
+            stood = next((n for n, line in enumerate(lines) if line.startswith("Current thread ")), 0)
+            return f"it hung: {' '.join(lines[stood + 1 : stood + 2])}", True
         for line in reversed(lines):
             if match := _REASON.match(line):
                 return match[1], True

@@ -52,8 +52,8 @@ def hung(client: redis.Redis) -> Iterator[Problem]:
             "service-hung",
             f"{record.service} {record.host}/{record.pid}",
             f"{record.service} on {record.host}, process {record.pid}, is connected and has given no sign of life for "
-            f"{silent_s:.0f} s more than it may: it hangs or was stopped. One that hangs ends by itself and writes in its log "
-            "where it stood, so that its supervisor starts another; if it does not, kill it",
+            f"{silent_s:.0f} s more than it may: it hangs or was stopped. A service that hangs ends by itself and writes in its "
+            "log where it stood, `orchestra up` ends others and starts them again; if nobody does, kill it",
         )
 
 

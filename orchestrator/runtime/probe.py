@@ -18,7 +18,8 @@ from contextlib import suppress
 
 #: Seconds that a process may take to answer.
 ANSWER_S = 2.0
-_ALIVE = "alive"
+#: The answer of a process that is well.
+ALIVE = "alive"
 #: What `/proc/net/unix` has of a socket that listens.
 _LISTENS = "00010000"
 
@@ -74,7 +75,7 @@ class Probe:
                 asking, _ = listening.accept()
                 with asking:
                     since = time.monotonic() - self._last
-                    line = _ALIVE if since <= self._late_s else f"hung: no sign of life for {since:.0f} s"
+                    line = ALIVE if since <= self._late_s else f"hung: no sign of life for {since:.0f} s"
                     asking.sendall(f"{line}\n".encode())
             except OSError:
                 time.sleep(0.1)  # who asked is gone, or the process has no file descriptor left
@@ -83,10 +84,17 @@ class Probe:
 def complaint(service: str, data: str = "") -> str | None:
     """What is wrong with the copies of a service on this host, with ``data`` those of that folder; None: one is well."""
     found = [answer for name in _listening(_name(service, data)) if (answer := _ask(name)) is not None]
-    if _ALIVE in found:
+    if ALIVE in found:
         return None
     where = socket.gethostname()
     return f"{service} on {where} is {found[0]}" if found else f"no {service} is running on {where}"
+
+
+def answers(data: str) -> dict[int, str]:
+    """What the processes of a data folder on this host answer, by process id; one that is stopped gives no answer in time."""
+    folder = _name("*", data).rpartition(".*.")[2]
+    names = [name for name in _listening(f"orchestra-{os.getuid()}.") if f".{folder}" in name]
+    return {pid: line for name in names for pid, line in [_asked(name)] if pid}
 
 
 def _listening(beginning: str) -> list[str]:
@@ -102,15 +110,24 @@ def _listening(beginning: str) -> list[str]:
 
 def _ask(name: str) -> str | None:
     """The line that a process of this user answers; None: it is gone, or somebody else's."""
+    return _asked(name)[1] or None
+
+
+def _asked(name: str) -> tuple[int, str]:
+    """The process of this user that listens there, and the line that it answers; 0: it is gone, or somebody else's."""
+    pid = 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ANSWER_S)
         try:
             asking.connect(f"\0{name}")
-            _, user, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            process, user, _ = struct.unpack(
+                "3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            )
             if user != os.getuid():
-                return None
-            return asking.makefile(encoding="utf-8").readline().strip() or None
+                return 0, ""
+            pid = process
+            return pid, asking.makefile(encoding="utf-8").readline().strip()
         except TimeoutError:
-            return f"hung: no answer for {ANSWER_S:g} s"
+            return pid, f"hung: no answer for {ANSWER_S:g} s"
         except OSError:
-            return None
+            return 0, ""

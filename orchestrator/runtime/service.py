@@ -203,6 +203,7 @@ def notify_ready() -> None:
     """Report to the `orchestra up` that started this process, if any, that it is ready. Only the first call counts."""
     number = os.environ.pop(READY_VARIABLE, None)
     if number is not None:
+        faulthandler.enable(file=2)  # it says where it stood when its supervisor ends it
         with contextlib.suppress(OSError):
             os.write(int(number), b"ready\n")
             os.close(int(number))

@@ -7,20 +7,24 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import running_stacks
+from orchestrator.deployment import local_stack
 from orchestrator.deployment.embedded.server_manager import read_record
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.deployment.local_stack import LocalStack, describe, worker_spec
 from orchestrator.deployment.supervisor import ChildSpec, Notice
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable
 from orchestrator.redisdb.client import connect
+from orchestrator.runtime.service import live_services
 from tests.waiting import wait_until
 
 READY = "import os, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
@@ -94,6 +98,76 @@ def test_a_killed_keeper_is_replaced_and_nothing_is_lost(settings: Settings) -> 
         assert stack.url == first_url
         assert connect(stack.url).get("a") == b"kept"
         assert running_stacks(settings.data)[0].redis_url == stack.url
+
+
+HANGING_WORKER = """
+import signal, time
+from orchestrator import agent
+
+@agent("idle")
+def idle(ctx):
+    return ""
+
+def hang(*_):
+    time.sleep(600)
+
+signal.signal(signal.SIGUSR2, hang)
+"""
+
+
+def test_a_worker_whose_main_process_hangs_or_is_stopped_is_ended_and_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sign of life comes from its loop; one that is well is left alone."""
+    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
+    (tmp_path / "mine.py").write_text(HANGING_WORKER)
+    settings = load_settings(
+        data=tmp_path / "data", agents=[str(tmp_path / "mine.py")], concurrency=1, heartbeat_s=0.3
+    )
+    notices: list[Notice] = []
+
+    def said(kind: str) -> list[str]:
+        return [notice.detail for notice in notices if notice.kind == kind]
+
+    with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
+        stack.wait_ready()
+        time.sleep(5)
+        assert [notice.kind for notice in notices] == ["ready"]
+        for number, how in enumerate((signal.SIGUSR2, signal.SIGSTOP), start=1):
+            pid = stack.pids["worker"]
+            os.kill(pid, how)
+            wait_until(partial(lambda n: len(said("recovered")) == n, number), "another one")
+            assert stack.pids["worker"] != pid
+        hung, stopped = said("restarting")
+        assert "it hung: File" in hung
+        assert "in hang" in hung
+        assert "killed by signal 9" in stopped
+        assert said("hung") == ["", ""]
+
+
+def test_a_worker_that_waits_for_its_broker_does_not_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    """Its loop does not look up while there is no connection."""
+    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
+    (tmp_path / "mine.py").write_text(HANGING_WORKER)
+    server = start_valkey()
+    settings = load_settings(
+        data=tmp_path / "data",
+        agents=[str(tmp_path / "mine.py")],
+        concurrency=1,
+        heartbeat_s=0.3,
+        redis_url=server.url,
+    )
+    notices: list[Notice] = []
+    with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
+        stack.wait_ready()
+        server.kill()
+        time.sleep(9)
+        server.start()
+        with connect(server.url, settings=settings) as client:
+            wait_until(lambda: [r for r in live_services(client) if r.pid == stack.pids["worker"]])
+        assert [notice.kind for notice in notices] == ["ready"]
 
 
 def test_a_stack_of_another_version_may_announce_more(settings: Settings) -> None:
