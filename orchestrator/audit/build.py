@@ -16,6 +16,7 @@ from orchestrator.audit.writer import AuditWriter
 from orchestrator.config.settings import Settings
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
+from orchestrator.errors import KeyringError
 from orchestrator.keyring.ring import Keyring
 from orchestrator.streams import all_streams
 
@@ -41,9 +42,14 @@ def build_writer(parts: AuditParts, *, consumer: str) -> AuditWriter:
     """
     settings, keyring = parts.settings, parts.keyring
     heads = HeadSigner(lambda: keyring.signer(OPERATOR), EitherKeys(keyring, keyring.store))
+    store = AuditStore(settings.audit_database, heads=heads)
+    try:
+        keyring.require(OPERATOR)
+    except KeyringError as error:
+        store.unsigned = str(error)
     return AuditWriter(
         parts.redis,
-        AuditStore(settings.audit_database, heads=heads),
+        store,
         consumer=consumer,
         sources=all_streams(settings.shards),
         # A commit on a slow disk takes longer than anything a worker does between two signs of life.

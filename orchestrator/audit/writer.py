@@ -119,6 +119,7 @@ class AuditWriter:
 
     def run(self, stop: threading.Event) -> None:
         """Write until told to stop; a database that cannot be written to is tried again and again."""
+        self._log_once("audit-not-signed", self._store.unsigned)
         while not stop.is_set():
             try:
                 self.run_once(block_ms=BLOCK_MS, linger=lambda: stop.wait(_LINGER_S))

@@ -31,9 +31,12 @@ def router(settings: Settings, types: str | None) -> None:
     wanted = _message_types(types)
 
     def build(client: redis.Redis, settings: Settings) -> Router:
+        from orchestrator.agents.registry import REAPER, ROUTER
+        from orchestrator.bootstrap import build_container
         from orchestrator.router import build_router
         from orchestrator.streams import consumer_name
 
+        build_container(client, settings).keyring.require(ROUTER, REAPER)
         return build_router(client, settings, consumer=consumer_name("router"), types=wanted)
 
     serve("router", build, settings)

@@ -6,6 +6,7 @@ from itertools import count
 
 import redis
 
+from orchestrator.agents.registry import REAPER
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.reconciler.callbacks import CallbackService
@@ -32,9 +33,11 @@ _TIDY_EVERY = 1000
 
 def build_callbacks(client: redis.Redis, settings: Settings) -> CallbackService:
     """A callback service."""
+    parts = Container(client, settings)
+    parts.keyring.require(REAPER)
     return CallbackService(
         client,
-        Container(client, settings).delivery,
+        parts.delivery,
         consumer=consumer_name("callbacks"),
         shards=settings.shards,
         # Handling a batch takes far less than what a lease allows an agent.
@@ -45,6 +48,7 @@ def build_callbacks(client: redis.Redis, settings: Settings) -> CallbackService:
 def build_reaper(client: redis.Redis, settings: Settings) -> Reaper:
     """A reaper that also trims the streams of messages, of the ledger and of external programs."""
     parts = Container(client, settings)
+    parts.keyring.require(REAPER)
     streams, known = RedisStreams(client), all_streams(settings.shards)
     dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
     sweeps = count()

@@ -108,6 +108,21 @@ class KeyFolder:
             or self.current(agent) is not None
         )
 
+    def require(self, *agents: str, otherwise: str = "") -> None:
+        """Return if messages of all these agents can be signed here; ``otherwise`` is what else would help.
+
+        Raises:
+            KeyringError: keys of some of them are on another host.
+        """
+        missing = sorted(name for name in agents if not self.can_sign(name))
+        if missing:
+            names, keys = " ".join(missing), "keys" if len(missing) > 1 else "key"
+            raise KeyringError(
+                f"the {keys} of {', '.join(missing)} {'are' if len(missing) > 1 else 'is'} not in {self.folder}: "
+                f"on the host that has operator.pem, `orchestra keys generate {names}` and "
+                f"`orchestra keys export {names}`; here, `orchestra keys import`{otherwise}"
+            )
+
     def has_private(self, key_id: str) -> bool:
         """Whether the private half is here."""
         return self.file(key_id, "pem").exists()

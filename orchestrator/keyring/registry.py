@@ -50,6 +50,10 @@ class KeyRegistry:
         self._operator: Ed25519PublicKey | None = None
         self._lock = threading.Lock()
 
+    def has_operator(self) -> bool:
+        """Whether this Redis has an operator."""
+        return self._operator_pem() is not None
+
     def settle_operator(self) -> Ed25519PublicKey:
         """Agree with Redis on who the operator is, and pin the answer.
 

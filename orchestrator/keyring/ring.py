@@ -49,6 +49,20 @@ class Keyring:
                 self._register(signer.key_id)
         return signer
 
+    def require(self, *agents: str) -> None:
+        """Return if all these agents can sign here, as far as can be told; no key is made.
+
+        Raises:
+            KeyringError: a key of theirs is on another host, or was rotated out, or the folder and Redis trust
+                different operators.
+        """
+        if self.registry.has_operator():
+            self.registry.settle_operator()  # else a folder that trusts nobody seems to be the operator's own
+        self.store.require(*agents)
+        for agent in agents:
+            if self.store.current(agent) is not None:
+                self.store.signer(agent)
+
     def lookup(self, key_id: str) -> TrustedKey | None:
         """As :meth:`KeyRegistry.lookup`."""
         return self.registry.lookup(key_id)

@@ -16,7 +16,7 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
-from orchestrator.errors import KeyringError, ServerUnavailable
+from orchestrator.errors import ServerUnavailable
 from orchestrator.keyring.store import KeyStore
 from orchestrator.log import get_logger
 from orchestrator.policy.versions import split_lane
@@ -133,15 +133,8 @@ class RuntimeOfProcess:
         Raises:
             KeyringError: the key of one of them is on another host.
         """
-        keys = KeyStore(self.settings.keys_dir)
-        missing = sorted(name for name in self._signing if not keys.can_sign(name))
-        if missing:
-            names = " ".join(missing)
-            raise KeyringError(
-                f"the keys of {', '.join(missing)} are not in {keys.folder}: on the host that has operator.pem, "
-                f"`orchestra keys generate {names}` and `orchestra keys export {names}`; here, "
-                "`orchestra keys import`, or leave these agents to other workers (setting `serve`)"
-            )
+        otherwise = ", or leave these agents to other workers (setting `serve`)"
+        KeyStore(self.settings.keys_dir).require(*self._signing, otherwise=otherwise)
 
     def can_submit(self) -> bool:
         """Whether this host can sign for whoever submits work by a plain message."""

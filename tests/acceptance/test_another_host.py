@@ -1,10 +1,12 @@
-"""A worker of another host takes what it can carry out, and one command on each host admits it, as the README says."""
+"""What runs on another host takes what it can carry out; one command on each host admits it, as the README says."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.acceptance.conftest import Terminal
+from orchestrator.redisdb.client import connect
+from orchestrator.runtime.service import live_services
+from tests.acceptance.conftest import Terminal, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -65,3 +67,43 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
     )
     assert "plain submissions are left to other workers: the key of 'operator' is not in" in admitted.output
     assert terminal.run("python send.py").stdout.strip() == "{'2'}"
+
+
+def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(terminal: Terminal) -> None:
+    """Without one it ends and says which; so does a stack of its own that is to work on the Redis of another."""
+    terminal.start("orchestra up").wait_for("ready after")
+    url = terminal.run("orchestra url --show-password").stdout.strip()
+    there = {"ORCHESTRA_REDIS_URL": url, "ORCHESTRA_DATA": str(terminal.folder / "there")}
+    lacking = {"router": "reaper, router", "callbacks": "reaper", "reaper": "reaper"}
+    for service, keys in lacking.items():
+        refused = terminal.start(f"orchestra {service}", **there)
+        assert refused.process.wait(60) == 1, refused.output
+        said = f"{keys} are not in" if "," in keys else f"{keys} is not in"
+        assert said in refused.output
+        assert f"`orchestra keys export {keys.replace(',', '')}" in refused.output
+        assert "orchestra keys import" in refused.output
+        assert refused.output.count("\n") == 1
+    together = terminal.run("orchestra up", **there)
+    assert together.returncode == 1
+    assert "the keys of reaper, router are not in" in together.stderr
+    unsigned = terminal.start("orchestra audit writer", **there)
+    unsigned.wait_for("audit-not-signed")
+    assert "orchestra keys export operator" in unsigned.output
+    assert unsigned.interrupt() == 0
+    told = terminal.start("orchestra notifier", **there, ORCHESTRA_NOTIFY_COMMAND="cat")
+    wait_until(lambda: len(services(url)) == 6, "a notifier, which signs nothing", 60)
+    assert told.interrupt() == 0
+
+    assert terminal.run("orchestra keys generate router reaper").returncode == 0
+    assert terminal.run("orchestra keys export router reaper -o keys.json").returncode == 0
+    assert terminal.run("orchestra keys import keys.json", **there).returncode == 0
+    here = services(url)
+    started = [terminal.start(f"orchestra {service}", **there) for service in lacking]
+    wait_until(lambda: services(url) == sorted([*here, *lacking]), "the services", 60)
+    assert [one.interrupt() for one in started] == [0, 0, 0]
+
+
+def services(url: str) -> list[str]:
+    """The services and workers that give signs of life."""
+    with connect(url) as redis:
+        return sorted(record.service for record in live_services(redis))
