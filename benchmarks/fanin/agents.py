@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from orchestrator import agent
@@ -63,3 +64,10 @@ def late(_: Any) -> str:
 def stopwatch(_: Any) -> str:
     time.sleep(0.02)  # by now the parent is idle
     return str(time.time())
+
+
+@agent("sleeper", role="specialist", tier="haiku")
+def sleeper(ctx: Any) -> str:
+    while not Path(ctx.prompt).exists():
+        time.sleep(0.05)
+    return ANSWER
