@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from orchestrator import Client
+from orchestrator.client.approvals import Approval
 from orchestrator.runtime.parent_death import is_alive
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.crew import FAKE, Crew
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(
     find_spec("acp") is None, reason="the library agent-client-protocol is not installed"
@@ -116,11 +117,15 @@ def test_a_root_asks_a_person(acp_crew: Callable[..., Crew], rule: str, approves
     root = crew.stage.submit("coder", "!permission rm -rf build")
     with ThreadPoolExecutor(1) as pool, Client(crew.stage.settings) as client:
         running = pool.submit(crew.stage.play, root)
-        while not (asked := client.approvals(root)):
+
+        def open_approvals() -> list[Approval]:
             assert not running.done(), running.result()
+            return client.approvals(root)
+
+        asked = wait_until(open_approvals, "what it asks")
         assert "rm -rf build" in asked[0].tool
         (client.approve if approves else client.deny)(asked[0].id)
-        assert running.result() == "finished"
+        assert running.result(PATIENCE_S) == "finished"
     assert crew.answer(root) == f"<response>{chosen}</response>"
 
 
