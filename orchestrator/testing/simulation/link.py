@@ -1,0 +1,116 @@
+"""How the clients of a process reach the server: redis-py's own, over connections without a socket.
+
+They are made by ``redis.ConnectionPool(connection_class=SimulatedConnection, link=Link(server), protocol=2)``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import hiredis
+import redis
+
+from orchestrator.testing.simulation.server import Command, Server, ServerSession
+
+
+class Link:
+    """What the exchanges of one process go through. Whoever inherits it decides what may happen in between."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        #: The connections of the process.
+        self.sessions: list[ServerSession] = []
+
+    def connect(self, name: str) -> ServerSession:
+        """Open a connection; ``name`` shows in CLIENT LIST.
+
+        Raises:
+            redis.ConnectionError: the server is away.
+        """
+        session = self.server.connect(name)
+        self.sessions = [*(known for known in self.sessions if known.is_open), session]
+        return session
+
+    def exchange(self, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+        """Send commands together; their answers, an error standing where the server refused one.
+
+        Raises:
+            redis.ConnectionError: the connection broke; any of them may have been carried out.
+        """
+        return [session.execute(command) for command in commands]
+
+    def close(self) -> None:
+        """Close all connections, as the kernel does when a process ends."""
+        for session in self.sessions:
+            session.close()
+        self.sessions = []
+
+
+class SimulatedConnection(redis.Connection):
+    """A connection of redis-py whose octets go through a :class:`Link`. It knows neither time-outs nor health checks."""
+
+    def __init__(self, *, link: Link, **options: Any) -> None:
+        super().__init__(**options)  # type: ignore[no-untyped-call]
+        if self.get_protocol() not in (2, "2"):
+            raise redis.DataError("the simulated server speaks RESP2: say protocol=2")
+        self._link = link
+        self._session: ServerSession | None = None
+        self._reader = hiredis.Reader()
+        self._answers: deque[Any] = deque()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is open on this side."""
+        return self._session is not None
+
+    def connect(self) -> None:
+        """Open it, if it is not."""
+        if self._session is None:
+            self._session = self._link.connect(self.client_name or "")
+
+    def disconnect(self, *args: Any, **options: Any) -> None:
+        """Close it; answers that are still to come are lost."""
+        super().disconnect(*args, **options)  # type: ignore[no-untyped-call]
+        self._answers.clear()
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def check_health(self) -> None:
+        """Do nothing: it breaks when the link says so."""
+
+    def can_read(self, timeout: float = 0) -> bool:
+        """Whether answers are left; nobody waits for more."""
+        return bool(self._answers)
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Exchange commands that are packed; their answers are read afterwards."""
+        self.connect()
+        assert self._session is not None
+        commands = self._unpacked([command] if isinstance(command, (str, bytes)) else command)
+        try:
+            self._answers.extend(self._link.exchange(self._session, commands))
+        except BaseException:
+            self.disconnect()
+            raise
+
+    def _unpacked(self, pieces: Iterable[Any]) -> list[Command]:
+        reader = self._reader
+        for piece in pieces:
+            reader.feed(piece)
+        commands: list[Command] = []
+        while (command := reader.gets()) is not False:
+            commands.append(command)
+        return commands
+
+    def read_response(self, *_: Any, **__: Any) -> Any:
+        """Return the next answer, or raise it."""
+        if not self._answers:
+            self.disconnect()
+            raise redis.ConnectionError("Connection closed by server.")
+        answer = self._answers.popleft()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
