@@ -26,6 +26,18 @@ def test_the_pieces_of_an_answer_are_put_together() -> None:
     assert read().answer is None
 
 
+def test_what_a_cache_took_and_gave_is_input() -> None:
+    """Claude Code counts it apart; the others count it as input themselves."""
+    options = check_options("coder", "command", {"preset": "claude"})
+    assert isinstance(options, CommandOptions)
+    reader = reader_of(options, lambda *_: None)
+    usage = {"input_tokens": 60, "cache_creation_input_tokens": 10, "cache_read_input_tokens": 30}
+    event = {"type": "result", "is_error": False, "result": "done", "usage": {**usage, "output_tokens": 20}}
+    reader.add(json.dumps(event).encode() + b"\n")
+    used = reader.end().usage
+    assert (used.input_tokens, used.output_tokens) == (100, 20)
+
+
 def test_an_answer_in_very_many_pieces_takes_no_longer_for_each() -> None:
     """Four megabytes took half a minute of processor time."""
     before_s = time.process_time()
