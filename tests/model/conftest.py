@@ -158,15 +158,16 @@ class _Passing(BaseHTTPRequestHandler):
             self.send_response(200)
             self.send_header("content-type", answer.headers["content-type"])
             self.end_headers()
-            reason, pieces = None, 0
+            first, reason, pieces = not self.server.reasons, None, 0
             for line in answer:
                 if line.startswith(b"data: {"):
                     pieces += 1
                     choices = json.loads(line.removeprefix(b"data: ")).get("choices")
                     reason = choices[0].get("finish_reason") if choices else reason
+                    if first and (reason or pieces > 6):  # however short the answer is
+                        reason = None
+                        break
                 self.wfile.write(line)
-                if pieces == 6 and not self.server.reasons and not line.strip():
-                    break
             self.server.reasons.append(reason)
 
 

@@ -102,6 +102,8 @@ def test_a_conversation_that_outgrows_the_context_goes_on_without_its_oldest_par
 def test_a_stream_that_ends_without_a_reason_is_no_answer(stack: Trees, interrupter: Interrupter) -> None:
     session = stack.submit("interrupted", "Tell me of the sea.")
     assert stack.answer(session)
+    # A client has its answer before the server has seen the end of it.
+    wait_until(lambda: len(interrupter.reasons) > 1, "both streams", explain=stack.logs)
     first, *_, last = interrupter.reasons
     assert first is None
     assert last in ("stop", "length")
