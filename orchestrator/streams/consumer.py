@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from orchestrator import machine
@@ -63,8 +63,12 @@ class Consumer:
         A caller that stops early goes on at its next call.
         """
         now = self._clock.monotonic()
+        if now < min(self._next_lost, self._next_look):
+            return
+        # One round trip tells where anybody holds anything; mostly that is nowhere.
+        held = self._streams.holders(self._group, self._sources())
         if now >= self._next_lost:
-            for name, streams in self.dead(own=True).items():
+            for name, streams in self._dead(held, own=True).items():
                 for stream in streams:
                     while entries := self._streams.take_over(
                         self._group, self.name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
@@ -73,8 +77,9 @@ class Consumer:
             self._next_lost = now + _LOST_EVERY_S
         if now < self._next_look:
             return
-        sources = self._sources()
-        for some in [[stream] for stream in sources] if alone else [sources]:
+        found = {stream for streams in held.values() for stream in streams}
+        sources = [stream for stream in self._sources() if stream in found]
+        for some in [[stream] for stream in sources] if alone else [sources] if sources else []:
             while entries := self._streams.reclaim(
                 self._group, self.name, some, idle_ms=self._reclaim_idle_ms, limit=limit
             ):
@@ -89,8 +94,10 @@ class Consumer:
 
         ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
         """
-        held = self._streams.holders(self._group, self._sources())
-        held.pop(self.name, None)
+        return self._dead(self._streams.holders(self._group, self._sources()), own=own)
+
+    def _dead(self, held: Mapping[str, list[StreamId]], *, own: bool) -> dict[str, list[StreamId]]:
+        held = {name: streams for name, streams in held.items() if name != self.name}
         # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
         connected = self._streams.connected() if held else Connected()
         lost = self._lost.lost({mark_in(name) for name in held}, connected)
