@@ -115,6 +115,10 @@ chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printe
 fuzz: .venv/.dev ## Readers, encoder, callback texts, output and the ledger against what must hold: make fuzz ARGS="--seconds 600 --seed 1"
 	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
+.PHONY: simulate
+simulate: .venv/.dev ## Play whole stacks in one thread under many seeds: make simulate ARGS="--seeds 0:10000"
+	@$(BIN)/python -m tests.simulation.run $(ARGS)
+
 mutants: .venv/.dev ## Put small faults into a copy of the source; a test has to notice each: make mutants ARGS="flush -j 4"
 	@$(BIN)/python tests/mutants/run.py $(ARGS)
 

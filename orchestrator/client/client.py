@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 import redis
 
 from orchestrator import machine
-from orchestrator.bootstrap import build_container
+from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.waiting import LOOK_AGAIN_S, Steps, Stopping, Waiting, Watching, is_over, subtree
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
@@ -94,6 +94,7 @@ class Client:
         redis_url: the ledger's Redis; by default the one that is set, else that of the stack on the data folder.
         data: the data folder, which holds the operator's key.
         on_outage: called with a sentence when a call that waits begins to wait for Redis; by default it is logged.
+        parts: what this process works with already, instead of a connection of its own.
 
     Raises:
         ConfigurationError: no stack can be found, or its Redis is not usable.
@@ -107,13 +108,16 @@ class Client:
         redis_url: str | None = None,
         data: Path | str | None = None,
         on_outage: Callable[[str], None] | None = None,
+        parts: Container | None = None,
     ) -> None:
         self._on_outage = on_outage or _log_outage
-        self.settings = resolve(settings or load_settings(redis_url=redis_url, data=data))
+        if parts is None:
+            found = resolve(settings or load_settings(redis_url=redis_url, data=data))
+            client = connect(resolve_redis_url(found), settings=found, name="orchestra-client")
+            parts = build_container(client, found)
+        self._parts, self._redis, self.settings = parts, parts.redis, parts.settings
         self._url = resolve_redis_url(self.settings)
-        self._redis = connect(self._url, settings=self.settings, name="orchestra-client")
-        self._parts = build_container(self._redis, self.settings)
-        self._reader = self._parts.reader
+        self._reader = parts.reader
 
     @property
     def _ledger(self) -> Ledger:

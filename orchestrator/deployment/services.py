@@ -31,23 +31,25 @@ from orchestrator.streams.consumer import GONE_MS
 _TIDY_EVERY = 1000
 
 
-def build_callbacks(client: redis.Redis, settings: Settings) -> CallbackService:
-    """A callback service."""
-    parts = Container(client, settings)
+def build_callbacks(
+    client: redis.Redis, settings: Settings, *, parts: Container | None = None, consumer: str = ""
+) -> CallbackService:
+    """A callback service; ``consumer`` is its name in its group."""
+    parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     return CallbackService(
         client,
         parts.delivery,
-        consumer=consumer_name("callbacks"),
+        consumer=consumer or consumer_name("callbacks"),
         shards=settings.shards,
         # Handling a batch takes far less than what a lease allows an agent.
         take_over_ms=round(settings.lease_s * 1000 / 3),
     )
 
 
-def build_reaper(client: redis.Redis, settings: Settings) -> Reaper:
+def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | None = None) -> Reaper:
     """A reaper that also trims the streams of messages, of the ledger and of external programs."""
-    parts = Container(client, settings)
+    parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     streams, known = RedisStreams(client), all_streams(settings.shards)
     dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)

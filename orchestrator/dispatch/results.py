@@ -8,6 +8,7 @@ from typing import Final
 import redis
 from celery import Celery, states
 
+from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import SessionFailed, UnknownSession
 from orchestrator.ledger import Ledger
@@ -43,7 +44,9 @@ class RootResults:
             "result": result,
             "traceback": None,
             "children": [],
-            "date_done": datetime.now(UTC).isoformat() if state in states.READY_STATES else None,
+            "date_done": datetime.fromtimestamp(machine.time(), UTC).isoformat()
+            if state in states.READY_STATES
+            else None,
             "task_id": task_id,
         }
         key = backend.get_key_for_task(task_id)

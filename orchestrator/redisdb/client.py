@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import ssl
-from typing import Final
+from typing import Any, Final
 
 import redis
 from redis.backoff import ExponentialBackoff
@@ -31,7 +31,7 @@ RETRIES = 3
 
 #: What redis-py says of itself on each connection, made once: else it reads its version from a file for each of them.
 #: Before redis-py 7.1 it did that once by itself.
-_DRIVER: Final = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
+DRIVER: Final[dict[str, Any]] = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
 
 
 def connect(
@@ -83,7 +83,7 @@ def _client(
             retry=Retry(ExponentialBackoff(cap=0.5, base=0.05), retries),
             client_name=name,
             max_connections=max_connections,
-            **_DRIVER,
+            **DRIVER,
         )
     except (ValueError, TypeError) as error:
         raise ConfigurationError(f"the URL {redact_url(url)} is not usable: {error}") from error

@@ -1,1 +1,1 @@
-"""The whole system in one process, in an order that one seed decides: its Redis, on Lua tables."""
+"""A whole stack in one thread, in an order that one seed decides: processes, their Redis, clocks, deaths."""

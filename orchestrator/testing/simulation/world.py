@@ -1,0 +1,393 @@
+"""The world of a simulation: its time, its server, its processes, and who of them goes on next."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+import greenlet
+import redis
+
+from orchestrator import machine
+from orchestrator.testing.simulation.process import Killed, Life, Process
+from orchestrator.testing.simulation.schedule import FAULTS, RINGS, RUNS, At, Schedule, Scheduler
+from orchestrator.testing.simulation.server import Command, Server, ServerSession
+
+#: When a play begins, in microseconds since the epoch.
+BEGIN_US: Final = 1_700_000_000_000_000
+#: What one round trip takes.
+EXCHANGE_US: Final = 300
+#: Seconds without a fault after which everything has to be over, and the most moments of a play.
+_LIMIT_S: Final = 120.0
+_MOST_MOMENTS: Final = 8_000
+#: Moments between two looks at everything.
+_LOOK_EVERY: Final = 120
+#: Seconds until a supervisor has started a process again.
+_RESTART_S: Final = 1.0
+#: Seconds between two copies of the server's data: so much it loses at most when it restarts.
+_COPY_EVERY_S: Final = 0.5
+_COPY_LASTS_S: Final = 1.0
+
+
+class Broken(AssertionError):
+    """Something that must hold does not."""
+
+
+class Play(Protocol):
+    """What is played in a world."""
+
+    #: The processes of it → what each does.
+    lives: Mapping[str, Life]
+
+    def faults(self, process: str) -> Mapping[str, int]:
+        """What may befall the exchanges of a process; with ``ring`` in front of its name, its messages of Celery."""
+        ...
+
+    @property
+    def begun(self) -> int:
+        """How many tries of runs have begun."""
+        ...
+
+    def is_over(self, world: World) -> bool:
+        """Whether nothing will happen any more."""
+        ...
+
+    def what_is_open(self, world: World) -> str:
+        """What has not ended, for a play that takes too long."""
+        ...
+
+    def wrongs_now(self, world: World) -> Iterable[str]:
+        """What must hold at every moment and does not."""
+        ...
+
+    def wrongs(self, world: World) -> Iterable[str]:
+        """What must hold in the end and does not."""
+        ...
+
+
+class World:
+    """One play, from its begin to its end."""
+
+    def __init__(self, server: Server, play: Play, scheduler: Scheduler, *, seed: int) -> None:
+        self.server, self.play, self.seed = server, play, seed
+        self._scheduler = scheduler
+        #: What was out of the ordinary so far.
+        self.schedule: Schedule = {}
+        #: Microseconds since the begin, and how far all wall clocks are ahead of that.
+        self.us = self.ahead_us = 0
+        #: What happened to whom, a line each.
+        self.story: list[str] = []
+        self.moments = 0
+        #: When each ring arrives, and for which lane.
+        self.rings: list[tuple[int, str]] = []
+        self.hub = greenlet.getcurrent()
+        self._trace = hashlib.blake2b(digest_size=8)
+        self._broken = ""
+        self._fault_us = 0
+        self._known_faults: dict[tuple[str, str], Mapping[str, int]] = {}
+        self._alone = True
+        self._copy: tuple[int, Any] = (0, None)
+        self._loses = scheduler.may_happen("server restarts")
+        self.processes = [Process(self, name, life) for name, life in play.lives.items()]
+        self.current = self.processes[0]
+        self._next: Process | None = None
+        self._alone = False
+
+    @property
+    def trace(self) -> str:
+        """A digest of everything that was sent to the server, in its order."""
+        return self._trace.hexdigest()
+
+    # --- the machine of whoever is current -------------------------------------------------------
+
+    def time_ns(self) -> int:
+        return (BEGIN_US + self.us + self.ahead_us + self.current.ahead_us) * 1000
+
+    def monotonic(self) -> float:
+        return 1000 + self.us / 1e6
+
+    def sleep(self, seconds: float) -> None:
+        if not self._alone:
+            self.current.wait(seconds)
+
+    def random_bytes(self, size: int) -> bytes:
+        return self.current.random_bytes(size)
+
+    def mark(self, pid: int) -> str:
+        return self.current.mark
+
+    # --- what processes ask for ------------------------------------------------------------------
+
+    def exchange(self, process: Process, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+        """Carry out commands of a process, as one moment.
+
+        Raises:
+            redis.ConnectionError: the answers were lost, or the server is out of the reach of the process.
+        """
+        if self._alone:
+            return [session.execute(command) for command in commands]
+        fault = self.moment(process, "exchange", changes=any(c[0] == b"EVALSHA" for c in commands))
+        if process.cut_off_us > self.us or fault == "away":
+            self.us += EXCHANGE_US
+            raise redis.ConnectionError("simulated: the server is out of reach")
+        answers = self._send(process, session, commands)
+        if fault == "answer lost":
+            raise redis.ConnectionError("simulated: the connection broke before the answer")
+        if fault == "dies after":
+            self.kill(process)
+            raise Killed
+        for number, command in enumerate(commands):
+            if answers[number] is None and command[0] in (b"XREADGROUP", b"XREAD"):
+                self._wait_for_entries(process, command)
+        return answers
+
+    def _wait_for_entries(self, process: Process, command: Command) -> None:
+        """Wait as long as a reading command says, or until something is added somewhere; its process then asks again."""
+        words = [part.upper() for part in command[:10]]
+        if b"BLOCK" in words:
+            added = self.server.added
+            block_ms = int(command[words.index(b"BLOCK") + 1])
+            process.wait(block_ms / 1000, lambda: self.server.added != added)
+
+    def _send(self, process: Process, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+        self.us += EXCHANGE_US
+        self._set_server_time()
+        self._trace.update(process.name.encode())
+        for command in commands:
+            self._trace.update(b"\0".join(command))
+        if self._loses and self.us - self._copy[0] > _COPY_EVERY_S * 1e6:
+            self._copy = (self.us, self.server.copy())
+        return [session.execute(command) for command in commands]
+
+    def _set_server_time(self) -> None:
+        self.server.set_time(BEGIN_US + self.us + self.ahead_us)
+
+    def ring(self, lane: str) -> None:
+        """A message of Celery to the workers, by the process that is current."""
+        process = self.current
+        if self._alone:
+            self.rings.append((self.us, lane))
+            return
+        what = self.moment(process, "ring")
+        if what != "lost":
+            self.rings.append((self.us + (5_000_000 if what == "late" else 0), lane))
+        if what == "twice":
+            self.rings.append((self.us, lane))
+
+    def take_ring(self) -> str | None:
+        """A message that has arrived; it is gone then."""
+        due = next((ring for ring in self.rings if ring[0] <= self.us), None)
+        if due is not None:
+            self.rings.remove(due)
+        return due[1] if due else None
+
+    @property
+    def has_rung(self) -> bool:
+        """Whether a message has arrived."""
+        return any(at <= self.us for at, _ in self.rings)
+
+    # --- moments ---------------------------------------------------------------------------------
+
+    def moment(self, process: Process, kind: str, *, changes: bool = False) -> str:
+        """A moment of a process: it goes on, or others do first, or something befalls it. What befalls its exchange.
+
+        Raises:
+            Killed: the process is dead.
+        """
+        if process.dead:
+            raise Killed
+        process.moment += 1
+        self.moments += 1
+        if self.moments % _LOOK_EVERY == 0 and not self._broken:
+            with self.nobody_between():
+                self.break_off("\n".join(self.play.wrongs_now(self)))
+        event = self._event(process, kind, changes=changes)
+        self._befall(process, event)
+        if kind == "wait" or event.partition(" ")[0] in ("then", "pauses", "stands"):
+            self.hub.switch()
+            if process.dead:
+                raise Killed
+            self.current = process
+        return event
+
+    def _befall(self, process: Process, event: str) -> None:
+        """Do what an event says, but for what it does to an exchange.
+
+        Raises:
+            Killed: it says that the process dies now.
+        """
+        word, _, value = event.partition(" ")
+        match word:
+            case "then":
+                self._next = next((p for p in self.processes if p.name == value), None)
+            case "pauses":
+                process.stands_until_us = self.us + round(float(value) * 1e6)
+            case "stands":
+                process.stands_until_us = self.us + 15_000_000
+                process.stands_while = self._not_overtaken(process, int(value))
+            case "cut":
+                process.cut_off_us = self.us + round(float(value.removeprefix("off ")) * 1e6)
+            case "clock":
+                process.ahead_us += int(value) * 1_000_000
+            case "clocks":
+                self.ahead_us += int(value) * 1_000_000
+                # What was to be done at a time of the wall clock is done so much later.
+                self._fault_us += max(0, -int(value)) * 1_000_000
+            case "server":
+                self._restart_server()
+            case "dies" if value == "before":
+                self.kill(process)
+                raise Killed
+
+    def _event(self, process: Process, kind: str, *, changes: bool) -> str:
+        at = At(
+            process=process.name,
+            number=process.moment,
+            kind=kind,
+            changes=changes,
+            ready=lambda: [p.name for p in self.processes if p is not process and p.ready],
+            faults=self._faults(process.base, kind),
+        )
+        event = self._scheduler.at(at)
+        if event:
+            self.schedule[process.name, process.moment] = event
+            if not event.startswith("then"):
+                self._fault_us = max(self._fault_us, self.us)
+                self.tell(f"{process.name} at {process.moment}: {kind} {event}")
+        return event
+
+    def _faults(self, process: str, kind: str) -> Mapping[str, int]:
+        """What may befall the moments of a kind of a process."""
+        found = self._known_faults.get((process, kind))
+        if found is None:
+            of_kind = {"ring": RINGS, "exchange": FAULTS, "run": RUNS}.get(kind, {})
+            found = {name: share for name, share in self.play.faults(process).items() if name in of_kind}
+            self._known_faults[process, kind] = found
+        return found
+
+    def _not_overtaken(self, process: Process, moments: int) -> Callable[[], bool]:
+        """Whether no other process of its kind has begun something since its lease is over, and gone so many moments on."""
+        lease_over_us, begun, before = self.us + 5_000_000, -1, -1
+        kind = process.base.partition("-")[0]
+
+        def waits() -> bool:
+            nonlocal begun, before
+            if self.us < lease_over_us or self.us >= process.stands_until_us:
+                return self.us < lease_over_us
+            begun = self.play.begun if begun < 0 else begun
+            if kind == "worker" and self.play.begun == begun:
+                return True
+            now = sum(p.moment for p in self.processes if p is not process and p.base.startswith(kind))
+            before = now if before < 0 else before
+            return now < before + moments
+
+        return waits
+
+    def _restart_server(self) -> None:
+        lost = self._copy[1] is not None and self.us - self._copy[0] <= _COPY_LASTS_S * 1e6
+        self.server.restart(self._copy[1] if lost else self.server.copy())
+        self._set_server_time()
+
+    def kill(self, process: Process) -> None:
+        """A process never exchanges anything again; another one takes its place after a second."""
+        if process.dead:
+            return
+        process.dead = True
+        process.close()
+        with self.nobody_between():
+            following = Process(self, process.base, process.life, process.generation + 1)
+        following.stands_until_us = self.us + round(_RESTART_S * 1e6)
+        self.processes[self.processes.index(process)] = following
+
+    @contextmanager
+    def nobody_between(self) -> Iterator[None]:
+        """Exchanges within the block are no moments."""
+        before, self._alone = self._alone, True
+        try:
+            yield
+        finally:
+            self._alone = before
+
+    def tell(self, what: str) -> None:
+        """Note what happened."""
+        self.story.append(f"{self.us / 1e6:9.4f} s  {what}")
+
+    def break_off(self, why: str) -> None:
+        """End the play as one that has failed, unless ``why`` is empty."""
+        self._broken = self._broken or why
+
+    # --- the hub ---------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Play to the end.
+
+        Raises:
+            Broken: something that must hold does not.
+        """
+        try:
+            with machine.run_on(self):
+                self._run()
+                if not self._broken:
+                    with self.nobody_between():
+                        self.break_off("\n".join(self.play.wrongs(self)))
+        finally:
+            self._end()
+        if self._broken:
+            raise Broken(self._broken)
+
+    def _run(self) -> None:
+        while not self._broken:
+            if self.moments > _MOST_MOMENTS or self.us - self._fault_us > _LIMIT_S * 1e6:
+                with self.nobody_between():
+                    what = self.play.what_is_open(self)
+                self.break_off(f"not over after {self.us / 1e6:.0f} s and {self.moments} moments: {what}")
+                return
+            process, self._next = self._next, None
+            if process is None or not process.ready:
+                process = self._following()
+            if process is not None:
+                self.current = process
+                process.greenlet.switch()
+                continue
+            with self.nobody_between():
+                if self.play.is_over(self):
+                    return
+            self._let_time_pass()
+
+    def _following(self) -> Process | None:
+        """The next one in turn that can go on."""
+        at = next((i for i, p in enumerate(self.processes) if p.base == self.current.base), 0)
+        turn = self.processes[at:] + self.processes[:at]
+        return next((p for p in turn if p.ready), None)
+
+    def _let_time_pass(self) -> None:
+        """To the next moment at which something is due."""
+        alive = [p for p in self.processes if not p.dead and not p.ended]
+        due = [p.due_us for p in alive] + [at for at, _ in self.rings if at > self.us]
+        due += [round((b.due_at - 1000) * 1e6) for p in alive if not p.stands for b in p.beats]
+        self.us = max(self.us + 1, min(due))
+        self._set_server_time()
+        for process in alive:
+            if not process.stands:
+                self._beat(process)
+
+    def _beat(self, process: Process) -> None:
+        for beat in list(process.beats):
+            if beat.due_at <= self.monotonic():
+                self.current = process
+                # Nobody comes between: its thread holds a lock that the run's end waits for.
+                with self.nobody_between():
+                    if process.cut_off_us > self.us:
+                        beat.due_at = self.monotonic() + 1
+                    else:
+                        beat.beat()
+
+    def _end(self) -> None:
+        """End every process now, and not when its greenlet is collected: its last words would be heard by the next play."""
+        for process in self.processes:
+            process.dead = True
+            process.close()
+            if process.greenlet:  # it has begun, and has not ended
+                process.greenlet.throw(Killed)

@@ -1,0 +1,235 @@
+"""A stack under simulation: its processes, what its user does, and what must hold of it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from orchestrator.bootstrap import Container
+from orchestrator.client.client import Client
+from orchestrator.errors import WrongState
+from orchestrator.ids import root_session_id
+from orchestrator.testing.simulation.process import Process
+from orchestrator.testing.simulation.schedule import FAULTS, RINGS, Chance, Given, Schedule
+from orchestrator.testing.simulation.shrinking import Failure, shrink
+from orchestrator.testing.simulation.stage import Stage
+from orchestrator.testing.simulation.world import Broken, World
+from tests.properties import ledger_facts
+from tests.simulation.trees import Node, Task, random_task
+
+#: In an answer: which try gave it.
+_TRY = re.compile("#([0-9a-f]{6})")
+_CLOSED = ("failed", "stopped", "deleted")
+_ROOT = root_session_id("play")
+#: What is mended without the reaper, of the router and the callback service.
+_MENDED = {"dies before": 1}
+#: What may befall a user's program.
+_OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}
+
+
+class Played:
+    """One play of a tree on a stack: services, two workers, a user, and a person who approves."""
+
+    def __init__(self, machine: Machine, task: Task, *, reaped: bool, copies: int) -> None:
+        self.machine, self.task, self.reaped = machine, task, reaped
+        self.node = machine.node
+        self.node.tries, self.node.receipts = {}, {}
+        person = {"person": self._person} if task.any("approved") else {}
+        self.lives = {
+            "user": self._user,
+            **person,
+            **machine.stack.lives(routers=copies, callbacks=copies, reaper=reaped),
+        }
+        #: The trees that there are, by their roots.
+        self.roots = [_ROOT]
+        self.stopped = False
+
+    def faults(self, process: str) -> Mapping[str, int]:
+        if not self.reaped:
+            return _MENDED if process.startswith(("router", "callbacks")) else {}
+        return _OF_A_USER if process in ("user", "person") else {**FAULTS, **RINGS}
+
+    def _user(self, process: Process) -> None:
+        """Submits, and goes on with what came of it; one who dies does it all again."""
+        client = Client(parts=self.machine.stack.parts(process))
+        client.submit("node", self.task.prompt, key="play")
+        if self.task.stops_after_s:
+            process.wait(self.task.stops_after_s)
+            self.stopped = True
+            client.stop(_ROOT, "by its user")
+        match self.task.then:
+            case "prompt":
+                client.wait(_ROOT)
+                with suppress(WrongState):  # its user stopped it
+                    client.resume(_ROOT, "again", key="again")
+            case "fork":
+                client.wait(_ROOT)
+                forked = client.fork(_ROOT, "1", key="forked").id
+                if forked not in self.roots:
+                    self.roots.append(forked)
+            case "delete":
+                process.wait(0.03)
+                self.stopped = True
+                client.delete(_ROOT)
+
+    def _person(self, process: Process) -> None:
+        """Approves whatever is asked."""
+        client = Client(parts=self.machine.stack.parts(process))
+        while True:
+            process.wait(1.0)
+            for approval in client.approvals():
+                with suppress(WrongState):  # its session has ended, or the answer was lost
+                    client.approve(approval.id)
+
+    @property
+    def begun(self) -> int:
+        return sum(map(len, self.node.tries.values()))
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def _parts(self, world: World) -> Container:
+        return Container(world.processes[0].client, self.machine.settings)
+
+    def is_over(self, world: World) -> bool:
+        if not world.processes[0].ended:
+            return False
+        indexes = ["running", "queued", "waiting", *(["closing", "results"] if self.reaped else [])]
+        if world.processes[0].client.exists(*(f"ao:{{00}}:{index}" for index in indexes)):
+            return False
+        found = self._parts(world).ledger.tree(_ROOT)
+        return bool(found) and all(s.state in _CLOSED or (s.state == "finished" and not s.run) for s in found)
+
+    def what_is_open(self, world: World) -> str:
+        return "; ".join(
+            f"{s.id} {s.state} run {s.run or '-'} owed {s.owed} questions {len(s.questions)}"
+            for root in self.roots
+            for s in self._parts(world).ledger.tree(root)
+        )
+
+    def wrongs_now(self, world: World) -> Iterator[str]:
+        facts = ledger_facts.Facts.read(world.processes[0].client)
+        last = {what: states[-1] for what, states in self._states(world).items()}
+        yield from (f"facts: {problem}" for problem in ledger_facts.problems(facts, last))
+
+    def _states(self, world: World) -> dict[tuple[str, str, str], list[str]]:
+        """The states of each thing, by what the transitions said."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        rows: Any = world.processes[0].client.xrange("ao:{00}:transitions")
+        for _, fields in rows:
+            for body in fields.values():
+                for line in body.decode().split("\n"):
+                    if line.count(" ") >= 3:
+                        kind, session, what, state = line.split(" ")[:4]
+                        found.setdefault((kind, session, what), []).append(state)
+        return found
+
+    def wrongs(self, world: World) -> Iterator[str]:
+        ledger = self._parts(world).ledger
+        yield from self.wrongs_now(world)
+        for s in (s for root in self.roots for s in ledger.tree(root)):
+            if s.launched != s.delivered + s.dead:
+                yield f"promise: {s.id} launched {s.launched}, delivered {s.delivered}, dead {s.dead}"
+            heard: Counter[str] = Counter()
+            completed = [run for run in ledger.runs(s.id) if str(run.state) == "completed"]
+            for run in completed:
+                tries = [t for t in self.node.tries.get(run.id, []) if t.claim == run.claim]
+                if len(tries) != 1:
+                    yield f"claim: {run.id} was committed under a claim that {len(tries)} tries had"
+                heard.update(item for t in tries for item in t.items)
+            if twice := [item for item, n in heard.items() if n > 1]:
+                yield f"exactly once: {s.id} was given {twice} more than once"
+            text = str(ledger.result(s.id)[1])
+            if str(s.state) != "finished":
+                continue
+            if _TRY.findall(text)[:1] != [run.claim[:6] for run in completed][-1:]:
+                yield f"claim: {s.id} answers {text!r}, and its last run was committed by another try"
+            ends = [i for i in ledger.items(s.id) if i.kind == "completion" and str(i.state) != "dead"]
+            if missed := [i.id for i in ends if i.id not in heard]:
+                yield f"exactly once: {s.id} was never given {missed}"
+        if "server restarts" not in world.schedule.values():  # it may have lost a record
+            paid = {
+                run: set(receipts) for run, receipts in self.node.receipts.items() if len(set(receipts)) > 1
+            }
+            yield from (
+                f"step: {run} was told of several payments: {receipts}" for run, receipts in paid.items()
+            )
+        if not self.stopped:
+            for root in self.roots:
+                yield from self._of_a_tree_that_went_on(world, ledger, root)
+
+    def _of_a_tree_that_went_on(self, world: World, ledger: Any, root: str) -> Iterator[str]:
+        state, text = ledger.result(root)
+        if (str(state), _TRY.sub("", str(text))) != ("finished", self.task.answer):
+            yield f"result: {state} {text!r}, not {self.task.answer!r}"
+        sessions = len(ledger.tree(root))
+        if sessions != self.task.size and "strays=True" not in repr(self.task):
+            yield f"sessions: {sessions}, not {self.task.size}"
+        # Nobody resumes a session of a play that has finished.
+        for (kind, session, _), states in self._states(world).items():
+            prompts = int(session == _ROOT and self.task.then == "prompt")
+            if kind == "session" and states.count("finished") > 1 + prompts:
+                yield f"end: {session} finished more than once: {states}"
+
+
+class Machine:
+    """What all plays of one process have in common, made once."""
+
+    def __init__(self, data: Path) -> None:
+        self.node = Node()
+        # The keys in `data` stay from one call to the next, as their signatures are in the trace.
+        self.stage = Stage({"node": self.node.definition}, data)
+        self.stack, self.settings = self.stage.stack, self.stage.settings
+        #: Of all plays: how many moments they had, and a digest of what was sent.
+        self.moments, self.trace = 0, hashlib.blake2b(digest_size=8)
+
+    def world(self, seed: int, task: Task | None = None, schedule: Schedule | None = None) -> World:
+        """A play of a seed; its tree and its schedule are the seed's unless they are given."""
+        chance = random.Random(seed)
+        made, reaped, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
+        task = task or (made if reaped else made.without_reaper())
+        scheduler = Chance(chance) if schedule is None else Given(schedule)
+        world = self.stage.world(Played(self, task, reaped=reaped, copies=copies), scheduler, seed=seed)
+        self.node.world = world
+        return world
+
+    def play(
+        self, seed: int, task: Task | None = None, schedule: Schedule | None = None
+    ) -> Failure[Task] | None:
+        """Play one seed; None: nothing was wrong."""
+        world = self.world(seed, task, schedule)
+        try:
+            world.run()
+        except Broken as error:
+            wrong = str(error)
+        else:
+            wrong = ""
+        self.moments += world.moments
+        self.trace.update(world.trace.encode())
+        if not wrong:
+            return None
+        played = cast("Played", world.play)
+        return Failure(task=played.task, schedule=world.schedule, wrong=wrong, story=tuple(world.story))
+
+    def shrink(self, seed: int, found: Failure[Task]) -> Failure[Task]:
+        """The shortest play of that seed that fails."""
+        return shrink(found, lambda task, schedule: self.play(seed, task, schedule), Task.smaller)
+
+
+def as_test(seed: int, failure: Failure[Task]) -> str:
+    """A failure as a test that can be pasted."""
+    schedule = "".join(f"        {moment!r}: {what!r},\n" for moment, what in failure.schedule.items())
+    story = "\n".join(f"    # {line}" for line in failure.story)
+    wrong = "\n".join(f"    # {line}" for line in failure.wrong.splitlines()[:20])
+    return f"""def test_seed_{seed}(machine: Machine) -> None:
+{wrong}
+{story}
+    schedule = {{
+{schedule}    }}
+    assert machine.play({seed}, {failure.task!r}, schedule) is None
+"""

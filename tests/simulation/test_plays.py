@@ -1,0 +1,50 @@
+"""Trees of agents on a whole stack in one thread: any order, deaths, lost answers, clocks that jump. `make simulate` plays more."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.stacks import Machine, as_test
+
+PLAYS, AT_ONCE = 300, 50
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    log = logging.getLogger("orchestra")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    yield Machine(tmp_path_factory.mktemp("simulation"))
+    log.setLevel(before)
+
+
+@pytest.mark.parametrize("first", range(0, PLAYS, AT_ONCE))
+def test_nothing_is_lost_or_doubled(machine: Machine, first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        if failure := machine.play(seed):
+            pytest.fail(as_test(seed, machine.shrink(seed, failure)), pytrace=False)
+
+
+def test_a_seed_is_played_the_same_in_each_process(tmp_path: Path) -> None:
+    """The digest is of every command, its arguments and its signature, in their order."""
+
+    def digest(hash_seed: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.simulation.run", "--seeds", "0:12", "--keys", str(tmp_path)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        )
+        return done.stdout.rpartition("digest ")[2]
+
+    digest("1")  # makes the keys
+    assert digest("1") == digest("2")
