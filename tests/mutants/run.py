@@ -1,5 +1,8 @@
 """Puts small faults into a copy of the source, one at a time, and runs the tests that are to notice: ``make mutants``.
 
+With ``--plays N`` the simulator plays so many seeds instead of the tests, blind: no play is made for a fault. The same
+seeds pass without it.
+
 The faults are in `faults.toml`, each with a name, a file, the text that it takes out, the text that it puts in, and the
 tests that are to fail then. A fault whose text is not in its file exactly once, tests that fail without any fault or
 cannot be run, and a fault that no test notices: each of them fails the run.
@@ -114,13 +117,23 @@ class Copy:
             raise Unusable(f"{' '.join(tests)} could not be run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         return "" if done.returncode == PASSED else done.stdout[-3000:]
 
-    def notices(self, fault: Fault) -> bool:
-        """Whether a test fails with a fault."""
+    def play(self, plays: int, *, limit_s: float = LIMIT_S) -> str:
+        """Play so many seeds up to the first that fails; what was said of that one, or nothing where all passed."""
+        try:
+            done = self._python(
+                "-m", "tests.simulation.run", "--first", f"--seeds=0:{plays}", limit_s=limit_s
+            )
+        except subprocess.TimeoutExpired:
+            return f"they took longer than {limit_s:g} s"
+        return "" if done.returncode == 0 else (done.stdout or done.stderr[-3000:])
+
+    def notices(self, fault: Fault, *, plays: int = 0) -> str:
+        """What was said where a test or a play fails with a fault; empty: none does."""
         file = self._folder / fault.file
         text = file.read_text(encoding="utf-8")
         file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
         try:
-            return self.test(fault.tests) != ""
+            return self.play(plays) if plays else self.test(fault.tests)
         finally:
             file.write_text(text, encoding="utf-8")
 
@@ -133,13 +146,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-j", "--jobs", type=int, default=2, help="faults that are tried at once (default: 2)"
     )
     parser.add_argument("--check", action="store_true", help="only see whether every fault fits the source")
+    parser.add_argument("--plays", type=int, default=0, help="play so many seeds instead of the tests")
     given = parser.parse_args(arguments)
     try:
         faults = [f for f in load() if not given.names or any(name in f.name for name in given.names)]
         if given.check:
             print(f"{len(faults)} faults fit the source")
             return 0
-        lived = try_all(faults, jobs=given.jobs)
+        lived = try_all(faults, jobs=given.jobs, plays=given.plays)
     except Unusable as error:
         print(error, file=sys.stderr)
         return 2
@@ -149,8 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if lived else 0
 
 
-def try_all(faults: Sequence[Fault], *, jobs: int) -> list[str]:
-    """The names of the faults that no test noticed.
+def try_all(faults: Sequence[Fault], *, jobs: int, plays: int = 0) -> list[str]:
+    """The names of the faults that no test, or none of so many plays, noticed.
 
     Raises:
         Unusable: their tests fail without any fault, or cannot be run.
@@ -160,23 +174,30 @@ def try_all(faults: Sequence[Fault], *, jobs: int) -> list[str]:
     def notices(fault: Fault) -> bool:
         copy = copies.get()
         try:
-            noticed = copy.notices(fault)
+            said = copy.notices(fault, plays=plays)
         finally:
             copies.put(copy)
-        print(f"{'noticed' if noticed else 'LIVED':8} {fault.name}", flush=True)
-        return noticed
+        print(
+            f"{'noticed' if said else 'LIVED':8} {fault.name}{_which_play(said) if plays else ''}", flush=True
+        )
+        return said != ""
 
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for number in range(max(1, jobs)):
             copies.put(Copy(Path(folder) / str(number)))
         tests = sorted({test for fault in faults for test in fault.tests})
         first = copies.get()
-        if tests and (failure := first.test(tests, limit_s=10 * LIMIT_S)):
+        if failure := first.play(plays) if plays else tests and first.test(tests, limit_s=10 * LIMIT_S):
             raise Unusable(f"{failure}\nthe tests fail without any fault; fix that first")
         copies.put(first)
         with ThreadPoolExecutor(max(1, jobs)) as pool:
             verdicts = list(pool.map(notices, faults))
     return [fault.name for fault, noticed in zip(faults, verdicts, strict=True) if not noticed]
+
+
+def _which_play(said: str) -> str:
+    """The line that says which play noticed, in parentheses."""
+    return f" ({said.strip().splitlines()[0]})" if said else ""
 
 
 if __name__ == "__main__":
