@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from orchestrator.testing.answers import Asks, Done, Failed, Never, NotScripted
 from orchestrator.testing.effects import Attempt, Effect, ScriptedRun
+from orchestrator.testing.exploring import ExplorationFailed, Explored, explore
 from orchestrator.testing.model import scripted_model
 from orchestrator.testing.replies import Call, Cut, Empty, Fail, Hang, Malformed, Reply, Say, Truncated
 from orchestrator.testing.requests import Message, Request
@@ -30,6 +31,8 @@ __all__ = [
     "Done",
     "Effect",
     "Empty",
+    "ExplorationFailed",
+    "Explored",
     "Fail",
     "Failed",
     "Hang",
@@ -47,5 +50,6 @@ __all__ = [
     "Tree",
     "Truncated",
     "WireServer",
+    "explore",
     "scripted_model",
 ]

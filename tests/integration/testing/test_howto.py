@@ -20,6 +20,8 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
     assert [name for name, _ in files] == [
         "my_lead.py",
         "test_my_lead.py",
+        "my_reporter.py",
+        "test_my_reporter.py",
         "my_agents.py",
         "test_my_agents.py",
     ]
@@ -34,4 +36,4 @@ def test_the_files_of_the_page_pass(tmp_path: Path) -> None:
         timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "8 passed" in done.stdout
+    assert "9 passed" in done.stdout
