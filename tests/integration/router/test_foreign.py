@@ -198,7 +198,7 @@ def test_a_foreign_completion_is_the_commit_of_its_session(stack: Stack, family:
 
 def test_a_foreign_completion_after_the_time_limit_is_a_timeout(stack: Stack, family: Family) -> None:
     """No sweep has noticed yet that the time has passed."""
-    stack.redis.zadd(ledger_keys.timers(0), {f"limit|{family.child}": stack.parts.ledger.server_ms() - 1})
+    stack.redis.hset(ledger_keys.session(family.child), "limit_due_ms", stack.parts.ledger.server_ms() - 1)
     done = TaskCompletion(task_id=family.child, status="success", summary="found", result="it is 42")
     say(stack, family, done, "task-completion")
     why = "it was not done within its time limit"
