@@ -77,14 +77,14 @@ def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(termi
     lacking = {"router": "reaper, router", "callbacks": "reaper", "reaper": "reaper"}
     for service, keys in lacking.items():
         refused = terminal.start(f"orchestra {service}", **there)
-        assert refused.process.wait(60) == 1, refused.output
+        assert refused.process.wait(60) == 2, refused.output
         said = f"{keys} are not in" if "," in keys else f"{keys} is not in"
         assert said in refused.output
         assert f"`orchestra keys export {keys.replace(',', '')}" in refused.output
         assert "orchestra keys import" in refused.output
         assert refused.output.count("\n") == 1
     together = terminal.run("orchestra up", **there)
-    assert together.returncode == 1
+    assert together.returncode == 2
     assert "the keys of reaper, router are not in" in together.stderr
     unsigned = terminal.start("orchestra audit writer", **there)
     unsigned.wait_for("audit-not-signed")
