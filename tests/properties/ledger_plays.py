@@ -1020,9 +1020,10 @@ class Play:
         lasting = {
             name for name in facts.names() - facts.expiring if not name.startswith(("msg:", "spending:"))
         }
-        if left := lasting - {"totals", "transitions", "limits", "sweep", "session-events"}:
+        if left := lasting - {"totals", "transitions", "limits", "limits-said", "sweep", "session-events"}:
             raise Broken(f"left: {sorted(left)}; {dict(facts.sorted)}")
-        if trees := [name for name in facts.hashes["limits"] if name.startswith("tree:")]:
+        said = [*facts.hashes["limits"], *facts.hashes["limits-said"]]
+        if trees := [name for name in said if name.startswith("tree:")]:
             raise Broken(f"limits of {trees} are left")
 
 
