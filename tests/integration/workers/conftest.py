@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis as redis_py
@@ -148,3 +151,16 @@ def crew(stage: StackHarness, tmp_path: Path) -> Any:
     from tests.integration.workers.crew import Crew
 
     return Crew(stage, tmp_path / "crew")
+
+
+@pytest.fixture
+def stranger() -> Iterator[str]:
+    """What stands in the environment of a process of the same user that has nothing to do with an agent."""
+    secret = uuid4().hex
+    with subprocess.Popen(
+        ["sleep", "600"], env={"HIDDEN": secret}, executable=shutil.which("sleep")
+    ) as other:
+        try:
+            yield secret
+        finally:
+            other.kill()

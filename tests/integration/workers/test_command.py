@@ -193,6 +193,17 @@ def test_the_environment_holds_what_is_allowed_and_nothing_else(
     assert "ORCHESTRA_REDIS_URL" not in seen
 
 
+def test_without_a_sandbox_it_can_read_the_environment_of_every_process_of_its_user(
+    crew: Crew, stranger: str
+) -> None:
+    """That of the worker, too, as the page says; what it is given decides nothing about that."""
+    of_worker = Path("/proc/self/environ").read_bytes().partition(b"\0")[0].decode()
+    crew.agent(command=("sh", "-c", "cat /proc/[0-9]*/environ | tr '\\0' '\\n'"))
+    seen = crew.ask("go")
+    assert stranger in seen
+    assert of_worker in seen
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [

@@ -207,6 +207,12 @@ def test_it_sees_no_other_process_and_leaves_none(boxed: Callable[..., Crew], tm
     assert file.exists()
 
 
+def test_it_reads_the_environment_of_no_other_process(boxed: Callable[..., Crew], stranger: str) -> None:
+    answer = boxed().ask("!run cat /proc/[0-9]*/environ | tr '\\0' '\\n'")
+    assert "ORCHESTRA_SESSION=" in answer
+    assert stranger not in answer
+
+
 def test_without_bubblewrap_the_agent_does_not_start(
     boxed: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
