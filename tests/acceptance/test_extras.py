@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import subprocess
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tests.postgres import PostgresServer
 from tests.wheel import RESOLVED, ROOT, installed
@@ -141,6 +144,23 @@ def test_an_extra_brings_what_it_says_and_ours_needs_nothing_else(
         name for name, extras in BROUGHT.items() if extra not in extras
     }
     assert printed.stdout.strip() == "two words", printed.stdout + printed.stderr
+
+
+@pytest.mark.skipif(RESOLVED is None or RESOLVED.name != "oldest", reason="it is about the oldest releases")
+@pytest.mark.parametrize("extra", USES)
+def test_the_oldest_releases_are_those_that_are_promised(
+    extra: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An installer that takes newer ones would show nothing."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"].get(extra, [])]
+    libraries = str(installed(tmp_path_factory, "" if extra == "bare" else extra).libraries)
+    there = {found.name.lower(): found.version for found in distributions(path=[libraries])}
+    for requirement in map(Requirement, asked):
+        for promised in (
+            Version(one.version).release for one in requirement.specifier if one.operator == ">="
+        ):
+            assert Version(there[requirement.name.lower()]).release[: len(promised)] == promised, requirement
 
 
 def test_each_extra_is_in_the_table() -> None:
