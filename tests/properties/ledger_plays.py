@@ -296,7 +296,7 @@ class Play:
 
     # --- steps ----------------------------------------------------------------------------------
 
-    def step(self) -> None:
+    def step(self, *, looks: bool = True) -> None:
         """One thing happens, and everything is looked at."""
         before = self.scripts.calls
         while self.scripts.calls == before:
@@ -319,7 +319,8 @@ class Play:
                 break
             if self.scripts.calls == before:
                 self.told.pop()
-        self.check()
+        if looks:
+            self.check()
 
     def _do(self, name: str) -> None:
         """A step, with what it takes: a claim or a session."""
@@ -1075,13 +1076,15 @@ STEPS = {
 }
 
 
-def play(client: redis_py.Redis, seed: int, *, steps: int = 60, share: float = 0.1) -> None:
-    """One play from its beginning to its end."""
+def play(
+    client: redis_py.Redis, seed: int, *, steps: int = 60, share: float = 0.1, look_every: int = 1
+) -> None:
+    """One play from its beginning to its end; everything is looked at after so many steps, and at its end."""
     one = Play(client, seed, share=share)
     try:
         one.begin()
-        for _ in range(steps):
-            one.step()
+        for number in range(steps):
+            one.step(looks=number % look_every == 0)
         one.settle()
         one.expire()
     except Exception as error:

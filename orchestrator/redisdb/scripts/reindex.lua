@@ -83,9 +83,22 @@ local over = closed or (s.state == 'finished' and s.run == '')
 -- Nothing is outstanding: it runs once more, for its final answer.
 local rests = not in_doubt and s.state == 'idle' and s.run == '' and s.stop_pending == '' and right.questions == 0
   and right.launched <= right.delivered + right.dead and missing(KEYS[11], 'flush|' .. id)
--- The callback service sets the timer of its next deadline again.
-local wakes = s.state == 'idle' and s.run == '' and string.find(facts.waiting or '', 'deadline_ms', 1, true)
-  and missing(KEYS[11], 'flush|' .. id)
+-- A deadline is to be kept, for which the callback service sets a timer.
+local function has_deadline()
+  local fine, policy = pcall(cjson.decode, facts.waiting or '')
+  if not fine or type(policy) ~= 'table' then return false end
+  local function owed(group) return count(facts[group_field(group, 'owed')]) end
+  local others = 0
+  for group in pairs(policy) do others = others + (group ~= '' and owed(group) or 0) end
+  for group, rule in pairs(policy) do
+    if type(rule) == 'table' and rule.deadline_ms
+        and (rule.parks or (group ~= '' and owed(group) or right.owed - others) > 0) then
+      return true
+    end
+  end
+  return false
+end
+local wakes = s.state == 'idle' and s.run == '' and missing(KEYS[11], 'flush|' .. id) and has_deadline()
 local absent = {
   dispatch = s.run ~= '' and (rebuilt or (r.id == s.run and r.state == 'queued')) and missing(KEYS[8], s.run),
   running = s.run ~= '' and r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(KEYS[7], s.run),

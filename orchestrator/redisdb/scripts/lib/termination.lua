@@ -191,7 +191,10 @@ local function session_stop(s)
   if state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
     parent = ''
-    local comes = redis.call('ZCARD', QUEUE) > 0 or string.find(redis.call('HGET', S, 'waiting') or '', 'deadline_ms', 1, true)
+    local deadline = string.find(redis.call('HGET', S, 'waiting') or '', 'deadline_ms', 1, true)
+    -- Until there is a timer for it the sweep knows of it, too.
+    if deadline then redis.call('ZADD', WAITING, 'NX', count(redis.call('HGET', S, 'updated_ms')), s.id) end
+    local comes = redis.call('ZCARD', QUEUE) > 0 or deadline
     if not comes and not had_messages then return end
   elseif state == 'finished' and not affects_parent then
     return
