@@ -32,6 +32,7 @@ from orchestrator.redisdb.client import connect
 from tests.fuzz import readers
 from tests.properties.envelopes import messages
 from tests.properties.ledger_plays import Broken, play
+from tests.properties.mirrored import Differs, Mirrored, random_commands, whole_play
 
 #: Of text that somebody means to do harm with.
 PIECES = [
@@ -178,6 +179,24 @@ def fuzz_ledger(chance: random.Random, *, server: str) -> str:
     return "plays"
 
 
+def fuzz_simulated(chance: random.Random, *, server: str) -> str:
+    """The simulated server against a real one: twenty sequences of random commands, or a play of the ledger."""
+    number = chance.randrange(2**32)
+    client = connect(server, check=False)
+    mirrored = Mirrored(client)
+    try:
+        if chance.random() < 0.5:
+            whole_play(mirrored, number, steps=chance.choice([20, 40, 80]))
+            return "plays"
+        for offset in range(20):
+            random_commands(mirrored, number + offset)
+        return "scores of sequences"
+    except (Broken, Differs) as error:
+        raise Found(str(error), str(number)) from error
+    finally:
+        client.close()
+
+
 @contextmanager
 def a_server() -> Iterator[str]:
     """The URL of a server that keeps nothing."""
@@ -199,7 +218,14 @@ FUZZERS: dict[str, Fuzzer] = {
     "output": fuzz_output,
 }
 #: Of the time, how much each gets.
-SHARES = {"readers": 0.5, "encoder": 0.15, "callbacks": 0.1, "output": 0.05, "ledger": 0.2}
+SHARES = {
+    "readers": 0.4,
+    "encoder": 0.15,
+    "callbacks": 0.1,
+    "output": 0.05,
+    "ledger": 0.15,
+    "simulated": 0.15,
+}
 
 
 def main() -> None:
@@ -210,7 +236,11 @@ def main() -> None:
     options = parser.parse_args()
     sys.stdout.write(f"seed {options.seed}, {options.seconds:g} s\n")
     with a_server() as server:
-        fuzz({**FUZZERS, "ledger": partial(fuzz_ledger, server=server)}, options)
+        on_server = {
+            "ledger": partial(fuzz_ledger, server=server),
+            "simulated": partial(fuzz_simulated, server=server),
+        }
+        fuzz({**FUZZERS, **on_server}, options)
 
 
 def fuzz(fuzzers: dict[str, Fuzzer], options: argparse.Namespace) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import random
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ import redis as redis_py
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.testing.simulation.link import Link, SimulatedConnection
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
+
+from .ledger_plays import play
+from .redis_commands import Commands
 
 #: What only a real server has in an answer: how it stores a stream.
 _STORAGE = (b"radix-tree-keys", b"radix-tree-nodes")
@@ -27,11 +31,12 @@ class Differs(AssertionError):
 
 
 class Mirrored(Link):
-    """A link to both servers: whoever uses it gets the real one's answers."""
+    """A link to both servers, which know no script yet: whoever uses it gets the real one's answers."""
 
     def __init__(self, real: redis_py.Redis) -> None:
         super().__init__(Server())
         self.real = real
+        real.script_flush()
         self.answers = 0
         # Hashes and sets stay in the order of insertion, however large they are.
         for name in (
@@ -185,6 +190,51 @@ def _everything(execute: Any) -> Iterator[tuple[bytes, Any]]:
         yield key, (kind, alike(name.encode(), execute(name, key, *more)), execute("PTTL", key) > 0, groups)
 
 
-def times(usual: int) -> int:
-    """How many plays: as few as a test may take, or as many as whoever runs it asks for."""
-    return int(os.environ.get("MIRRORED_PLAYS", usual))
+#: A script that calls what it is given. The call is not the last thing that it does, which would leave no trace in Lua.
+_CALLS = (
+    "local answer = redis.call(unpack(ARGV)) return answer",
+    "local answer = redis.call(unpack(ARGV)) return { answer }",
+    "local answer = redis.pcall(unpack(ARGV)) return answer",
+    "local done, answer = pcall(redis.call, unpack(ARGV)) return { tostring(done), answer }",
+)
+#: Whose answers are put in order before they are compared, so that no script may have them.
+_IN_NO_ORDER = ("KEYS", "SCAN")
+
+
+def random_commands(mirrored: Mirrored, seed: int) -> None:
+    """Send a sequence of random commands to both, about half of them by a script, and compare all keys at the end.
+
+    Raises:
+        Differs: an answer or a key differs.
+    """
+    chance, commands, client = random.Random(seed), Commands(seed), mirrored.client()
+    client.flushall()
+    sent: list[list[str]] = []
+    try:
+        for _ in range(chance.choice([20, 60, 150])):
+            command = commands.next()
+            sent.append(command)
+            ends = command[0] in ("SET", "PEXPIRE") and command[2:3] == ["1"]
+            if command[0].upper() not in _IN_NO_ORDER and chance.random() < 0.5:
+                command = ["EVAL", chance.choice(_CALLS), "0", *command]
+            exchange(client, [tuple(command)])
+            if ends or command[-2:] == ["PX", "1"]:
+                time.sleep(0.003)  # until the key has expired, whichever server is asked
+        mirrored.same_keys()
+    except Differs as error:
+        raise Differs(f"seed {seed}, after {sent[-8:]}\n{error}") from error
+    finally:
+        client.close()
+
+
+def whole_play(mirrored: Mirrored, seed: int, *, steps: int) -> None:
+    """Play the ledger on both, and compare all keys at the end.
+
+    Raises:
+        Differs: an answer or a key differs.
+        Broken: what must hold does not, on either.
+    """
+    client = mirrored.client()
+    play(client, seed, steps=steps)
+    mirrored.same_keys()
+    client.close()

@@ -113,6 +113,7 @@ class Server:
         self._restore(keys)
         self.forget_scripts()
         self.sessions.clear()
+        self._numbered = 0
 
     def forget_scripts(self) -> None:
         """Refuse the name of each script until its text was sent again."""
@@ -133,8 +134,6 @@ class Server:
         A command that would block answers at once that nothing is there.
         """
         name = command[0]
-        if name == b"EVALSHA":
-            return self._evalsha(command[1].lower(), command)
         special = _SPECIAL.get(name) or _SPECIAL.get(name.upper())
         if special is not None:
             return special(self, command)
@@ -152,6 +151,11 @@ class Server:
             return _error("NOSCRIPT No matching script.")
         answer = self._run(sha, *command[2:])
         return self._read(*answer) if type(answer) is tuple else answer
+
+    def _eval_known(self, command: Command) -> Any:
+        if len(command) < 3:
+            return _error("ERR wrong number of arguments for 'evalsha' command")
+        return self._evalsha(command[1].lower(), command)
 
     def _eval(self, command: Command) -> Any:
         if len(command) < 3:
@@ -212,7 +216,7 @@ class Server:
 
 
 _SPECIAL: Final[dict[bytes, Callable[[Server, Command], Any]]] = {
-    b"EVALSHA": lambda server, command: server.execute([b"EVALSHA", *command[1:]]),
+    b"EVALSHA": Server._eval_known,  # noqa: SLF001
     b"EVAL": Server._eval,  # noqa: SLF001
     b"SCRIPT": Server._script,  # noqa: SLF001
     b"INFO": Server._info,  # noqa: SLF001
@@ -238,11 +242,12 @@ class ServerSession:
     @property
     def is_open(self) -> bool:
         """Whether neither side has closed it."""
-        return self.id in self.server.sessions
+        return self.server.sessions.get(self.id) is self
 
     def close(self) -> None:
         """Close it."""
-        self.server.sessions.pop(self.id, None)
+        if self.is_open:
+            del self.server.sessions[self.id]
 
     def execute(self, command: Command) -> Any:
         """Carry out one command; an error is answered, and not raised.
@@ -250,7 +255,7 @@ class ServerSession:
         Raises:
             redis.ConnectionError: the connection is closed.
         """
-        if self.id not in self.server.sessions:
+        if not self.is_open:
             raise redis.ConnectionError("Connection closed by server.")
         own = _OF_SESSION.get(command[0]) or _OF_SESSION.get(command[0].upper())
         if own is not None:

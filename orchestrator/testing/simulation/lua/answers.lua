@@ -4,25 +4,40 @@ local server = ...
 local commands = server.commands
 local concat, gsub, plain, type = table.concat, string.gsub, server.plain, type
 
-local append
-local function append_table(parts, value)
-  if value.err then parts[#parts + 1] = '-' .. gsub(value.err, '[\r\n]', ' ') .. '\r\n'
-  elseif value.ok then parts[#parts + 1] = '+' .. gsub(value.ok, '[\r\n]', ' ') .. '\r\n'
-  else
-    local n = 0
-    while value[n + 1] ~= nil do n = n + 1 end
-    parts[#parts + 1] = '*' .. n .. '\r\n'
-    for i = 1, n do append(parts, value[i]) end
-  end
-end
+-- What stands before a text of this length; most are short.
+local BULK = setmetatable({}, { __index = function(known, size)
+  local front = '$' .. size .. '\r\n'
+  if size < 1000 then known[size] = front end
+  return front
+end })
+local END = '\r\n'
+
 local function whole(n) return n < 0 and math.ceil(n) or math.floor(n) end
-function append(parts, value)
+
+-- Appends an answer behind the `n` parts so far; how many parts there are then.
+local function append(parts, n, value)
   local kind = type(value)
-  if kind == 'string' then parts[#parts + 1] = '$' .. #value .. '\r\n' .. value .. '\r\n'
-  elseif kind == 'table' then append_table(parts, value)
-  elseif kind == 'number' then parts[#parts + 1] = ':' .. plain(whole(value)) .. '\r\n'
-  elseif value == true then parts[#parts + 1] = ':1\r\n'
-  else parts[#parts + 1] = '$-1\r\n' end
+  if kind == 'string' then
+    parts[n + 1], parts[n + 2], parts[n + 3] = BULK[#value], value, END
+    return n + 3
+  elseif kind == 'table' then
+    local problem, status = rawget(value, 'err'), rawget(value, 'ok')
+    if problem then parts[n + 1] = '-' .. gsub(problem, '[\r\n]', ' ') .. END
+    elseif status then parts[n + 1] = '+' .. gsub(status, '[\r\n]', ' ') .. END
+    else
+      local size, front = 0, n + 1
+      n = front
+      for _, part in ipairs(value) do
+        size = size + 1
+        n = append(parts, n, part)
+      end
+      parts[front] = '*' .. size .. END
+      return n
+    end
+  elseif kind == 'number' then parts[n + 1] = ':' .. plain(whole(value)) .. END
+  elseif value == true then parts[n + 1] = ':1\r\n'
+  else parts[n + 1] = '$-1\r\n' end
+  return n + 1
 end
 
 local function answered(done, answer)
@@ -35,10 +50,10 @@ local function answered(done, answer)
   if kind == 'string' then return answer
   elseif kind == 'number' then return whole(answer)
   elseif kind == 'table' then
-    if answer.err then return (gsub(answer.err, '[\r\n]', ' ')), 2 elseif answer.ok then return answer.ok end
+    local problem, status = rawget(answer, 'err'), rawget(answer, 'ok')
+    if problem then return (gsub(problem, '[\r\n]', ' ')), 2 elseif status then return status end
     local parts = {}
-    append_table(parts, answer)
-    return concat(parts), 1
+    return concat(parts, '', 1, append(parts, 0, answer)), 1
   elseif answer == true then return 1 end
   return nil
 end

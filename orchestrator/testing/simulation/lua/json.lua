@@ -37,33 +37,65 @@ local function written(n)
   return format('%.14g', n)
 end
 
-local encode_value
-local function encode_table(value, depth)
-  if depth > DEEPEST then wrong('Cannot serialise, excessive nesting (' .. depth .. ')') end
-  local parts, n = {}, list_length(value)
-  if n and n > 0 then
-    for i = 1, n do parts[i] = encode_value(value[i], depth) end
-    return '[' .. concat(parts, ',') .. ']'
-  end
-  n = 0
-  for key, part in next, value do
-    local kind = type(key)
-    if kind == 'string' then key = quoted(key)
-    elseif kind == 'number' then key = '"' .. written(key) .. '"'
-    else wrong('Cannot serialise ' .. kind .. ': table key must be a number or string') end
-    n = n + 1
-    parts[n] = key .. ':' .. encode_value(part, depth)
-  end
-  return '{' .. concat(parts, ',') .. '}'
+-- The names of fields, as they are written; they come again and again.
+local NAMES, known_names = {}, 0
+local function name_of(key)
+  local name = NAMES[key]
+  if name then return name end
+  local kind = type(key)
+  if kind == 'number' then return '"' .. written(key) .. '":' end
+  if kind ~= 'string' then wrong('Cannot serialise ' .. kind .. ': table key must be a number or string') end
+  name = quoted(key) .. ':'
+  if known_names < 1000 then NAMES[key], known_names = name, known_names + 1 end
+  return name
 end
-function encode_value(value, depth)
-  local kind = type(value)
-  if kind == 'string' then return quoted(value)
-  elseif kind == 'number' then return written(value)
-  elseif kind == 'boolean' then return value and 'true' or 'false'
-  elseif kind == 'table' then return encode_table(value, depth + 1)
-  elseif value == nil or value == null then return 'null' end
-  wrong('Cannot serialise ' .. kind .. ': type not supported')
+
+-- Appends a value behind the `n` parts so far; how many parts there are then.
+local append
+local function append_table(parts, n, value, depth)
+  if depth > DEEPEST then wrong('Cannot serialise, excessive nesting (' .. depth .. ')') end
+  local size = list_length(value)
+  if size and size > 0 then
+    for i = 1, size do
+      parts[n + 1] = i == 1 and '[' or ','
+      n = append(parts, n + 1, value[i], depth)
+    end
+    parts[n + 1] = ']'
+    return n + 1
+  end
+  n = n + 1
+  parts[n] = '{'
+  local first = n
+  for key, part in next, value do
+    if n > first then
+      n = n + 1
+      parts[n] = ','
+    end
+    parts[n + 1] = name_of(key)
+    if type(part) == 'string' then
+      parts[n + 2] = quoted(part)
+      n = n + 2
+    else
+      n = append(parts, n + 1, part, depth)
+    end
+  end
+  parts[n + 1] = '}'
+  return n + 1
+end
+function append(parts, n, value, depth)
+  local kind, text = type(value), nil
+  if kind == 'string' then text = quoted(value)
+  elseif kind == 'number' then text = written(value)
+  elseif kind == 'boolean' then text = value and 'true' or 'false'
+  elseif kind == 'table' then return append_table(parts, n, value, depth + 1)
+  elseif value == nil or value == null then text = 'null'
+  else wrong('Cannot serialise ' .. kind .. ': type not supported') end
+  parts[n + 1] = text
+  return n + 1
+end
+local function encoded(value)
+  local parts = {}
+  return concat(parts, '', 1, append(parts, 0, value, 0))
 end
 
 -- --- reading --------------------------------------------------------------------------------------
@@ -204,7 +236,7 @@ server.cjson = {
   null = null,
   encode = function(...)
     if select('#', ...) ~= 1 then error("bad argument #1 to 'encode' (expected 1 argument)", 2) end
-    local answer = guarded(encode_value, ..., 0)
+    local answer = guarded(encoded, (...))
     return answer
   end,
   decode = function(...)

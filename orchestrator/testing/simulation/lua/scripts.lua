@@ -1,7 +1,7 @@
 -- Scripts: what they may use, how they call commands, and what their errors say. As in Valkey 9; the place in an error's text is
 -- the same, too, unless the call is the last thing that a function returns, which Lua forgets.
 local server = ...
-local commands, fail, misfit = server.commands, server.fail, server.misfit
+local commands, fail, least, most, parts = server.commands, server.fail, server.least, server.most, server.parts
 local select, type, upper = select, type, string.upper
 local getinfo = debug.getinfo
 
@@ -15,39 +15,37 @@ local function text_of(value)
   if type(value) ~= 'number' then fail('ERR Command arguments must be strings or integers') end
   return server.number(value)
 end
-local function texts(n, ...)
-  local words = { ... }
-  for i = 1, n do
-    if type(words[i]) ~= 'string' then words[i] = text_of(words[i]) end
-  end
-  return unpack(words, 1, n)
-end
-
 -- What a script may not call, or what this server has not.
 local REFUSED = { MULTI = true, EXEC = true, WATCH = true, EVAL = true, EVALSHA = true, SCRIPT = true, CLIENT = true }
 
+-- The command of this name.
+local function command_of(name)
+  if name == nil then fail('ERR Please specify at least one argument for this call') end
+  name = upper(text_of(name))
+  if REFUSED[name] then fail('ERR This command is not allowed from script') end
+  return commands[name] or fail("ERR the simulated server has no command '" .. name .. "'"), name
+end
+
 local function call(...)
-  local name = ...
-  local n = select('#', ...) - 1
-  if n < 0 then fail('ERR Please specify at least one argument for this call') end
-  name = text_of(name)
+  local name, a, b, c = ...
   local run = commands[name]
-  if not run then
-    name = upper(name)
-    run = commands[name]
-    if not run then
-      if REFUSED[name] then fail('ERR This command is not allowed from script') end
-      fail("ERR the simulated server has no command '" .. name .. "'")
-    end
+  if not run then run, name = command_of(name) end
+  local n = select('#', ...)
+  if n < least[name] or n > most[name] or parts[name] and server.misfit(name, n, a) then
+    fail('ERR Wrong number of args calling command from script')
   end
-  local _, a, b, c = ...
-  if misfit(name, n + 1, a) then fail('ERR Wrong number of args calling command from script') end
-  if n > 3 then return run(texts(n, select(2, ...))) end
+  if n > 4 then
+    local words = { ... }
+    for i = 2, n do
+      if type(words[i]) ~= 'string' then words[i] = text_of(words[i]) end
+    end
+    return run(unpack(words, 2, n))
+  end
   -- Most calls have few arguments, and need no table on their way.
-  if n > 0 and type(a) ~= 'string' then a = text_of(a) end
-  if n > 1 and type(b) ~= 'string' then b = text_of(b) end
-  if n > 2 and type(c) ~= 'string' then c = text_of(c) end
-  if n == 2 then return run(a, b) elseif n == 1 then return run(a) elseif n == 3 then return run(a, b, c) end
+  if n > 1 and type(a) ~= 'string' then a = text_of(a) end
+  if n > 2 and type(b) ~= 'string' then b = text_of(b) end
+  if n > 3 and type(c) ~= 'string' then c = text_of(c) end
+  if n == 3 then return run(a, b) elseif n == 4 then return run(a, b, c) elseif n == 2 then return run(a) end
   return run()
 end
 redis.call = call
@@ -83,6 +81,7 @@ for _, name in ipairs({ 'string', 'table', 'math', 'pairs', 'ipairs', 'next', 't
   'error', 'xpcall', 'assert', 'setmetatable', 'getmetatable', 'rawget', 'rawset', 'rawequal' }) do
   variables[name] = _G[name]
 end
+variables._G = variables
 variables.pcall = function(...) return unwrapped(pcall(...)) end
 setmetatable(variables, {
   __index = function(_, name) error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2) end,

@@ -4,8 +4,9 @@ local server = ...
 local floor, format, gsub, find, sub = math.floor, string.format, string.gsub, string.find, string.sub
 
 server.commands = {}
--- How many words a command has, its name among them; negative: that many or more.
-server.arity = {}
+-- How many words a command has at least and at most, its name among them; and of those whose second word says what is meant,
+-- how many each has; negative: that many or more.
+server.least, server.most, server.parts = {}, {}, {}
 server.OK = { ok = 'OK' }
 server.WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 server.NO_INTEGER = 'ERR value is not an integer or out of range'
@@ -13,18 +14,16 @@ server.SYNTAX = 'ERR syntax error'
 
 -- Adds a command with its number of words; of one whose second word says what is meant, with a table of both for each.
 function server.add(name, arity, run)
-  server.commands[name], server.arity[name] = run, arity
+  server.commands[name] = run
+  if type(arity) == 'table' then server.parts[name], arity = arity, -2 end
+  server.least[name], server.most[name] = math.abs(arity), arity > 0 and arity or math.huge
 end
-
-local function fits(wanted, n) return wanted > 0 and n == wanted or n >= -wanted and wanted < 0 end
 
 -- The name of the command that cannot have so many words; nil: it can.
 function server.misfit(name, n, second)
-  local wanted = server.arity[name]
-  if type(wanted) == 'number' then
-    if not fits(wanted, n) then return name end
-  elseif n < 2 then return name
-  elseif wanted[string.upper(second)] and not fits(wanted[string.upper(second)], n) then return name .. '|' .. second end
+  if n < server.least[name] or n > server.most[name] then return name end
+  local wanted = server.parts[name] and server.parts[name][string.upper(second)]
+  if wanted and n ~= wanted and (wanted > 0 or n < -wanted) then return name .. '|' .. second end
 end
 
 local function fail(text) error({ err = text }, 0) end
