@@ -97,6 +97,7 @@ class Mirrored(Link):
     def same_keys(self) -> None:
         """Compare what both hold."""
         session = self.server.connect()
+        self._both(session, [b"PING"])  # at one time
         ours = dict(
             _everything(
                 lambda *command: session.execute(
@@ -214,7 +215,7 @@ def random_commands(mirrored: Mirrored, seed: int) -> None:
         for _ in range(chance.choice([20, 60, 150])):
             command = commands.next()
             sent.append(command)
-            ends = command[0] in ("SET", "PEXPIRE") and command[2:3] == ["1"]
+            ends = command[0].upper() in ("SET", "PEXPIRE") and command[2:3] == ["1"]
             if command[0].upper() not in _IN_NO_ORDER and chance.random() < 0.5:
                 command = ["EVAL", chance.choice(_CALLS), "0", *command]
             exchange(client, [tuple(command)])

@@ -122,6 +122,36 @@ def test_a_server_that_starts_again_has_the_keys_of_before_and_no_script(
         client.evalsha(sha, 0)
 
 
+def test_copies_of_the_keys_stay_as_they_are(client: redis_py.Redis, link: Fated) -> None:
+    """Also where a later copy shares with them what nobody has touched in between."""
+
+    def keys() -> list[object]:
+        return [
+            client.get("t"),
+            client.hgetall("h"),
+            client.xrange("x"),
+            client.xpending("x", "g"),
+            client.zrange("z", 0, -1),
+        ]
+
+    client.xgroup_create("x", "g", mkstream=True)
+    copies = []
+    for number in range(6):
+        if number % 2:
+            client.set("t", number)
+            client.hset("h", mapping={"a": number, f"b{number}": "1"})
+            client.xadd("x", {"a": number})
+            client.xreadgroup("g", "c", {"x": ">"})
+            client.zadd("z", {f"m{number}": number})
+            client.rename("t", "t2")
+            client.rename("t2", "t")
+        copies.append((link.server.copy(), keys()))
+    for copy, then in [*copies, *reversed(copies)]:
+        link.server.restart(copy)
+        assert keys() == then
+        client.flushall()
+
+
 def test_the_server_names_who_is_connected(client: redis_py.Redis, link: Fated) -> None:
     with connect(link, connection_name("holder", "mark")) as holder:
         holder.ping()
@@ -192,6 +222,6 @@ def test_two_processes_answer_alike(root: Path) -> None:
 def test_lua_is_imported_only_by_who_makes_a_server() -> None:
     code = (
         "import sys, orchestrator.testing, orchestrator.testing.simulation.link\n"
-        "assert not {'lupa', 'lupa.lua51', 'greenlet'} & set(sys.modules)"
+        "assert not {'lupa', 'lupa.lua51', 'orchestrator.testing.simulation.process'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

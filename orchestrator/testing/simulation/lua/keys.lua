@@ -10,10 +10,14 @@ server.now_us, server.now_ms = 0, 0
 -- How many entries were added to streams so far.
 server.added = 0
 
+-- The keys that were asked for since the last copy.
+local asked = {}
+
 -- The object of a key, if it is there and of this kind.
 local function find(key, kind)
   local object = db.at[key]
   if object == nil then return nil end
+  asked[key] = true
   if object.expires and object.expires < server.now_ms then
     take(db, key)
     return nil
@@ -24,6 +28,7 @@ end
 server.find = find
 
 local function store(key, object)
+  asked[key] = true
   put(db, key, object)
   return object
 end
@@ -115,7 +120,7 @@ add('RENAME', 3, function(from, to)
   if from ~= to then
     take(db, from)
     take(db, to)
-    put(db, to, object)
+    store(to, object)
   end
   return OK
 end)
@@ -152,12 +157,24 @@ add('WAIT', 3, function() return 0 end)
 -- --- copies, for a server that starts again -------------------------------------------------------
 
 local function copied(value)
-  if type(value) ~= 'table' then return value end
+  -- An entry of a stream stays as it is.
+  if type(value) ~= 'table' or value.fields then return value end
   local copy = {}
   for name, part in pairs(value) do copy[name] = copied(part) end
   return copy
 end
-function server.copy() return copied(db) end
+
+-- The objects of the last copy: those that nobody has asked for since are the same in the next one.
+local last = {}
+
+function server.copy()
+  local names, objects = server.names(db), {}
+  for _, key in ipairs(names) do objects[key] = not asked[key] and last[key] or copied(db.at[key]) end
+  last, asked = objects, {}
+  return { names = names, objects = objects }
+end
 function server.restore(copy)
-  for name, value in pairs(copied(copy)) do db[name] = value end
+  flush()
+  for _, key in ipairs(copy.names) do put(db, key, copied(copy.objects[key])) end
+  last, asked = {}, {}
 end
