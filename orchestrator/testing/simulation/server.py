@@ -58,7 +58,6 @@ def _interpreter() -> Any:
 
 def _load_parts(lua: Any) -> Any:
     """Run the files of the server, all on one table; return what the last one returns."""
-    lua.execute(b"collectgarbage('setpause', 400)")
     load = lua.eval(b"function(name, text) return assert(loadstring(text, '=simulated server/' .. name)) end")
     shared = lua.table()
     last = None

@@ -106,25 +106,25 @@ add('XREADGROUP', -7, function(...)
   local words, answers = { ... }, {}
   local options, first, n = server.read_options('XREADGROUP', words)
   if not options.group then fail('ERR Missing GROUP option for XREADGROUP') end
+  local groups, streams = {}, {}
   for k = 1, n do
     local id = words[first + n + k]
-    group_of(words[first + k], options.group, ' in XREADGROUP with GROUP option')
+    groups[k], streams[k] = group_of(words[first + k], options.group, ' in XREADGROUP with GROUP option')
     if id == '$' then fail('ERR The $ ID is meaningless in the context of XREADGROUP: you want to read the history of this consumer by '
       .. 'specifying a proper ID, or use the > ID to get new messages. The $ ID would just return an empty result set.') end
     if id ~= '>' then id_of(id) end
   end
   for k = 1, n do
-    local key, id = words[first + k], words[first + n + k]
-    local group, stream = group_of(key, options.group)
+    local id, group, stream = words[first + n + k], groups[k], streams[k]
     local consumer = consumer_of(group, options.consumer)
     local rows
-    if id == '>' then
-      rows = read_new(stream, group, consumer, options.count)
-    else
+    if id ~= '>' then
       local ms, seq = id_of(id)
       rows = read_again(stream, group, consumer, ms, seq, options.count)
+    elseif behind(stream.ms, stream.seq, group.ms, group.seq) then
+      rows = read_new(stream, group, consumer, options.count)
     end
-    if #rows > 0 or id ~= '>' then answers[#answers + 1] = { key, rows } end
+    if rows and (#rows > 0 or id ~= '>') then answers[#answers + 1] = { words[first + k], rows } end
   end
   return #answers > 0 and answers or false
 end)
