@@ -10,9 +10,10 @@ local now = clock(ARGV[1])
 if redis.call('HGET', KEYS[2], 'state') ~= 'queued' then return 0 end
 redis.call('HSET', KEYS[2], 'state', 'running', 'claim', 'external', 'worker', ARGV[3], 'attempt', 1, 'started_ms', now)
 redis.call('ZREM', KEYS[3], ARGV[2])
-local root = redis.call('HGET', KEYS[1], 'root') or ''
-leave_ready(KEYS[4], KEYS[5], ARGV[2], root)
-leave_blocked(KEYS[3], ARGV[2], root)
+local s = fields(KEYS[1], 'root', 'version', 'on_deploy')
+local ready, turns = in_lane(KEYS[4], KEYS[5], s)
+leave_ready(ready, turns, ARGV[2], s.root)
+leave_blocked(KEYS[3], ARGV[2], s.root)
 redis.call('HSET', KEYS[1], 'state', 'running', 'updated_ms', now)
 changed('run', session_of(KEYS[1]), ARGV[2], 'running', 'program=' .. ARGV[3])
 changed('session', session_of(KEYS[1]), '-', 'running')

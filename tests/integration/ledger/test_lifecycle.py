@@ -860,3 +860,20 @@ def test_a_session_is_started_by_the_message_that_launched_it_only(play: Play, l
     assert play.start(root, message="another") is None
     assert ledger.session(root).run == ""
     assert play.start(root) is not None
+
+
+def test_a_pinned_run_that_an_external_program_takes_is_ready_no_longer(play: Play, ledger: Ledger) -> None:
+    """Its agent is registered as a program now, and the session began under a version of the agent of before."""
+    root = play.submit()
+    dispatch = play.start(root)
+    assert dispatch is not None
+    held = ledger.claim(dispatch.run, new_claim_id(), session_id=root, worker="w1", version="v1 pin")
+    assert held is not None
+    play.commit(held.claim)
+    ledger.enqueue(root, "go on", item_id="itm_00more")
+    flushed = ledger.flush(root)
+    assert flushed.dispatch is not None
+    lane = ledger_keys.ready(0, "lead@v1")
+    assert ledger.redis.zcard(lane) == 1
+    assert ledger.take_external(flushed.dispatch)
+    assert ledger.redis.zcard(lane) == 0
