@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.errors import InputError
+from orchestrator.errors import ConfigurationError, InputError
 from orchestrator.testing.stack import AgentSource, catalogue_of
 
 if TYPE_CHECKING:
@@ -79,9 +79,14 @@ def explore(
     Raises:
         ExplorationFailed: an agent does something wrong.
         InputError: an agent is no plain function, or there is none of that name.
+        ConfigurationError: the extra `testing` is not installed.
     """
-    # What it needs comes with the extra `testing`.
-    from orchestrator.testing.simulation.exploration import Exploration
+    try:
+        from orchestrator.testing.simulation.exploration import Exploration
+    except ImportError as error:
+        raise ConfigurationError(
+            f"explore needs {error.name}: pip install 'agent-orchestra[testing]'"
+        ) from None
 
     catalogue = catalogue_of(agents)
     first = agent or next(iter(catalogue), "")

@@ -40,6 +40,7 @@ print(json.dumps(sorted(missing)))
 BROUGHT = {
     "acp": {"acp"},
     "anyio": {"anthropic", "llm", "llm-mcp", "mcp", "openai"},
+    "greenlet": {"testing"},
     "mcp": {"llm-mcp", "mcp"},
     "pydantic_ai": {"anthropic", "llm", "llm-mcp", "openai"},
     "pytest": set(),  # users of the test kit have it
@@ -105,10 +106,11 @@ print("two words" if '"serverInfo"' in told.stdout else told)
     "report": "from orchestrator.audit.report.charts import counts\nprint('two words' if '<svg' in counts({'one': 2}, 400) else 'none')",
     "testing": """
 from orchestrator import agent
-from orchestrator.testing import ScriptedSession
+from orchestrator.testing import ScriptedSession, explore
 @agent("one")
 def one(ctx):
     return ctx.prompt
+assert explore([one], "two words", 3).answer == "two words"
 print(ScriptedSession(one, "two words").run().answer)
 """,
 }
