@@ -160,7 +160,8 @@ class Runs:
         the session then goes on without them. It returns False if that cannot be done.
 
         Raises:
-            ClaimLost: the run is not held under this claim any more; nothing was changed.
+            ClaimLost: the run is not held under this claim any more, or the server has lost an effect of it; nothing was
+                changed.
             PayloadError: the answer is larger than the store takes; nothing was changed.
         """
         seal, write = claim.seal, self._core.seals.write
@@ -227,6 +228,7 @@ class Runs:
                     body,
                     envelope.message_id if envelope is not None else "",
                     status,
+                    outcome.last_effect,
                 ],
             )
             if following is None or following.asked:

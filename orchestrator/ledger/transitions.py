@@ -247,6 +247,8 @@ class Outcome:
     told: Literal["completed", "partial-success"] = "completed"  #: how the parent is told of an answer
     body: str = ""  #: what the report of the end says beside the text, as JSON
     once: bool = False  #: whether the parent is not to get an answer again that it had in a message
+    #: The key of the last effect that the ledger has acknowledged: it is there still, or the commit is refused.
+    last_effect: str = ""
     #: What is attached to the answer, by name; dropped where the run does not end the session with an answer.
     attachments: Mapping[str, str] = field(default_factory=dict)
 

@@ -17,6 +17,7 @@
 --       19 references to what is attached, as a JSON object by name, or ''; kept where the session ends
 --       20 what the report says beside its text, as JSON, or ''  21 message-id of the envelope, or ''
 --       22 how the parent is told of an answer: completed | partial-success
+--       23 the last effect that this try was told of, or ''
 -- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'late', limit | review}: its time has passed, say that it has failed | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
@@ -35,6 +36,8 @@ if r.state ~= 'running' then
   local owed = s.parent == '' and redis.call('ZSCORE', RESULTS, redis.call('HGET', S, 'id')) and '1' or '0'
   return { 'done', s.state, '0', '0', owed, {} }
 end
+-- The server has started again meanwhile and has lost what it had acknowledged: another try does it again.
+if ARGV[23] ~= '' and redis.call('HEXISTS', KEYS[19], ARGV[23]) == 0 then return { 'lost' } end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
 END.body, END.message = ARGV[20], ARGV[21]

@@ -104,6 +104,7 @@ class ApprovalRequests:
                 title=session.title,
                 envelope=outgoing,
             ),
+            effect=effect,
         )
 
     def decision(self, approval: str) -> Decision:

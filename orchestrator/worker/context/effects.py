@@ -57,6 +57,8 @@ class Effects:
         self._delegator: str | None = None
         #: Set when an effect failed because the ledger was out of reach: the agent is not to blame.
         self.outage: ServerUnavailable | None = None
+        #: The key of the last effect that the ledger has acknowledged.
+        self.last = ""
         #: Whether this try launched anything.
         self.launched = False
         #: What the agent itself wrote of the end of its task: it reports the end of the session, if this run ends it.
@@ -148,9 +150,10 @@ class Effects:
             ),
         )
 
-    def attempt(self, what: str, call: Callable[[], T]) -> T:
-        """Carry out an effect."""
+    def attempt(self, what: str, call: Callable[[], T], *, effect: str = "") -> T:
+        """Carry out an effect; by its key, ``effect``, the commit sees that the server has not lost it."""
         done = self.retrying(what, call)
+        self.last = effect or self.last
         failpoint("worker.effect")
         return done
 

@@ -83,7 +83,7 @@ class Launches:
         effects, launch = self._effects, self.prepare(request)
         self._admit(launch)
         carry_out = partial(effects.ledger.delegate, effects.held.claim, launch)
-        return effects.attempt(request.kind, carry_out).child
+        return effects.attempt(request.kind, carry_out, effect=launch.effect).child
 
     def launch_all(self, launches: Iterable[Launch]) -> list[str]:
         """Carry out prepared launches, many in a round trip; the children's ids in their order.
@@ -96,7 +96,9 @@ class Launches:
         while batch := list(itertools.islice(waiting, at_once)):
             self._admit(batch[0])
             carry_out = partial(effects.ledger.delegate_all, effects.held.claim, batch)
-            children += [done.child for done in effects.attempt("delegate", carry_out)]
+            children += [
+                done.child for done in effects.attempt("delegate", carry_out, effect=batch[-1].effect)
+            ]
             at_once = min(at_once * 2, AT_ONCE)
         return children
 

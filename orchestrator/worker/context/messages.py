@@ -266,7 +266,7 @@ class MessageSender:
                 extra=about,
             )
 
-        return effects.attempt(what, send)
+        return effects.attempt(what, send, effect=effect)
 
     def _note_sent(self, to: str, item: str, outgoing: Outgoing) -> None:
         """Note that an item was sent, now or by an earlier try of the run, whose message counts then."""
@@ -322,6 +322,7 @@ class MessageSender:
                     answers=question.id,
                     extra=extra,
                 ),
+                effect=f"reply:{question.id}",
             )
         except (UnknownSession, WrongState) as error:
             _log.warning("reply-too-late", question=question.id, session=question.child, error=str(error))

@@ -168,7 +168,9 @@ class Referring(View):
         child = child_session_id(self.session, f"{self.run}:{effect}")
         outgoing = effects.write(lambda: write(child))
         effects.attempt(
-            "escalate", lambda: self._ledger.effect(self._held.claim, effect=effect, envelope=outgoing)
+            "escalate",
+            lambda: self._ledger.effect(self._held.claim, effect=effect, envelope=outgoing),
+            effect=effect,
         )
         return None
 

@@ -420,6 +420,7 @@ class _RunOfAgent:
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
             retry_outages(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
+        outcome = dataclasses.replace(outcome, last_effect=self._effects.last)
         try:
             done = retry_outages(
                 lambda: self._ledger.commit(

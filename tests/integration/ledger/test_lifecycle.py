@@ -16,6 +16,7 @@ from orchestrator.ledger import (
     ItemState,
     Lease,
     Ledger,
+    Outcome,
     RetryLater,
     RunRef,
     RunState,
@@ -877,3 +878,20 @@ def test_a_pinned_run_that_an_external_program_takes_is_ready_no_longer(play: Pl
     assert ledger.redis.zcard(lane) == 1
     assert ledger.take_external(flushed.dispatch)
     assert ledger.redis.zcard(lane) == 0
+
+
+def test_a_run_whose_effect_the_server_has_lost_is_not_committed(play: Play, ledger: Ledger, redis) -> None:
+    """A Redis that starts again may have lost its last second: the child that the holder was told of, and nothing else."""
+    held = play.run(play.submit())
+    before = {key: redis.dump(key) for key in redis.keys("*")}
+    play.delegate(held, "one")
+    for key in redis.keys("*"):
+        redis.delete(key)
+    for key, value in before.items():
+        redis.restore(key, 0, value)
+    outcome = Outcome(status="completed", text="done", last_effect="one")
+    with pytest.raises(ClaimLost):
+        ledger.commit(held.claim, outcome, make_envelope=lambda: envelope("task-completion"))
+    play.delegate(held, "one")
+    ledger.commit(held.claim, outcome, make_envelope=lambda: envelope("task-completion"))
+    assert play.balance(held.claim.session) == (1, 0, 1, 0)
