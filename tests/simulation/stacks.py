@@ -29,6 +29,7 @@ _CLOSED = ("failed", "stopped", "deleted")
 _ROOT = root_session_id("play")
 #: What is mended without the reaper, of the router and the callback service.
 _MENDED = {"dies before": 1}
+_RESTARTS = "server restarts"
 #: What may befall a user's program.
 _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}
 
@@ -36,7 +37,7 @@ _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "c
 class Played:
     """One play of a tree on a stack: services, two workers, a user, and a person who approves."""
 
-    def __init__(self, machine: Machine, task: Task, *, reaped: bool, copies: int) -> None:
+    def __init__(self, machine: Machine, task: Task, *, reaped: bool, copies: int, limits: bool) -> None:
         self.machine, self.task, self.reaped = machine, task, reaped
         self.node = machine.node
         self.node.tries, self.node.receipts = {}, {}
@@ -53,7 +54,7 @@ class Played:
     def faults(self, process: str) -> Mapping[str, int]:
         if not self.reaped:
             return _MENDED if process.startswith(("router", "callbacks")) else {}
-        return _OF_A_USER if process in ("user", "person") else {**FAULTS, **RINGS}
+        return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **RINGS}
 
     def _user(self, process: Process) -> None:
         """Submits, and goes on with what came of it; one who dies does it all again."""
@@ -87,6 +88,19 @@ class Played:
                 with suppress(WrongState):  # its session has ended, or the answer was lost
                     client.approve(approval.id)
 
+    def _operator(self, process: Process) -> None:
+        """Bounds what runs at once, and pauses an agent for a while."""
+        concurrency = self.machine.stack.parts(process).concurrency
+        concurrency.limit_agent("node", 1)
+        concurrency.limit_trees(2)
+        process.wait(0.02)
+        concurrency.pause("agent", "node")
+        process.wait(0.5)
+        concurrency.unpause("agent", "node", agents=["node"])
+        process.wait(1.0)
+        concurrency.limit_agent("node", "none")
+        concurrency.limit_trees("none")
+
     @property
     def begun(self) -> int:
         return sum(map(len, self.node.tries.values()))
@@ -102,8 +116,11 @@ class Played:
         indexes = ["running", "queued", "waiting", *(["closing", "results"] if self.reaped else [])]
         if world.processes[0].client.exists(*(f"ao:{{00}}:{index}" for index in indexes)):
             return False
-        found = self._parts(world).ledger.tree(_ROOT)
-        return bool(found) and all(s.state in _CLOSED or (s.state == "finished" and not s.run) for s in found)
+        ledger = self._parts(world).ledger
+        found = [s for root in self.roots for s in ledger.tree(root)]
+        # A server that restarts may have lost what it has acknowledged to a user: the submission.
+        there = bool(found) or _RESTARTS in world.schedule.values()
+        return there and all(s.state in _CLOSED or (s.state == "finished" and not s.run) for s in found)
 
     def what_is_open(self, world: World) -> str:
         return "; ".join(
@@ -135,33 +152,36 @@ class Played:
         for s in (s for root in self.roots for s in ledger.tree(root)):
             if s.launched != s.delivered + s.dead:
                 yield f"promise: {s.id} launched {s.launched}, delivered {s.delivered}, dead {s.dead}"
-            heard: Counter[str] = Counter()
-            completed = [run for run in ledger.runs(s.id) if str(run.state) == "completed"]
-            for run in completed:
-                tries = [t for t in self.node.tries.get(run.id, []) if t.claim == run.claim]
-                if len(tries) != 1:
-                    yield f"claim: {run.id} was committed under a claim that {len(tries)} tries had"
-                heard.update(item for t in tries for item in t.items)
-            if twice := [item for item, n in heard.items() if n > 1]:
-                yield f"exactly once: {s.id} was given {twice} more than once"
-            text = str(ledger.result(s.id)[1])
-            if str(s.state) != "finished":
-                continue
-            if _TRY.findall(text)[:1] != [run.claim[:6] for run in completed][-1:]:
-                yield f"claim: {s.id} answers {text!r}, and its last run was committed by another try"
-            ends = [i for i in ledger.items(s.id) if i.kind == "completion" and str(i.state) != "dead"]
-            if missed := [i.id for i in ends if i.id not in heard]:
-                yield f"exactly once: {s.id} was never given {missed}"
-        if "server restarts" not in world.schedule.values():  # it may have lost a record
-            paid = {
-                run: set(receipts) for run, receipts in self.node.receipts.items() if len(set(receipts)) > 1
-            }
-            yield from (
-                f"step: {run} was told of several payments: {receipts}" for run, receipts in paid.items()
-            )
+            yield from self._of_deliveries(ledger, s)
+        if _RESTARTS in world.schedule.values():  # it may have lost records, and what a user was told
+            return
+        paid = ((run, set(told)) for run, told in self.node.receipts.items())
+        yield from (
+            f"step: {run} was told of several payments: {told}" for run, told in paid if len(told) > 1
+        )
         if not self.stopped:
             for root in self.roots:
                 yield from self._of_a_tree_that_went_on(world, ledger, root)
+
+    def _of_deliveries(self, ledger: Any, s: Any) -> Iterator[str]:
+        """What a session was given, by the tries of its runs that were committed: each thing once."""
+        heard: Counter[str] = Counter()
+        completed = [run for run in ledger.runs(s.id) if str(run.state) == "completed"]
+        for run in completed:
+            tries = [t for t in self.node.tries.get(run.id, []) if t.claim == run.claim]
+            if len(tries) != 1:
+                yield f"claim: {run.id} was committed under a claim that {len(tries)} tries had"
+            heard.update(item for t in tries for item in t.items)
+        if twice := [item for item, n in heard.items() if n > 1]:
+            yield f"exactly once: {s.id} was given {twice} more than once"
+        if str(s.state) != "finished":
+            return
+        text = str(ledger.result(s.id)[1])
+        if _TRY.findall(text)[:1] != [run.claim[:6] for run in completed][-1:]:
+            yield f"claim: {s.id} answers {text!r}, and its last run was committed by another try"
+        ends = [i for i in ledger.items(s.id) if i.kind == "completion" and str(i.state) != "dead"]
+        if missed := [i.id for i in ends if i.id not in heard]:
+            yield f"exactly once: {s.id} was never given {missed}"
 
     def _of_a_tree_that_went_on(self, world: World, ledger: Any, root: str) -> Iterator[str]:
         state, text = ledger.result(root)
@@ -183,7 +203,7 @@ class Machine:
     def __init__(self, data: Path) -> None:
         self.node = Node()
         # The keys in `data` stay from one call to the next, as their signatures are in the trace.
-        self.stage = Stage({"node": self.node.definition}, data)
+        self.stage = Stage(self.node.catalogue, data)
         self.stack, self.settings = self.stage.stack, self.stage.settings
         #: Of all plays: how many moments they had, and a digest of what was sent.
         self.moments, self.trace = 0, hashlib.blake2b(digest_size=8)
@@ -192,9 +212,12 @@ class Machine:
         """A play of a seed; its tree and its schedule are the seed's unless they are given."""
         chance = random.Random(seed)
         made, reaped, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
+        limits = chance.random() < 0.2
         task = task or (made if reaped else made.without_reaper())
         scheduler = Chance(chance) if schedule is None else Given(schedule)
-        world = self.stage.world(Played(self, task, reaped=reaped, copies=copies), scheduler, seed=seed)
+        world = self.stage.world(
+            Played(self, task, reaped=reaped, copies=copies, limits=limits), scheduler, seed=seed
+        )
         self.node.world = world
         return world
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.stacks import Machine, as_test
+from tests.simulation.trees import Task
 
 PLAYS, AT_ONCE = 300, 50
 
@@ -48,3 +49,11 @@ def test_a_seed_is_played_the_same_in_each_process(tmp_path: Path) -> None:
 
     digest("1")  # makes the keys
     assert digest("1") == digest("2")
+
+
+def test_a_reply_that_a_server_lost_when_it_restarted_is_given_again(machine: Machine) -> None:
+    """Found by seed 204: the run that had replied was committed on a server that knew of no reply, and its asker waited on."""
+    asker = Task("r0", fails=1, asks=True)
+    schedule = {("router-1", 14): "late", ("worker-1", 70): "server restarts"}
+    failure = machine.play(204, Task("r", (asker,), works_s=1.5, pays=True), schedule)
+    assert failure is None, failure.wrong

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
+from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.testing.simulation.world import World
 
 
@@ -19,8 +20,12 @@ class Task:
 
     name: str
     children: tuple[Task, ...] = ()
-    #: For which of its children it waits.
+    #: For which of its children it waits, for how long, and how long it gathers what comes.
     wait: str = "all"
+    deadline_s: float = 0
+    window_s: float = 0
+    #: Whether its children are a plan: the next one begins when the one before it has ended.
+    plans: bool = False
     #: Whether it launches them in one round trip.
     together: bool = False
     #: Attempts that fail; 9: each.
@@ -80,6 +85,9 @@ class Task:
         plain: dict[str, Any]
         for plain in (
             {"asks": False},
+            {"deadline_s": 0},
+            {"window_s": 0},
+            {"plans": False},
             {"strays": False},
             {"sleeps_s": 0},
             {"pays": False},
@@ -96,7 +104,14 @@ class Task:
         """The same without retries, stops and sleep, which wait for a sweep."""
         children = tuple(child.without_reaper() for child in self.children)
         return dataclasses.replace(
-            self, fails=0, stops_after_s=0, sleeps_s=0, approved=False, then="", children=children
+            self,
+            fails=0,
+            stops_after_s=0,
+            sleeps_s=0,
+            approved=False,
+            plans=False,
+            then="",
+            children=children,
         )
 
     def any(self, what: str) -> bool:
@@ -108,10 +123,15 @@ def random_task(chance: random.Random, name: str = "r", depth: int = 0) -> Task:
     """Some tree."""
     wide = chance.randint(2, 4) if depth == 0 else chance.choice([0, 0, 0, 1, 2]) if depth == 1 else 0
     fails = chance.choice([0, 0, 0, 0, 1, 9]) if depth else 0
+    children = tuple(random_task(chance, f"{name}{i}", depth + 1) for i in range(wide))
     return Task(
         name=name,
-        children=tuple(random_task(chance, f"{name}{i}", depth + 1) for i in range(wide)),
-        wait=chance.choice(["all", "any"]),
+        children=children,
+        wait=chance.choice(["all", "any", "quorum"]),
+        deadline_s=chance.choice([0.01, 0.3]) if chance.random() < 0.15 else 0,
+        window_s=0.05 if chance.random() < 0.1 else 0,
+        # What fails ends what waits for it.
+        plans=chance.random() < 0.15 and not any(child.fails > 2 for child in children),
         together=chance.random() < 0.3,
         fails=fails,
         works_s=chance.choice([0, 0, 0, 0.01, 0.05, 1.5]),
@@ -144,16 +164,20 @@ class Node:
         self.receipts: dict[str, list[str]] = {}
 
     @property
-    def definition(self) -> AgentDefinition:
-        return define_agent(
-            "node",
-            function=self._run,
-            source="tests",
-            version="1",
-            role="coordinator",
-            attempts=3,
-            retry_delay_s=1,
-        )
+    def catalogue(self) -> dict[str, AgentDefinition]:
+        """Two agents that do the same: a plan tells those who wait by their names."""
+        return {
+            name: define_agent(
+                name,
+                function=self._run,
+                source="tests",
+                version="1",
+                role="coordinator",
+                attempts=3,
+                retry_delay_s=1,
+            )
+            for name in ("node", "leaf")
+        }
 
     def _run(self, ctx: Any) -> str:
         items = tuple(item.id for item in ctx._held.items)
@@ -195,10 +219,26 @@ class Node:
             if task.strays:
                 ctx.delegate("node", Task("stray").prompt)
             raise RuntimeError("as it was told")
+        if task.plans and task.children:
+            leaf = "leaf" if ctx.agent == "node" else "node"
+            ctx.carry_out(
+                Plan(
+                    tuple(
+                        Assignment(role=leaf, task=child.prompt, sequence=n // 2 + 1, caller=ctx.agent)
+                        for n, child in enumerate(task.children)
+                    )
+                )
+            )
+            return
         if task.together:
             ctx.delegate_all("node", [child.prompt for child in task.children])
         else:
             for child in task.children:
                 ctx.delegate("node", child.prompt)
         if task.children:
-            ctx.wait_for(task.wait)
+            ctx.wait_for(
+                task.wait,
+                k=1 if task.wait == "quorum" else None,
+                deadline_s=task.deadline_s or None,
+                window_s=task.window_s or None,
+            )
