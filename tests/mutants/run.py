@@ -118,14 +118,16 @@ class Copy:
         return "" if done.returncode == PASSED else done.stdout[-3000:]
 
     def play(self, plays: int, *, limit_s: float = LIMIT_S) -> str:
-        """Play so many seeds up to the first that fails; what was said of that one, or nothing where all passed."""
-        try:
-            done = self._python(
-                "-m", "tests.simulation.run", "--first", f"--seeds=0:{plays}", limit_s=limit_s
-            )
-        except subprocess.TimeoutExpired:
-            return f"they took longer than {limit_s:g} s"
-        return "" if done.returncode == 0 else (done.stdout or done.stderr[-3000:])
+        """Play so many seeds, of the ledger and of whole stacks, up to the first that fails; what was said of that one."""
+        for what in (["--ledger"], ["--first"]):
+            seeds = f"--seeds=0:{plays}"
+            try:
+                done = self._python("-m", "tests.simulation.run", *what, seeds, limit_s=limit_s)
+            except subprocess.TimeoutExpired:
+                return f"they took longer than {limit_s:g} s"
+            if done.returncode != 0:
+                return f"{''.join(what).strip('-')}: {done.stdout or done.stderr[-3000:]}"
+        return ""
 
     def notices(self, fault: Fault, *, plays: int = 0) -> str:
         """What was said where a test or a play fails with a fault; empty: none does."""

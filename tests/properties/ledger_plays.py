@@ -272,16 +272,23 @@ class Play:
             raise Broken("\n".join(found))
 
     def sessions(self) -> list[Session]:
+        return self.ledger.find(self._names())
+
+    def _names(self) -> list[str]:
         ids = [key.decode() for key in self.client.scan_iter(match="ao:*:session:*", count=1000)]
-        names = sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
-        return self.ledger.find(names)
+        return sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
 
     def pick(self, things: Sequence[Any]) -> Any:
         return self.chance.choice(things) if things else None
 
     def session(self, *states: str) -> Session | None:
-        found = self.sessions()
-        return self.pick([s for s in found if s.state in states] or (found if not states else []))
+        names = self._names()
+        self.chance.shuffle(names)
+        for name in names:
+            for found in self.ledger.find([name]):
+                if not states or found.state in states:
+                    return found
+        return None
 
     def counts(self, claim: Claim) -> bool:
         facts = self.client.hmget(ledger_keys.run(claim.run), "state", "claim")
@@ -352,7 +359,7 @@ class Play:
         self.check()
 
     def submit(self) -> None:
-        if len(self.sessions()) > 14:
+        if len(self._names()) > 14:
             return
         n = next(self.numbers) if self.chance.random() < 0.8 else 0
         envelope = self.envelope()
