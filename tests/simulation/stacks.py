@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from sqlalchemy import select
+
+from orchestrator.audit.schema import TRANSITIONS
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.transitions import unpack
 from orchestrator.bootstrap import Container
 from orchestrator.client.client import Client
 from orchestrator.errors import WrongState
 from orchestrator.ids import root_session_id
-from orchestrator.testing.simulation.process import Process
+from orchestrator.testing.simulation.process import Life, Process
 from orchestrator.testing.simulation.schedule import FAULTS, RINGS, Chance, Given, Schedule
 from orchestrator.testing.simulation.shrinking import Failure, shrink
 from orchestrator.testing.simulation.stage import Stage
@@ -37,14 +43,21 @@ _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "c
 class Played:
     """One play of a tree on a stack: services, two workers, a user, and a person who approves."""
 
-    def __init__(self, machine: Machine, task: Task, *, reaped: bool, copies: int, limits: bool) -> None:
-        self.machine, self.task, self.reaped = machine, task, reaped
+    def __init__(
+        self, machine: Machine, task: Task, *, reaped: bool, copies: int, limits: bool, audited: bool
+    ) -> None:
+        self.machine, self.task, self.reaped, self.audited = machine, task, reaped, audited
         self.node = machine.node
         self.node.tries, self.node.receipts = {}, {}
-        person = {"person": self._person} if task.any("approved") else {}
-        self.lives = {
+        others: dict[str, Life] = {"person": self._person} if task.any("approved") else {}
+        if limits and reaped:
+            others["operator"] = self._operator
+        if audited:
+            machine.begin_audit()
+            others["audit"] = machine.stack.audit
+        self.lives: Mapping[str, Life] = {
             "user": self._user,
-            **person,
+            **others,
             **machine.stack.lives(routers=copies, callbacks=copies, reaper=reaped),
         }
         #: The trees that there are, by their roots.
@@ -120,7 +133,13 @@ class Played:
         found = [s for root in self.roots for s in ledger.tree(root)]
         # A server that restarts may have lost what it has acknowledged to a user: the submission.
         there = bool(found) or _RESTARTS in world.schedule.values()
+        if self.audited and len(self.machine.audited_changes()) < self._published(world):
+            return False
         return there and all(s.state in _CLOSED or (s.state == "finished" and not s.run) for s in found)
+
+    def _published(self, world: World) -> int:
+        """How many transitions have said what they changed."""
+        return int(world.processes[0].client.hget("ao:{00}:totals", "published:ledger:transitions") or 0)  # type: ignore[arg-type]
 
     def what_is_open(self, world: World) -> str:
         return "; ".join(
@@ -137,14 +156,21 @@ class Played:
     def _states(self, world: World) -> dict[tuple[str, str, str], list[str]]:
         """The states of each thing, by what the transitions said."""
         found: dict[tuple[str, str, str], list[str]] = {}
-        rows: Any = world.processes[0].client.xrange("ao:{00}:transitions")
-        for _, fields in rows:
-            for body in fields.values():
-                for line in body.decode().split("\n"):
-                    if line.count(" ") >= 3:
-                        kind, session, what, state = line.split(" ")[:4]
-                        found.setdefault((kind, session, what), []).append(state)
+        for changes in self._changes(world).values():
+            for line in changes.split("\n"):
+                if line.count(" ") >= 3:
+                    kind, session, what, state = line.split(" ")[:4]
+                    found.setdefault((kind, session, what), []).append(state)
         return found
+
+    def _changes(self, world: World) -> dict[str, str]:
+        """What each transition changed, by its entry: those that the audit trail has, and those that are in the stream still."""
+        written = self.machine.audited_changes() if self.audited else {}
+        rows: Any = world.processes[0].client.xrange("ao:{00}:transitions")
+        read = {
+            name.decode(): body.decode() for name, fields in rows for body in fields.values() if b" " in body
+        }
+        return {**written, **read}
 
     def wrongs(self, world: World) -> Iterator[str]:
         ledger = self._parts(world).ledger
@@ -155,6 +181,8 @@ class Played:
             yield from self._of_deliveries(ledger, s)
         if _RESTARTS in world.schedule.values():  # it may have lost records, and what a user was told
             return
+        if self.audited and len(self.machine.audited_changes()) != self._published(world):
+            yield "audit: the trail does not have what the transitions said, each once"
         paid = ((run, set(told)) for run, told in self.node.receipts.items())
         yield from (
             f"step: {run} was told of several payments: {told}" for run, told in paid if len(told) > 1
@@ -205,18 +233,43 @@ class Machine:
         # The keys in `data` stay from one call to the next, as their signatures are in the trace.
         self.stage = Stage(self.node.catalogue, data)
         self.stack, self.settings = self.stage.stack, self.stage.settings
+        self._trail = self.settings.audit_file.with_name("template.sqlite")
+        AuditStore(self._trail).close()
         #: Of all plays: how many moments they had, and a digest of what was sent.
         self.moments, self.trace = 0, hashlib.blake2b(digest_size=8)
+
+    def begin_audit(self) -> None:
+        """Begin with an empty audit trail."""
+        file = self.settings.audit_file
+        for left in file.parent.glob(f"{file.name}*"):
+            left.unlink()
+        shutil.copy(self._trail, file)
+
+    def audited_changes(self) -> dict[str, str]:
+        """What each transition changed, by its entry, as the audit trail has it.
+
+        Raises:
+            AssertionError: it has one twice.
+        """
+        store = AuditStore(self.settings.audit_file)
+        rows = store.query(select(TRANSITIONS.c.document).order_by(TRANSITIONS.c.seq))
+        steps = [step for row in rows for step in unpack(row.document)]
+        store.close()
+        found = {step.entry_id: step.changes for step in steps}
+        assert len(found) == len(steps)
+        return found
 
     def world(self, seed: int, task: Task | None = None, schedule: Schedule | None = None) -> World:
         """A play of a seed; its tree and its schedule are the seed's unless they are given."""
         chance = random.Random(seed)
         made, reaped, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
-        limits = chance.random() < 0.2
+        limits, audited = chance.random() < 0.2, chance.random() < 0.1
         task = task or (made if reaped else made.without_reaper())
         scheduler = Chance(chance) if schedule is None else Given(schedule)
         world = self.stage.world(
-            Played(self, task, reaped=reaped, copies=copies, limits=limits), scheduler, seed=seed
+            Played(self, task, reaped=reaped, copies=copies, limits=limits, audited=audited),
+            scheduler,
+            seed=seed,
         )
         self.node.world = world
         return world

@@ -9,6 +9,7 @@ from typing import Any, cast
 from celery import Celery
 
 from orchestrator.agents.definition import AgentDefinition
+from orchestrator.audit.build import build_writer
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.services import build_callbacks, build_reaper
@@ -59,6 +60,10 @@ class Stack:
             ("worker", self.worker, workers),
         ]
         return {f"{name}-{n}": life for name, life, copies in kinds for n in range(1, copies + 1)}
+
+    def audit(self, process: Process) -> None:
+        """The audit writer, which is a life of its own: plays cost twice as much with it."""
+        build_writer(self.parts(process), consumer=f"audit@{process.mark}").run(Stop(process))
 
     def router(self, process: Process) -> None:
         parts = self.parts(process)
