@@ -15,9 +15,12 @@ import pytest
 for _name in [name for name in os.environ if name.startswith("ORCHESTRA_")]:
     del os.environ[_name]
 
-# What a shell starts in the background ignores Ctrl-C, and hands that down to what the tests start and interrupt.
+# What a shell starts in the background ignores Ctrl-C, and under `nohup` the end of its terminal; both is handed down to
+# what the tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import fakeredis
 import redis as redis_py

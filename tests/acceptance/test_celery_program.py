@@ -18,9 +18,9 @@ from tests.acceptance.conftest import Terminal, wait_until
 pytestmark = pytest.mark.acceptance
 
 
-def refusal(terminal: Terminal, command: str, **env: str) -> str:
+def refusal(terminal: Terminal, command: str, *, code: int = 2, **env: str) -> str:
     done = terminal.run(command, **env)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     assert done.stderr.startswith("Error: "), done.stderr
     assert done.stderr.count("\n") == 1
     terminal.assert_nothing_left()
@@ -28,7 +28,7 @@ def refusal(terminal: Terminal, command: str, **env: str) -> str:
 
 
 def test_a_worker_without_a_stack_says_how_to_get_one(terminal: Terminal) -> None:
-    said = refusal(terminal, "celery -A workers worker")
+    said = refusal(terminal, "celery -A workers worker", code=4)
     assert f"no stack is running on {terminal.folder}/.orchestra; start `orchestra up`" in said
 
 

@@ -155,7 +155,8 @@ def test_models_pay_once_and_their_trees_add_up(
     paid = len(wire.answered) - before
     print(f"{len(models)} models, {len(runs)} runs, {lost} tries lost, {paid} model calls paid")
     assert REQUESTS * len(models) <= paid <= REQUESTS * len(models) + lost
-    assert sum(one.used.requests for one in models) <= paid
+    # What a try had set aside when its worker was killed counts as spent: the call may have been made.
+    assert sum(one.used.requests for one in models) <= paid + lost
     leaves = [run for one in models if one.agent == "model-leaf" for run in stack.ledger.runs(one.id)]
     for run in leaves:
         assert len(list(stack.marks.glob(f"note-{run.id}*"))) == 1

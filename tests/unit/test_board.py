@@ -39,6 +39,13 @@ class Acts:
     def __init__(self) -> None:
         self.done: list[tuple[str, ...]] = []
 
+    def stopping(self, session: str) -> str:
+        return session
+
+    def step(self, stopping: str) -> list[str]:
+        """Nobody below it is still stopping."""
+        return []
+
     def stop(self, session: str) -> StopVerdict:
         if session == OTHER:
             raise UnknownSession(session)

@@ -34,8 +34,8 @@ class Mortal:
     def watch(self, ctx: Context) -> None:
         attempt = ctx._effects.attempt
 
-        def counted(what: str, call: Callable[[], Any]) -> Any:
-            done = attempt(what, call)
+        def counted(what: str, call: Callable[[], Any], **given: Any) -> Any:
+            done = attempt(what, call, **given)
             self._left -= 1
             if self._left == 0:
                 self.dead.set()

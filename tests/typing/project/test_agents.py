@@ -18,6 +18,8 @@ from orchestrator.testing import (
     Done,
     Effect,
     Empty,
+    ExplorationFailed,
+    Explored,
     Fail,
     Failed,
     Hang,
@@ -35,6 +37,7 @@ from orchestrator.testing import (
     Tree,
     Truncated,
     WireServer,
+    explore,
     scripted_model,
 )
 
@@ -98,3 +101,10 @@ def test_one_agent() -> None:
             session.finish()
         except NotScripted as problem:
             assert_type(str(problem), str)
+
+
+def test_any_order() -> None:
+    try:
+        assert_type(explore([counter], "To be.", 3, calls={"agents.send": None}), Explored)
+    except ExplorationFailed as problem:
+        assert_type(str(problem), str)
