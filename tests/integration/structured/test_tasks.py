@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ class Dawdler(TestModel):
     async def request(self, *args: Any, **kwargs: Any) -> Any:
         await asyncio.to_thread(time.sleep, 1)  # and is not to be interrupted
         return await super().request(*args, **kwargs)
+
+    @asynccontextmanager
+    async def request_stream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await asyncio.to_thread(time.sleep, 1)
+        async with super().request_stream(*args, **kwargs) as stream:
+            yield stream
 
 
 def _program(name: str, time_limit_s: float | None) -> AgentDefinition:

@@ -43,6 +43,14 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_forever()
 
 
+async def _heard(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await it; what it raises after it was cancelled is for nobody, and no traceback for the log."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return await coroutine
+
+
 def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None], *, grace_s: float) -> T:
     """Run a coroutine on the loop of this process and return what it returns.
 
@@ -54,7 +62,7 @@ def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None], 
         BaseException: whatever the coroutine, ``check`` or a signal raises.
     """
     loop = _running_loop()
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    future = asyncio.run_coroutine_threadsafe(_heard(coroutine), loop)
     try:
         while True:
             try:
