@@ -170,7 +170,10 @@ class Played:
         read = {
             name.decode(): body.decode() for name, fields in rows for body in fields.values() if b" " in body
         }
-        return {**written, **read}
+        # What a writer that died had read is written after what came later.
+        return dict(
+            sorted({**written, **read}.items(), key=lambda change: tuple(map(int, change[0].split("-"))))
+        )
 
     def wrongs(self, world: World) -> Iterator[str]:
         ledger = self._parts(world).ledger
