@@ -16,7 +16,7 @@ SPREAD = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 # Python keeps what it compiled: the processes of a stack start in two thirds of the time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo example-research example-code-review test check lint format types contracts docs docs-check picture lock wheel release chaos fuzz mutants bench bench-quick clean
+.PHONY: help demo example-research example-code-review test check lint format types contracts house docs docs-check picture lock wheel release chaos fuzz mutants bench bench-quick clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -97,7 +97,7 @@ test-programs: .venv/.dev .programs/node_modules ## Run the presets with Claude 
 	@for program in claude codex gemini; do echo "$$program $$(.programs/node_modules/.bin/$$program --version)"; done
 	@TESTS_PROGRAMS=1 $(BIN)/python -m pytest $(SPREAD) tests/programs $(ARGS)
 
-check: lint types contracts docs-check ## Everything but the tests: linters, types, contracts, generated docs
+check: lint types contracts docs-check house ## Everything but the tests: linters, types, contracts, generated docs, size
 
 lint: .venv/.dev ## Ruff: rules and format
 	@$(BIN)/python -m ruff check .
@@ -108,6 +108,9 @@ types: .venv/.dev ## mypy, strict
 
 contracts: .venv/.dev ## Which module may import which
 	@$(BIN)/lint-imports
+
+house: .venv/.dev ## Size and shape of the source beside their ceilings, which only fall: make house ARGS=--lower
+	@$(BIN)/python .ci/house $(ARGS)
 
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos tests/acceptance/test_deploys.py $(ARGS)

@@ -21,7 +21,7 @@ from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.validate import check
 from orchestrator.envelope.xsd import schema
 from orchestrator.keyring import algorithms
-from orchestrator.keyring.record import KeyRecord, TrustedKey
+from orchestrator.keyring.certificates import KeyCertificate
 
 NOW_MS = 1_769_851_800_000
 HEADER = {
@@ -66,9 +66,9 @@ BODIES: dict[str, dict[str, Any]] = {
 class OneKey:
     """A lookup that has one key."""
 
-    key: TrustedKey
+    key: KeyCertificate
 
-    def lookup(self, _: str) -> TrustedKey:
+    def lookup(self, _: str) -> KeyCertificate:
         return self.key
 
 
@@ -124,19 +124,21 @@ def measure(body_type: str, signer: signature.Signer, keys: OneKey) -> None:
 
 def main() -> None:
     private = algorithms.generate(signature.RSA_SHA256)
-    record = KeyRecord(
+    certificate = KeyCertificate(
         key_id="key_0123456789abcdef0123456789abcdef",
         agent="reviewer",
+        role="specialist",
         use="sign",
         algorithm=signature.RSA_SHA256,
-        public_pem=algorithms.public_pem(private.public_key()),
+        public=private.public_key(),
+        pem="",
         created_ms=0,
     )
     signer = signature.Signer(
-        record.agent, record.key_id, record.algorithm, None, algorithms.signing(private)
+        certificate.agent, certificate.key_id, certificate.algorithm, 0, None, algorithms.signing(private)
     )
     for body_type in BODIES:
-        measure(body_type, signer, OneKey(TrustedKey(record)))
+        measure(body_type, signer, OneKey(certificate))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_d
 from orchestrator.ids import new_claim_id, root_session_id, run_id
 from orchestrator.ledger import Claim, Ledger, Outcome, Outgoing, Start
 from orchestrator.redisdb.raw_pipeline import exchange
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Server
 
 ROUNDS = 5
@@ -90,7 +90,7 @@ def clients() -> Iterator[dict[str, redis.Redis]]:
     with tempfile.TemporaryDirectory() as folder:
         valkey = ValkeyProcess(Path(folder), sockets, durable=False)
         valkey.start()
-        pool = redis.ConnectionPool(connection_class=SimulatedConnection, link=Link(Server()), protocol=2)
+        pool = SimulatedPool(Link(Server()))
         yield {
             "simulated": redis.Redis(connection_pool=pool),
             "fakeredis": fakeredis.FakeRedis(server=fakeredis.FakeServer(), protocol=2),

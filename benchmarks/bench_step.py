@@ -27,7 +27,7 @@ from typing import Any
 
 from orchestrator.agents.definition import define_agent
 from orchestrator.bootstrap import build_container
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.dispatch import RootResults, build_celery
@@ -89,7 +89,7 @@ class Bench:
         )
         self.catalogue[name] = definition
         self.parts.agents.announce([definition.record])
-        session = Submission(self.parts).submit(name, "go", budget=budget).session
+        session = Client(parts=self.parts).submit(name, "go", budget=budget).id
         about = self.parts.ledger.session(session)
         start = Start(
             session=session,

@@ -98,9 +98,9 @@ COMMANDS: Final = {
     "why": "orchestra why {issue}",
     "why-paused": "orchestra why {filed}",
     "questions": "orchestra questions",
-    "approvals": "orchestra approvals",
-    "limit": "orchestra limit",
-    "budget": "orchestra budget {issue}",
+    "approvals": "orchestra questions",
+    "limit": "orchestra agents limit",
+    "budget": "orchestra session budget {issue}",
     "result": "orchestra result {done}",
     "dlq-list": "orchestra dlq list",
     "dlq-show": "orchestra dlq show {letter}",
@@ -111,7 +111,6 @@ COMMANDS: Final = {
     "audit-verify": "orchestra audit verify",
     "audit-report": "orchestra audit report",
     "keys-list": "orchestra keys list",
-    "url": "orchestra url",
     "did-you-mean": "orchestra sesions",
 }
 #: Characters of an id that are enough here.
@@ -164,7 +163,7 @@ def _trees(client: Client, folder: Path, env: dict[str, str]) -> dict[str, str]:
     client.result(done, timeout_s=PATIENCE_S)
     failed = client.submit("checker", "Is it so?", title="A fact nobody needs any more").id
     client.result(failed, timeout_s=PATIENCE_S)
-    orchestra("pause", "archivist")
+    orchestra("agents", "pause", "archivist")
     filed = client.submit("archivist", "File issue 11.").id
     stopped = client.submit("archivist", "File issue 10.").id
     client.stop(stopped, "the issue was withdrawn")
@@ -173,7 +172,7 @@ def _trees(client: Client, folder: Path, env: dict[str, str]) -> dict[str, str]:
     issue = client.submit(
         "editor", "tides, volcanoes, comets, eclipses", title="Issue 12: the sky", budget="usd=5,requests=200"
     ).id
-    orchestra("limit", "writer", "3")
+    orchestra("agents", "limit", "writer", "3")
     _dead_letter(client.settings)
     _until("a dead letter", letters)
     _until("a question and an approval", lambda: client.session(asked).questions and client.approvals())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import click
-from generated_fields import Undocumented
+from generated_fields import Undocumented, meaning
 
 
 def settings_table() -> str:
@@ -62,13 +62,36 @@ def commands() -> str:
     return "\n".join(_help(main, "orchestra", 2))
 
 
+#: Options that many commands have, with these words: the page names them once.
+_COMMON = {
+    "--json": "Print JSON.",
+    "--redis-url": "Redis or Valkey of the ledger. Default: ORCHESTRA_REDIS_URL, else the stack on the data folder.",
+    "--data": "Data folder. Default: ORCHESTRA_DATA, else ./.orchestra.",
+}
+
+
+def common_options() -> str:
+    """One row for each option that the help of a command leaves out on the page."""
+    rows = [f"| `{name}` | {words} |" for name, words in (*_COMMON.items(), ("--help, -h", "Show the help."))]
+    return "\n".join(["| option | meaning |", "| --- | --- |", *rows])
+
+
+def _is_common(option: click.Parameter) -> bool:
+    return isinstance(option, click.Option) and _COMMON.get(option.opts[0]) == option.help
+
+
 def _help(command: click.Command, path: str, level: int) -> Iterator[str]:
-    context = click.Context(command, info_name=path, max_content_width=100, terminal_width=100)
+    shown = copy.copy(command)
+    shown.params = [option for option in command.params if not _is_common(option)]
+    shown.add_help_option = False
+    context = click.Context(shown, info_name=path, max_content_width=84, terminal_width=84)
     _said(path, command.help)
-    for option in command.params:
+    for option in command.get_params(click.Context(command)):
         if isinstance(option, click.Option):
             _said(f"{path} --{option.name}", option.help)
-    yield f"{'#' * level} `{path}`\n\n```text\n{command.get_help(context)}\n```\n"
+    marks = [option.opts[0] for option in command.params if _is_common(option)]
+    also = f"\nAlso: {', '.join(f'`{mark}`' for mark in marks)}.\n" if marks else ""
+    yield f"{'#' * level} `{path}`\n\n```text\n{shown.get_help(context)}\n```\n{also}"
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             child = command.get_command(context, name)
@@ -95,7 +118,9 @@ def json_documents() -> str:
 
 
 def _link(model: type[Any]) -> str:
-    return f"[{model.__name__}](#{model.__name__.lower()})"
+    # What is no document of a command is a class of Python, on the page of these.
+    page = "" if hasattr(model, "model_fields") else "python.md"
+    return f"[{model.__name__}]({page}#{model.__name__.lower()})"
 
 
 def _collect(model: type[Any], found: dict[str, type[Any]]) -> None:
@@ -124,10 +149,24 @@ def _fields(model: type[Any]) -> str:
         "| --- | --- | --- |",
     ]
     rows += [
-        f"| `{name}` | {_type(f.annotation)} | {_said(f'{model.__name__}.{name}', f.description)} |"
+        f"| `{name}` | {_type(f.annotation)} | {_said(f'{model.__name__}.{name}', _meaning(model, name, f.description))} |"
         for name, f in model.model_fields.items()
     ]
     return "\n".join([*rows, ""])
+
+
+def _meaning(model: type[Any], name: str, description: str | None) -> str | None:
+    """The meaning of a field: as the document says it, or the model of ours that it prints."""
+    if description or model.source is None or name not in model.source.fields:
+        return description
+    owner, field = model.source.model, model.source.fields[name]
+    own = getattr(owner, "model_fields", {}).get(field)
+    if own is not None and own.description:
+        return str(own.description)
+    if isinstance(found := getattr(owner, field, None), property):
+        return found.__doc__
+    words = meaning(owner, field)
+    return words[:1].upper() + words[1:]
 
 
 def _type(annotation: Any) -> str:
@@ -160,28 +199,3 @@ def pictures() -> str:
             f"![`{shown}` at {width} columns](../images/commands/{name}-{width}.svg)\n" for width in WIDTHS
         ]
     return "\n".join(parts)
-
-
-def contents() -> str:
-    """The titles of all pages, by the reason for which somebody reads them."""
-    here = Path(__file__).parent
-    parts = []
-    for heading, folder in _PARTS.items():
-        pages = sorted((here / folder).glob("*.md")) if folder else sorted(here.glob("*.md"))
-        titles = [(page.read_text().partition("\n")[0].removeprefix("# "), page) for page in pages]
-        lines = [
-            f"- [{title}]({page.relative_to(here)})" for title, page in titles if page.name != "index.md"
-        ]
-        parts.append("\n".join([f"## {heading}", "", *lines]))
-    return "\n\n".join(parts) + "\n"
-
-
-#: What a part of the documentation is for → its folder.
-_PARTS = {
-    "Learn it": "tutorial",
-    "Do something": "howto",
-    "Understand it": "explanation",
-    "Look it up": "reference",
-    "The whole, and the ways in from outside": "",
-    "Why it is so: decisions": "adr",
-}

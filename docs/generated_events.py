@@ -20,7 +20,7 @@ _NOTIFICATIONS = {
     "failed": ("a root has failed", "`reason`"),
     "stopped": ("a root was stopped", "`reason`"),
     "dead": ("a callback will not be delivered", "`callbacks` (how many), `reason`"),
-    "test": ("`orchestra notifications test` was run", ""),
+    "test": ("`orchestra service notifier --test` was run", ""),
 }
 _HISTORY = {
     "launched": "the session was made: by a user, or by its parent",

@@ -44,6 +44,9 @@ def python_reference() -> str:
     out += ["## What these return\n", "Nobody makes them; there is nothing to import.\n"]
     for name, value in sorted(returned.items()):
         out += _class(name, value, linked)
+    out += ["## Options\n", "What `**options` of the methods above may be. None is as if it was left out.\n"]
+    for name, value in _option_types():
+        out += _options(name, value)
     out += ["## Errors\n"]
     out.append(
         "All can be imported from `orchestrator.errors`, those with a ✓ from `orchestrator` as well.\n"
@@ -56,6 +59,34 @@ def python_reference() -> str:
                 f"| `{name}` | {mark} | `{parent}` | {_escaped(' '.join(_doc(error, name).split()))} |"
             )
     return "\n".join(out)
+
+
+def _option_types() -> Iterator[tuple[str, Any]]:
+    """The TypedDicts of options, by name."""
+    from orchestrator.operations import requests
+
+    for name, value in vars(requests).items():
+        if (
+            name.endswith("Options")
+            and hasattr(value, "__required_keys__")
+            and name not in ("LaunchOptions", "ReferralOptions", "RootOptions")
+        ):
+            yield name, value
+
+
+def _options(name: str, value: Any) -> Iterator[str]:
+    """A row for each option."""
+    from orchestrator.operations.table import Operation
+
+    yield f"### {name}\n"
+    yield _text(_doc(value, name))
+    yield "| option | meaning |\n| --- | --- |"
+    for option, schema in Operation(name, value).schema["properties"].items():
+        if not schema["description"]:
+            raise Undocumented(f"{name}.{option}")
+        choices = f" One of {', '.join(f'`{one}`' for one in schema['enum'])}." if "enum" in schema else ""
+        yield f"| `{option}` | {_escaped(schema['description'])}{choices} |"
+    yield ""
 
 
 def testing_reference() -> str:
@@ -140,12 +171,34 @@ def _class(name: str, value: type, linked: frozenset[str], *, needed: bool = Tru
     made = "__init__" in vars(value) and not (needed and dataclasses.is_dataclass(value))
     if made and name != "Context":
         yield from _signature(name, value.__init__, "")
+    twin = _twin(value)
     for method, found in _members(value):
+        if method in twin:
+            continue
         if isinstance(found, property):
             yield f"#### `{name}.{method}`\n"
             yield _text(_doc(found.fget, f"{name}.{method}"))
         else:
             yield from _function(f"{name}.{method}", found, level=4)
+    if twin:
+        listed = ", ".join(f"`{method}`" for method in twin)
+        yield f"Awaited, and else as in [Client](#client): {listed}.\n"
+
+
+def _twin(value: type) -> list[str]:
+    """Return the coroutine methods that have the parameters and the words of those of `Client`."""
+    from orchestrator import AsyncClient, Client
+
+    if value is not AsyncClient:
+        return []
+    same = dict(_members(Client))
+    return [
+        name
+        for name, found in _members(value)
+        if inspect.iscoroutinefunction(found)
+        and inspect.getdoc(found) == inspect.getdoc(same.get(name))
+        and inspect.signature(found).parameters.keys() == inspect.signature(same[name]).parameters.keys()
+    ]
 
 
 def _members(value: type) -> Iterator[tuple[str, Any]]:
@@ -211,7 +264,7 @@ class _Plain(str):
 
 
 def _plain(annotation: Any) -> Any:
-    return _Plain(annotation) if isinstance(annotation, str) else annotation
+    return _Plain(annotation.replace("requests.", "")) if isinstance(annotation, str) else annotation
 
 
 def _doc(value: Any, name: str) -> str:

@@ -1,7 +1,7 @@
 """The states of sessions, runs and callbacks, and every way from one to another.
 
-The Lua transitions carry these out; the state machine tests hold them to it, and the picture in
-``docs/explanation/states.md`` is drawn from these tables. A state without an entry is terminal.
+The Lua transitions carry these out; the state machine tests hold them to it, and ``docs/explanation/states.md``
+is made from these tables. A state without an entry is terminal.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CALLBACK: Transitions = {
     },
 }
 
-#: What the picture shows, in its order.
+#: What the page shows, in its order.
 MACHINES: Mapping[str, Transitions] = {"Session": SESSION, "Run": RUN, "Callback": CALLBACK}
 STARTS: Mapping[str, str] = {"Session": "pending", "Run": "queued", "Callback": "owed"}
 
@@ -86,12 +86,16 @@ def allowed(machine: Transitions, before: str, after: str) -> bool:
     return before == after or after in machine.get(before, {})
 
 
-def mermaid(name: str) -> str:
-    """One machine as a Mermaid state diagram."""
+def table(name: str) -> str:
+    """Return one machine as a table, with the states that begin and end it above."""
     machine = MACHINES[name]
-    lines = ["stateDiagram-v2", f"    [*] --> {STARTS[name]}"]
-    for before, steps in machine.items():
-        lines += [f"    {before} --> {after}: {why}" for after, why in steps.items()]
     ends = sorted({after for steps in machine.values() for after in steps} - machine.keys())
-    lines += [f"    {end} --> [*]" for end in ends]
+    lines = [
+        f"It begins as `{STARTS[name]}` and ends as {', '.join(f'`{end}`' for end in ends)}.",
+        "",
+        "| from | to | when |",
+        "| --- | --- | --- |",
+    ]
+    for before, steps in machine.items():
+        lines += [f"| `{before}` | `{after}` | {why} |" for after, why in steps.items()]
     return "\n".join(lines)

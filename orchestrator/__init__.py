@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.client.current import CurrentSession, current_session
     from orchestrator.config.settings import Settings, load_settings
-    from orchestrator.dispatch.recurring import recurring
     from orchestrator.envelope.bodies import (
         ApiContract,
         Artifact,
@@ -177,7 +176,6 @@ __all__ = [
     "load_settings",
     "model_agent",
     "parse_callbacks",
-    "recurring",
     "tag_extract",
 ]
 
@@ -190,7 +188,6 @@ _NAMES = {
     "orchestrator.client.client": "Client",
     "orchestrator.client.current": "CurrentSession current_session",
     "orchestrator.config.settings": "Settings load_settings",
-    "orchestrator.dispatch.recurring": "recurring",
     "orchestrator.envelope.bodies": (
         "ApiContract Artifact Attempt Blocker Completion Constraint Criterion CriterionResult Deliverable "
         "Dependency ErrorDetails ErrorReport EscalationMatter File FileReference FocusArea Metric "

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import redis
 from pydantic import ValidationError
 
 from orchestrator.log import get_logger
-from orchestrator.policy.versions import lane_queue, split_lane
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -108,11 +107,11 @@ class Container:
     def agents(self) -> AgentRegistry:
         """The registered agents."""
         from orchestrator.agents.registry import AgentRegistry
-        from orchestrator.keyring.vouchers import AgentVouchers
+        from orchestrator.keyring.agent_records import AgentRecords
 
         return AgentRegistry(
             self.redis,
-            AgentVouchers(self.keyring.registry),
+            AgentRecords(self.keyring.registry),
             ttl_s=self.settings.registration_ttl_s,
         )
 
@@ -135,11 +134,8 @@ class Container:
         settings = self.settings
         return Encrypter(
             BlobStore(self.redis),
-            compress_above=settings.compress_above_bytes,
-            claim_check_above=settings.claim_check_above_bytes,
             blob_ttl_s=settings.blob_ttl_s,
             max_bytes=settings.max_payload_bytes,
-            max_ratio=settings.max_payload_ratio,
         )
 
     @cached_property
@@ -153,7 +149,6 @@ class Container:
             BlobStore(self.redis, max_bytes=settings.max_payload_bytes),
             find_key=self.keyring.decryption_key,
             max_bytes=settings.max_payload_bytes,
-            max_ratio=settings.max_payload_ratio,
         )
 
     @cached_property
@@ -230,10 +225,10 @@ class Container:
         from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
-        self.dispatcher.ring((run.lane, queue) for run, queue in ready if run.ring)
+        self.dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
 
     def ring(self, agents: Iterable[str]) -> None:
-        """Tell the workers of these agents, or lanes of them, that they have ready runs.
+        """Tell the workers of these agents that they have ready runs.
 
         Those of agents that nobody registered wait.
 
@@ -244,9 +239,7 @@ class Container:
         self.dispatcher.ring((agent, queue) for agent, queue in queues if queue is not None)
 
     def queue_of(self, agent: str) -> str | None:
-        """The Celery queue of the runs of an agent, or of a lane of it; None: nobody has registered it."""
-        if split_lane(agent)[1]:
-            return lane_queue(agent)
+        """The Celery queue of the runs of an agent; None: nobody has registered it."""
         record = self.agents.get(agent)
         return None if record is None else record.queue
 
@@ -305,31 +298,27 @@ class _VaultOf:
         return self._parts.vault.open(sender, readers, label, content)
 
 
+#: Sweeps after which a queued run that nobody took is looked at: ten seconds by default.
+_SWEEPS: Final = 5
+
+
 def build_container(client: redis.Redis, settings: Settings) -> Container:
     """The parts of a stack; connects to nothing."""
     return Container(client, settings)
 
 
 def ledger_limits(settings: Settings) -> TreeLimits:
-    """The bounds that the ledger's transitions keep, from the settings of the same names."""
-    from orchestrator.ledger import JournalLimits, TreeLimits
+    """Return the bounds that the ledger's transitions keep, with what the settings say."""
+    from orchestrator.ledger import TreeLimits
 
     return TreeLimits(
-        max_children=settings.max_children,
-        max_depth=settings.max_depth,
-        max_tree_sessions=settings.max_sessions_per_tree,
-        max_tree_runs=settings.max_runs_per_tree,
-        open_questions=settings.max_open_questions,
         conversation_messages=settings.conversation_max_messages,
         resume_max_items=settings.resume_max_items,
         resume_max_bytes=settings.resume_max_bytes,
-        inline_bytes=settings.claim_check_above_bytes,
         max_lost_workers=settings.max_lost_workers,
-        fork_runs=settings.fork_runs,
         max_process_deaths=settings.max_process_deaths,
-        redispatch_ms=round(settings.redispatch_after_s * 1000),
+        redispatch_ms=round(settings.sweep_interval_s * _SWEEPS * 1000),
         question_ms=round((settings.question_time_limit_s or 0) * 1000),
         tree_ttl_ms=round(settings.tree_ttl_s * 1000),
         replicas=settings.replicas,
-        journal=JournalLimits(steps=settings.max_steps_per_run, bytes=settings.max_step_bytes_per_run),
     )

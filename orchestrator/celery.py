@@ -19,7 +19,6 @@ from typing import Any, Final
 import redis
 from celery import Celery
 from celery.signals import (
-    celeryd_after_setup,
     celeryd_init,
     setup_logging,
     worker_process_init,
@@ -36,7 +35,6 @@ from orchestrator.errors import KeyringError, NoStack, OrchestraError, ServerUna
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
 from orchestrator.log import configure_logging, get_logger
-from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import check_server, connect
 from orchestrator.runtime.parent_death import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
@@ -120,7 +118,8 @@ def _choose_queues(conf: Any, **_: Any) -> None:
                 KeyringError(
                     "this worker has nothing to do: it serves no agent, and takes no plain submissions without the key of "
                     f"'operator', which is not in {folder}; name agents (setting `agents`), and bring their keys here: "
-                    "`orchestra keys export AGENT… -o FILE` on the host that has operator.pem, `orchestra keys import FILE` here"
+                    "`orchestra keys export AGENT… -o FOLDER --passphrase-file FILE` on the host that has operator.pem, "
+                    "`orchestra keys import FOLDER --passphrase-file FILE` here"
                 )
             )
         # Logs are not set up yet.
@@ -129,16 +128,6 @@ def _choose_queues(conf: Any, **_: Any) -> None:
             file=sys.stderr,
         )
     conf.task_queues = {name: {} for name in sorted(served)}
-
-
-@celeryd_after_setup.connect(weak=False)
-def _read_lanes(**_: Any) -> None:
-    """Of an agent whose queue it reads, a worker reads those of the versions that it has, whatever `-Q` says."""
-    queues = app.amqp.queues
-    for definition in _runtime.load_catalogue().values():
-        if not definition.record.external and definition.record.queue in queues.consume_from:
-            for lane in definition.lanes[1:]:
-                queues.select_add(lane_queue(lane))
 
 
 def _check_servers() -> None:

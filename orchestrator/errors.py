@@ -159,8 +159,8 @@ class KeyInUse(InputError):
     """An idempotency key that stands for other work. Raised with (key, session id, its agent, what differs)."""
 
     template = (
-        "key {0!r} is that of session {1} of agent {2!r}, which was submitted with another {3}; choose another key, "
-        "or submit what that session was submitted with"
+        "key {0!r} is that of session {1} of agent {2!r}, which was launched with another {3}; choose another key, "
+        "or launch what that session was launched with"
     )
 
 
@@ -183,7 +183,7 @@ class Refused(OrchestraError):
 class LimitExceeded(Refused):
     """A limit refused new work. Raised with (limit name, limit, what it is about)."""
 
-    template = "limit {0} = {1} reached for {2}; raise it in the settings or wait for work to finish"
+    template = "limit {0} = {1} reached for {2}; wait for work to finish, or split it"
 
 
 class BudgetExceeded(Refused):

@@ -1,4 +1,4 @@
-"""What a process takes from the machine that it runs on: time, chance, and a mark of its own.
+"""What a process takes from the machine that it runs on: time, chance, threads, and a mark of its own.
 
 Whoever needs these asks here, so that the simulator can let many processes live on machines of its own, in one thread
 and in an order that one seed decides.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import time as _time
 import uuid as _uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
@@ -39,6 +40,14 @@ class Machine(Protocol):
         """What no other process has, on this machine or another; ``pid`` is this process or a fork of it."""
         ...
 
+    def start_thread(self, work: Callable[[], object], name: str) -> threading.Thread:
+        """Start a thread of this process, which ends with the process at the latest."""
+        ...
+
+    def event(self) -> threading.Event:
+        """Make something that threads of this process can wait for."""
+        ...
+
 
 class System:
     """The machine that Python runs on."""
@@ -64,6 +73,14 @@ class System:
 
     def mark(self, pid: int) -> str:
         return f"{self._family}.{pid}"
+
+    def start_thread(self, work: Callable[[], object], name: str) -> threading.Thread:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def event(self) -> threading.Event:
+        return threading.Event()
 
 
 _system = System()
@@ -123,11 +140,6 @@ def random() -> float:
     return (int.from_bytes(_machine.random_bytes(7)) >> 3) / (1 << 53)
 
 
-def uniform(low: float, high: float) -> float:
-    """A number between two."""
-    return low + (high - low) * random()
-
-
 def mark_of(pid: int) -> str:
     """What no other process has, on this machine or another; ``pid`` is this process or a fork of it."""
     return _machine.mark(pid)
@@ -136,6 +148,20 @@ def mark_of(pid: int) -> str:
 def own_mark() -> str:
     """The mark of this process."""
     return _machine.mark(os.getpid())
+
+
+def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
+    """Start a thread of this process, which ends with the process at the latest.
+
+    Raises:
+        RuntimeError: the system gives no thread.
+    """
+    return _machine.start_thread(work, name)
+
+
+def event() -> threading.Event:
+    """Make something that threads of this process can wait for."""
+    return _machine.event()
 
 
 class Clock(Protocol):

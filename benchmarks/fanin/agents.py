@@ -37,7 +37,7 @@ def relay(ctx: Any) -> str:
     if ctx.callbacks:
         times.append((now - float(ctx.callbacks[0].text)) * 1000)
     if len(times) < int(ctx.state.setdefault("rounds", ctx.prompt)):
-        ctx.delegate("stopwatch", description=f"round {len(times)}")
+        ctx.delegate("stopwatch", f"round {len(times)}")
         return "waiting"
     return json.dumps(times)
 

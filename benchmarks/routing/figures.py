@@ -37,7 +37,9 @@ def throughput(bench: Bench, count: int, *, routers: int) -> dict[str, Any]:
     """Messages a second of so many routers, each on its own core as far as there are any, with the audit."""
     envelopes = bench.envelopes(count)
     streams = list(REPORTS)
-    with bench.processes(*[orchestra("router")] * routers, orchestra("audit", "writer")) as processes:
+    with bench.processes(
+        *[orchestra("service", "router")] * routers, orchestra("audit", "writer")
+    ) as processes:
         bench.until_consumers(routers)
         for number, process in enumerate(processes[:routers]):
             os.sched_setaffinity(process.pid, {sorted(os.sched_getaffinity(0))[-1 - number]})
@@ -61,7 +63,7 @@ def scaling(bench: Bench, count: int, *, routers: int) -> dict[str, Any]:
 
     They are stopped while it is published.
     """
-    with bench.processes(*[orchestra("router")] * routers) as processes:
+    with bench.processes(*[orchestra("service", "router")] * routers) as processes:
         bench.until_consumers(routers)
         for process in processes:
             process.send_signal(signal.SIGSTOP)
@@ -90,7 +92,7 @@ def delegations(bench: Bench, count: int) -> dict[str, Any]:
         parts.ledger.submit(
             session, agent="lead", prompt="d", envelope=letter, correlation=thread.correlation
         )
-    with bench.processes(orchestra("router")):
+    with bench.processes(orchestra("service", "router")):
         measured = rate(bench, [DELEGATIONS], count)
     return {"delegations": count, "delegations_per_s": round(measured)}
 
@@ -104,7 +106,7 @@ def latency(bench: Bench, *, per_s: int, seconds: int) -> dict[str, Any]:
     """
     envelopes = bench.envelopes(per_s * seconds)
     sent: dict[str, int] = {}
-    with bench.processes(orchestra("router"), orchestra("audit", "writer")) as (router, _):
+    with bench.processes(orchestra("service", "router"), orchestra("audit", "writer")) as (router, _):
         bench.until_consumers(1)
         listen = [sys.executable, str(_HERE / "listener.py"), urlsplit(bench.url).path, str(len(envelopes))]
         with subprocess.Popen(listen, stdout=subprocess.PIPE, text=True) as listener:
@@ -135,7 +137,7 @@ def backlog(bench: Bench, count: int) -> dict[str, Any]:
     distinct = bench.envelopes(min(count, 5000))
     for start in range(0, count, len(distinct)):
         bench.publish(distinct[: count - start])
-    with bench.processes(orchestra("router")) as (router,):
+    with bench.processes(orchestra("service", "router")) as (router,):
         bench.until_consumers(1)
         bench.until(count, every_s=0.05)
         return {"backlog": count, "peak_memory_mib": round(memory_mib(router.pid))}

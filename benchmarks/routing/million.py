@@ -27,7 +27,7 @@ def million(bench: Bench, total: int, *, marks: tuple[int, ...]) -> dict[str, An
     at: list[dict[str, Any]] = []
     stretches: list[list[float]] = []
     done = 0
-    with bench.processes(orchestra("router"), orchestra("audit", "writer")) as (router, writer):
+    with bench.processes(orchestra("service", "router"), orchestra("audit", "writer")) as (router, writer):
         bench.until_consumers(1)
         watched = {"router": router.pid, "audit": writer.pid, "server": bench.server_pid}
         # The first thousand warm up: imports, keys, agents.

@@ -17,7 +17,8 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
-from orchestrator.envelope.model import AgentMessage, Header, Party, StatusUpdate, TaskCompletion
+from orchestrator.envelope.bodies import StatusUpdate, TaskCompletion
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id

@@ -23,8 +23,8 @@ from orchestrator.agents.registry import SYSTEM_AGENTS, TAG_PATTERN, AgentRecord
 from orchestrator.agents.versions import version_of
 from orchestrator.errors import AgentSettingError, ConfigurationError, InputError
 from orchestrator.policy.budget import Budget
-from orchestrator.policy.routing import Backoff
-from orchestrator.policy.versions import VERSION_PATTERN, OnDeploy, lane_of
+from orchestrator.policy.retry import Backoff
+from orchestrator.policy.versions import VERSION_PATTERN, OnDeploy
 
 F = TypeVar("F", bound=Callable[[Any], Any])
 
@@ -55,18 +55,6 @@ class AgentDefinition:
     steps: StepPolicy = "strict"
     #: What all its sessions may spend together.
     budget: Budget | None = None
-    #: Whether its author named its version.
-    versioned: bool = False
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """The ready runs that a worker with this definition takes: those that wait for any version, and for this one.
-
-        Without an author's name for it, nothing waits for the version of a definition that does not pin.
-        """
-        record = self.record
-        pins = self.versioned or record.on_deploy == "pin"
-        return (record.name, lane_of(record.name, record.version)) if pins else (record.name,)
 
     @property
     def name(self) -> str:
@@ -117,7 +105,7 @@ def agent(
         backoff_max_s: seconds of the longest.
         time_limit_s: seconds that one run may take; by default the stack's own limit.
         runs_at_once: how many of its runs the stack executes at once, for example because a service behind it
-            takes no more; by default as many as there are slots. `orchestra limit` changes it while the stack runs.
+            takes no more; by default as many as there are slots. `orchestra agents limit` changes it while the stack runs.
         escalation: the agent that its errors go to; by default its parent, then up the path.
         may_send_to: the agents it may send messages to, and no others; by default whomever the routing table allows.
             `tag:TAG` means every agent with that tag.
@@ -132,7 +120,7 @@ def agent(
             `tokens` and `usd`.
         version: the version of this definition, as its author names it; by default a digest of the definition.
         on_deploy: what becomes of a session that began with another version: `latest`, any worker goes on with it;
-            `pin`, only workers that have its version take it; `refuse`, it fails.
+            `refuse`, it fails.
         encrypt: whether its messages are encrypted for their recipients, and sealed in the ledger. This includes what
             its sessions delegate.
 
@@ -283,7 +271,6 @@ def define_agent(
         options=options,
         steps=steps,
         budget=checked,
-        versioned=version is not None,
     )
 
 

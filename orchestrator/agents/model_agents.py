@@ -21,7 +21,7 @@ from orchestrator.agents.definition import (
 )
 from orchestrator.agents.registry import Role, Tier
 from orchestrator.policy.budget import Budget
-from orchestrator.policy.routing import Backoff
+from orchestrator.policy.retry import Backoff
 from orchestrator.policy.versions import OnDeploy
 
 if TYPE_CHECKING:

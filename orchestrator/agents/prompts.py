@@ -13,6 +13,7 @@ from string import Template
 from typing import Final
 
 from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.options import EXECUTORS
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import render_callbacks
@@ -54,14 +55,14 @@ def render_prompt(
     Raises:
         ConfigurationError: an own text cannot be read, or names a value that there is not.
     """
-    record = definition.record
+    record, of_tools = definition.record, EXECUTORS[definition.record.executor].tools
     values = {
         "agent": record.name,
         "role": record.role,
         "response_tag": RESPONSE,
         "plan_example": _PLAN_EXAMPLE.format(agent=record.name),
         "callback_example": _callback_example(),
-        "tools": _list(tools, of_commands=record.executor == "command"),
+        "tools": _list(tools, of_commands=of_tools == "command"),
     }
     plan = ["plan"] if record.answer == "plan" else []
     if compact:
@@ -69,8 +70,8 @@ def render_prompt(
     else:
         role = "specialist" if record.role == "specialist" else "coordinator"
         names = [role, *plan, "callbacks"]
-        if tools and record.executor in ("llm", "command"):
-            names.append(f"tools-{record.executor}")
+        if tools and of_tools:
+            names.append(f"tools-{of_tools}")
         if sub_session:
             names.append("sub-session")
     texts = [_filled(name, values, folder) for name in names]

@@ -17,15 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator import machine
 from orchestrator.log import get_logger
 from orchestrator.machine import Clock
-from orchestrator.policy.authorisation import Principal
-from orchestrator.policy.retry import run_backoff_ms
-from orchestrator.policy.routing import Backoff
+from orchestrator.policy.retry import Backoff, run_backoff_ms
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.server_clock import ServerClock
 
 if TYPE_CHECKING:
-    from orchestrator.keyring.vouchers import AgentVouchers
+    from orchestrator.keyring.agent_records import AgentRecords
+    from orchestrator.policy.routing import Principal
 
 _log = get_logger()
 
@@ -57,44 +56,52 @@ class AgentRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    #: Its name.
     name: Annotated[str, Field(min_length=1, max_length=200)]
+    #: `coordinator`, `specialist` or `orchestrator`.
     role: Role = "specialist"
+    #: `opus`, `sonnet` or `haiku`; null: none.
     tier: Tier | None = None
-    #: What runs it: `python`, `llm`, `command`, or `foreign` (a program that reads its inbox itself).
+    #: What runs it; `foreign`: an external program.
     executor: str = "python"
-    #: The Celery queue that its runs are sent to.
+    #: The Celery queue of its runs.
     queue: str = "orchestra"
     #: How often a run may fail before its session fails.
     attempts: Annotated[int, Field(ge=1)] = 1
-    #: How the waits before the next attempts grow, from how many seconds, and up to how many.
+    #: How the wait between two tries grows: `exponential` or `linear`.
     backoff: Backoff = "exponential"
+    #: Seconds of the first wait.
     backoff_s: Annotated[float, Field(gt=0, le=MAX_BACKOFF_S)] = 1
+    #: Seconds of the longest wait.
     backoff_max_s: Annotated[float, Field(gt=0, le=MAX_BACKOFF_S)] = 300
-    #: Seconds that one run may take; None: the stack's own limit.
+    #: Seconds that one run may take; null: as the settings say.
     time_limit_s: Annotated[float, Field(gt=0)] | None = None
-    #: How many of its runs are executed at once; None: as the settings say.
+    #: How many of its runs are executed at once by its definition; null: as the settings say.
     runs_at_once: Annotated[int, Field(ge=1)] | None = None
-    #: The agent that its errors and escalations go to; empty: its parent, then the tech-lead, then the operator.
+    #: Who its errors and escalations go to; empty: its parent.
     escalates_to: str = ""
-    #: Agents it may send to, by name or `tag:TAG`; None: whatever the routing table and the ranks allow.
+    #: Only to these it may send; null: as the rules say.
     may_send_to: tuple[str, ...] | None = None
-    #: Agents it takes messages from, by name or `tag:TAG`; None: whatever the routing table and the ranks allow.
+    #: Only from these it accepts; null: as the rules say.
     accepts_from: tuple[str, ...] | None = None
-    #: What people and agents find it by.
+    #: What it is found by.
     tags: tuple[Tag, ...] = ()
+    #: What it is for.
     description: str = ""
     #: What its answers are: `text`, or a `plan` of assignments that is carried out (see `policy.plan`).
     answer: Literal["text", "plan"] = "text"
-    #: Whether its messages are encrypted for their recipients, and sealed in the ledger.
+    #: Whether all its messages are encrypted, sent and received.
     encrypt: bool = False
-    #: The version of its definition; empty: it has none, as an external program.
+    #: The version of its definition, as a worker announced it last; empty: it has none.
     version: Annotated[str, Field(max_length=64)] = ""
-    #: What becomes of a session that began with another version.
+    #: What becomes of its sessions when its definition has another version.
     on_deploy: OnDeploy = "latest"
 
     @property
     def principal(self) -> Principal:
         """The agent as one end of a message."""
+        from orchestrator.policy.routing import Principal
+
         return Principal(
             name=self.name,
             role=self.role,
@@ -141,7 +148,7 @@ def system_record(name: str) -> AgentRecord:
 
 
 class AgentRegistry:
-    """Registered agents in Redis, as far as the operator vouches for them; safe to share between threads.
+    """Registered agents in Redis, as far as the operator has signed them; safe to share between threads.
 
     A record says what its agent may do, so who can write to Redis must not be who says it.
     """
@@ -149,7 +156,7 @@ class AgentRegistry:
     def __init__(
         self,
         redis: Any,
-        vouchers: AgentVouchers,
+        records: AgentRecords,
         *,
         ttl_s: float | None = None,
         clock: Clock | None = None,
@@ -157,7 +164,7 @@ class AgentRegistry:
         """The agents of a stack; what is announced here stays for ``ttl_s`` seconds, or, by default, until withdrawn."""
         self._redis = redis
         self._ttl_s = ttl_s
-        self._vouchers = vouchers
+        self._records = records
         self._clock = clock or ServerClock(redis)
         self._cache: dict[str, tuple[float, AgentRecord | None]] = {}
         #: Records that were refused, so that the log names each once.
@@ -169,14 +176,14 @@ class AgentRegistry:
         """Say that a worker serves these agents now; to be repeated well within their lifetime, if they have one.
 
         Raises:
-            KeyringError: the operator does not vouch for one of them here; none is announced.
+            KeyringError: the operator has not signed one of them here; none is announced.
         """
         now = self._clock.now_ms()
         ttl_ms = None if self._ttl_s is None else round(self._ttl_s * 1000)
         pipeline = self._redis.pipeline(transaction=False)
-        for record, sealed in [(record, self.sealed(record)) for record in records]:
+        for record, signed in [(record, self.signed(record)) for record in records]:
             # Nobody announces an external program again and again: it stays until it is withdrawn.
-            pipeline.set(keys.agent(record.name), sealed, px=None if record.external else ttl_ms)
+            pipeline.set(keys.agent(record.name), signed, px=None if record.external else ttl_ms)
             pipeline.zadd(keys.agents(), {record.name: _FOR_EVER_MS if record.external else now})
             with self._lock:
                 self._cache.pop(record.name, None)
@@ -192,13 +199,13 @@ class AgentRegistry:
             if not self._redis.exists(keys.agent(name.decode())):
                 self._redis.zrem(keys.agents(), name)
 
-    def sealed(self, record: AgentRecord) -> bytes:
-        """The record with the operator's word for it.
+    def signed(self, record: AgentRecord) -> bytes:
+        """Return the record with the operator's signature.
 
         Raises:
             KeyringError: it is not to be had here.
         """
-        return self._vouchers.seal(record.model_dump(mode="json"))
+        return self._records.signed(record.model_dump(mode="json"))
 
     def withdraw(self, name: str) -> bool:
         """Forget an agent at once; whether it was known."""
@@ -249,14 +256,14 @@ class AgentRegistry:
         return list(cached[1])
 
     def _read(self, name: str, value: bytes | None) -> AgentRecord | None:
-        """The record that is kept under a name; what is not vouched for, or unreadable, is as good as not there."""
+        """The record that is kept under a name; what is not signed, or unreadable, is as good as not there."""
         if value is None:
             return None
-        facts = self._vouchers.open(value)
+        facts = self._records.verify(value)
         if facts is None:
             if value not in self._refused:
                 self._refused = {*list(self._refused)[:1000], value}
-                _log.error("agent-not-vouched", agent=name, action="it counts as not registered")
+                _log.error("agent-not-signed", agent=name, action="it counts as not registered")
             return None
         try:
             record = AgentRecord.model_validate(facts)

@@ -23,8 +23,9 @@ from orchestrator.audit.schema import (
     TRANSITION_SESSIONS,
     TRANSITIONS,
 )
-from orchestrator.audit.vouching import Vouched
+from orchestrator.audit.signed_documents import SignedDocument
 from orchestrator.envelope.signature import Signer
+from orchestrator.keyring.claims import Purpose
 
 TOMBSTONE: Final = "tombstone"
 REDACTION: Final = "redaction"
@@ -38,10 +39,10 @@ _TIMES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amendment(Vouched):
+class Amendment(SignedDocument):
     """One amendment, as it is stored and signed."""
 
-    domain: ClassVar = b"agent-orchestra audit amendment 1\n"
+    purpose: ClassVar = Purpose.AUDIT_AMENDMENT
 
     kind: str
     #: The table that it is about.
@@ -85,26 +86,18 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
     Raises:
         AuditError: nothing was removed, or the files still have it.
     """
+    redaction = _of_message(REDACTION, database, reason, at_ms)
     with database.write() as db:
-        query = select(MESSAGES.c.seq, MESSAGES.c.chain, MESSAGES.c.commitment).where(
+        query = select(MESSAGES.c.seq, MESSAGES.c.chain).where(
             MESSAGES.c.message_id == message_id, MESSAGES.c.xml != b""
         )
         rows = db.execute(query).fetchall()
-        for seq, chain, commitment in rows:
-            # The chain of a row without a commitment covers the digest itself.
-            digests = {"sha256": "", "salt": "", "body": ""} if commitment else {}
-            db.execute(MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", **digests))
-            words.forget(db, seq, seq)
-            redaction = Amendment(
-                kind=REDACTION,
-                table=MESSAGES.name,
-                seq=seq,
-                chain=chain,
-                reason=reason,
-                database=database.id,
-                at_ms=at_ms,
+        for seq, chain in rows:
+            db.execute(
+                MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", sha256="", salt="", body="")
             )
-            _amend(db, redaction, signer)
+            words.forget(db, seq, seq)
+            _amend(db, replace(redaction, seq=seq, chain=chain), signer)
         if rows:
             bodies.forget(db)
             words.erase(db)
@@ -118,19 +111,18 @@ def accept(database: Database, rows: Sequence[int], reason: str, signer: Signer,
     Raises:
         AuditError: nothing was signed.
     """
+    acceptance = _of_message(ACCEPTANCE, database, reason, at_ms)
     with database.write() as db:
         query = select(MESSAGES.c.seq, MESSAGES.c.chain).where(MESSAGES.c.seq.in_(rows))
         for seq, chain in db.execute(query).fetchall():
-            acceptance = Amendment(
-                kind=ACCEPTANCE,
-                table=MESSAGES.name,
-                seq=seq,
-                chain=chain,
-                reason=reason,
-                database=database.id,
-                at_ms=at_ms,
-            )
-            _amend(db, acceptance, signer)
+            _amend(db, replace(acceptance, seq=seq, chain=chain), signer)
+
+
+def _of_message(kind: str, database: Database, reason: str, at_ms: int) -> Amendment:
+    """Return an amendment of a message that is still to be named."""
+    return Amendment(
+        kind=kind, table=MESSAGES.name, seq=0, chain="", reason=reason, database=database.id, at_ms=at_ms
+    )
 
 
 def prune(
@@ -190,7 +182,7 @@ def _amend(db: Connection, amendment: Amendment, signer: Signer) -> None:
     db.execute(_same_amendment(amendment))
     db.execute(
         AMENDMENTS.insert().values(
-            kind=amendment.kind, subject=amendment.subject, document=amendment.to_json()
+            kind=amendment.kind, subject=amendment.subject, document=amendment.to_text()
         )
     )
 
@@ -206,7 +198,7 @@ def end_of(db: Connection, table: str) -> End:
             AMENDMENTS.c.kind == TOMBSTONE, AMENDMENTS.c.subject == table
         )
         document = db.execute(query).scalar()
-        tombstone = Amendment.from_json(document) if document else None
+        tombstone = Amendment.from_text(document) if document else None
         if tombstone is None:
             return End()
         removed = sum(tombstone.counts.values()) if table == "transitions" else 0
@@ -217,7 +209,7 @@ def end_of(db: Connection, table: str) -> End:
 def read_amendments(db: Connection) -> list[Amendment]:
     """The amendments in the database, unchecked. What cannot be read is left out, and stands for nothing."""
     rows = db.execute(select(AMENDMENTS.c.document).order_by(AMENDMENTS.c.kind, AMENDMENTS.c.subject))
-    return [known for row in rows if (known := Amendment.from_json(row[0])) is not None]
+    return [known for row in rows if (known := Amendment.from_text(row[0])) is not None]
 
 
 def _same_amendment(amendment: Amendment) -> Delete:

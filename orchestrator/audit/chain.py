@@ -7,7 +7,6 @@ inserting a row anywhere shows in every later one.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -16,6 +15,7 @@ from typing import Any, Final
 from pydantic_core import to_json
 from sqlalchemy import Connection, select
 
+from orchestrator import machine
 from orchestrator.audit import bulk
 from orchestrator.audit.heads import End
 from orchestrator.audit.records import DeadRecord, MessageRecord
@@ -37,7 +37,7 @@ _dead_values: Final = attrgetter(*CHAINED["dead_letters"])
 
 def append_messages(db: Connection, end: End, records: Sequence[MessageRecord]) -> End:
     """Append messages to their table, which ends at ``end``; where it ends then."""
-    salts = os.urandom(_SALT * len(records)).hex()
+    salts = machine.token_hex(_SALT * len(records))
     seq, chain, rows = end.seq, end.chain, []
     for number, record in enumerate(records):
         salt = salts[number * 2 * _SALT : (number + 1) * 2 * _SALT]

@@ -23,9 +23,6 @@ from orchestrator.errors import AuditError, AuditUnavailable, InputError
 
 #: Seconds to wait for another writer's commit.
 _BUSY_S: Final = 30.0
-#: `PRAGMA user_version` of a SQLite file, so that older programs leave it alone; and the revisions of those before.
-_FILE_VERSION: Final = 3
-_FILE_REVISIONS: Final = {1: "0001", 2: "0002"}
 #: The advisory lock of writers in PostgreSQL: the bytes of "orchaudi".
 _WRITERS: Final = 0x6F72636861756469
 _POSTGRES: Final = "postgresql+psycopg"
@@ -212,45 +209,22 @@ class Database:
             db = db.execution_options(orchestra_writes=True)
             with db.begin():
                 self._lock(db)
-                version = self._file_version(db)
-                if version > _FILE_VERSION:
-                    return
                 revision = _revision(db)
-                if revision == REVISION:
+                if revision is not None and revision >= REVISION:
                     return
-                if revision is None and version in _FILE_REVISIONS:
-                    # Made by hand, before there were migrations.
-                    db.execute(
-                        text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
-                    )
-                    db.execute(
-                        text("INSERT INTO alembic_version VALUES (:revision)"),
-                        {"revision": _FILE_REVISIONS[version]},
-                    )
                 _upgrade(db)
-                if revision is None and not version:
+                if revision is None:
                     db.execute(FACTS.insert().values(name="id", value=uuid.uuid4().hex))
-                if self.path is not None:
-                    db.exec_driver_sql(f"PRAGMA user_version = {_FILE_VERSION}")
 
     def _check(self, db: Connection) -> None:
-        version, revision = self._file_version(db), _revision(db)
-        if revision == REVISION and version in (0, _FILE_VERSION):
+        revision = _revision(db)
+        if revision == REVISION:
             return
-        if version in _FILE_REVISIONS or (revision is not None and revision < REVISION):
-            found, hint = (
-                revision or _FILE_REVISIONS[version],
-                "start `orchestra audit writer`, which upgrades it",
-            )
-        elif revision is None and not version:
-            found, hint = "none", "run a stack, or `orchestra audit writer`, on it first"
+        if revision is None or revision < REVISION:
+            hint = "run a stack, or `orchestra service audit`, on it first"
         else:
-            found, hint = revision or f"of file {version}", "upgrade agent-orchestra, or move it away"
-        raise AuditError(self.name, f"it has revision {found}, this program needs {REVISION}", hint)
-
-    def _file_version(self, db: Connection) -> int:
-        """The version in the head of a SQLite file; 0: it has none, or there is no file."""
-        return 0 if self.path is None else int(db.exec_driver_sql("PRAGMA user_version").scalar_one())
+            hint = "upgrade agent-orchestra, or move it away"
+        raise AuditError(self.name, f"it has revision {revision}, this program needs {REVISION}", hint)
 
     def _failure(self, error: Exception) -> AuditError:
         cause = str(getattr(error, "orig", None) or error).strip()
@@ -263,7 +237,7 @@ class Database:
             return (AuditUnavailable if away else AuditError)(self.name, cause, hint)
         if self._read_only and not self.path.exists():
             return AuditError(
-                self.name, cause, "run a stack, or `orchestra audit writer`, on this data folder first"
+                self.name, cause, "run a stack, or `orchestra service audit`, on this data folder first"
             )
         hint = "check the file, its folder and the room on the disk; nothing is lost meanwhile"
         return AuditError(self.name, cause, hint)

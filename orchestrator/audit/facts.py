@@ -16,15 +16,8 @@ from orchestrator.audit.text import text_of
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.document import read_header
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Escalation,
-    Header,
-    ReviewRequest,
-    StatusUpdate,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.message_types import MESSAGE_TYPES, task_id_of
+from orchestrator.envelope.model import AgentMessage, Header
 from orchestrator.envelope.model_values import NAMESPACE, collapse
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.report import schema_findings
@@ -37,9 +30,8 @@ from orchestrator.redisdb.client import is_outage
 _NS: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_NS}task-id"
 #: The elements of a body in which a task-id may stand, beside the body itself.
-_AROUND: Final = frozenset({f"{_NS}task", f"{_NS}review", f"{_NS}escalation"})
+_AROUND: Final = frozenset(f"{_NS}{row.task_part}" for row in MESSAGE_TYPES.values() if row.task_part)
 _STATUS: Final = f"{_NS}status"
-_WITH_STATUS: Final = frozenset({"status-update", "task-completion"})
 _APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
 
 
@@ -133,7 +125,7 @@ class FactsReader:
         if first.tag in _APART:
             return self._apart(header, root, octets)
         task = (first if first.tag in _AROUND else body).findtext(_TASK_ID)
-        how = body.findtext(_STATUS) if body.get("type") in _WITH_STATUS else None
+        how = body.findtext(_STATUS) if MESSAGE_TYPES[body.get("type", "")].statuses else None
         return _facts(header, collapse(task) if task else "", collapse(how) if how else "")
 
     def _apart(self, header: Header, root: etree._Element, octets: bytes) -> Facts:
@@ -159,9 +151,8 @@ class FactsReader:
 
 def facts_of(message: AgentMessage) -> Facts:
     """The facts of a message whose body stands in its envelope as it is."""
-    body = message.body
-    status = body.status if isinstance(body, StatusUpdate | TaskCompletion) else ""
-    return _facts(message.header, task_id_of(message), status)
+    status = str(getattr(message.body, "status", ""))
+    return _facts(message.header, task_id_of(message.body), status)
 
 
 def _facts(header: Header, task_id: str, status: str = "") -> Facts:
@@ -177,13 +168,3 @@ def _facts(header: Header, task_id: str, status: str = "") -> Facts:
         sent=str(header.timestamp),
         status=status,
     )
-
-
-def task_id_of(message: AgentMessage) -> str:
-    """The task-id in the body of a message; empty where its type has none, or it cannot be read."""
-    match message.body:
-        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
-            return about.task_id
-        case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
-            return task_id
-    return ""

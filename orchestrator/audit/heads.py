@@ -6,13 +6,14 @@ The chain shows a change if one knows where it must end. A head states that, and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
 
 from orchestrator.audit.proof import Keys
 from orchestrator.audit.schema import CHAINED
-from orchestrator.audit.vouching import STRICT, Vouched
+from orchestrator.audit.signed_documents import STRICT, SignedDocument
 from orchestrator.envelope.signature import Signer
+from orchestrator.keyring.claims import Purpose
 from orchestrator.machine import Clock, SystemClock
 
 #: The tables that have a chain.
@@ -30,17 +31,12 @@ class End:
     #: Of transitions: how many entries its rows hold, and those before it.
     entries: int = 0
 
-    def facts(self) -> dict[str, Any]:
-        """As it is signed."""
-        known = {"seq": self.seq, "chain": self.chain}
-        return {**known, "entries": self.entries} if self.entries else known
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Head(Vouched):
+class Head(SignedDocument):
     """The ends of the tables at a moment."""
 
-    domain: ClassVar = b"agent-orchestra audit head 1\n"
+    purpose: ClassVar = Purpose.AUDIT_HEAD
 
     messages: End
     dead_letters: End
@@ -55,14 +51,6 @@ class Head(Vouched):
         """Whether this head says at least as much of every table as another one, and more of one of them."""
         ours = [(self.end(table).seq, other.end(table).seq) for table in TABLES]
         return all(mine >= theirs for mine, theirs in ours) and any(mine > theirs for mine, theirs in ours)
-
-    def facts(self) -> dict[str, Any]:
-        """As it is stored: of a time before there were transitions it says nothing of them."""
-        return {
-            name: value.facts() if isinstance(value := getattr(self, name), End) else value
-            for name in (field.name for field in fields(self))
-            if name != "transitions" or self.transitions.seq
-        }
 
 
 class HeadChanged(Exception):

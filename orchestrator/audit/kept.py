@@ -30,7 +30,7 @@ class KeptHeads:
     def file(self, database: str) -> Path:
         """Where the head of a database is."""
         name = database if _NAME.fullmatch(database) else database.encode().hex()[:64]
-        return self.folder / f"{name}.json"
+        return self.folder / f"{name}.jws"
 
     def read(self, database: str) -> Head | None:
         """The newest head of a database that was kept here, unchecked; None: there is none.
@@ -45,7 +45,7 @@ class KeptHeads:
             raise AuditError(file, str(error), "let the user of the stack read it") from error
         if content is None:
             return None
-        head = Head.from_json(content)
+        head = Head.from_text(content)
         if head is None:
             raise AuditError(file, "it is not a head", "bring it back from a backup, or remove it")
         return head
@@ -62,6 +62,6 @@ class KeptHeads:
             with locked(self.folder):
                 known = self.read(head.database)
                 if known is None or head.follows(known):
-                    write_whole(file, head.to_json().encode())
+                    write_whole(file, head.to_text().encode())
         except OSError as error:
             raise AuditError(file, str(error), "let the user of the stack write to its folder") from error

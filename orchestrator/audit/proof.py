@@ -9,13 +9,13 @@ from orchestrator.config.settings import Settings
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.signature import verify
 from orchestrator.errors import SignatureError
-from orchestrator.keyring.record import TrustedKey
+from orchestrator.keyring.certificates import KeyCertificate
 
 
 class Keys(Protocol):
     """Where public keys come from."""
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
+    def lookup(self, key_id: str) -> KeyCertificate | None:
         """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
         ...
 
@@ -27,7 +27,7 @@ class KeysAt:
     keys: Keys
     at_ms: int
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
+    def lookup(self, key_id: str) -> KeyCertificate | None:
         """As :meth:`Keys.lookup`."""
         key = self.keys.lookup(key_id)
         if key is None or key.revoked_ms is None or key.revoked_ms <= self.at_ms:
@@ -42,7 +42,7 @@ class EitherKeys:
     first: Keys
     second: Keys
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
+    def lookup(self, key_id: str) -> KeyCertificate | None:
         """As :meth:`Keys.lookup`."""
         return self.first.lookup(key_id) or self.second.lookup(key_id)
 

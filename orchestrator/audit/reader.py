@@ -19,8 +19,8 @@ from orchestrator.audit.search import Conditions, Search
 from orchestrator.audit.store import IS_DEAD, AuditStore
 from orchestrator.audit.text import body_of
 from orchestrator.audit.words import words_of
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.ids import is_session_id
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, StreamId
 
 _M = MESSAGES.c
@@ -105,7 +105,9 @@ class AuditReader:
             return self.store.messages(_M.message_id == lowered) or self.store.messages(
                 _M.correlation_id == lowered
             )
-        launches = self.store.messages(_M.task_id == identifier, _M.type.in_(sorted(LAUNCHES)), limit=1)
+        launches = self.store.messages(
+            _M.task_id == identifier, _M.type.in_(sorted(SESSION_STARTING)), limit=1
+        )
         return self._below(launches[0]) if launches else self.store.messages(_M.task_id == identifier)
 
     def launched_by(self, message_id: str) -> list[MessageRecord]:
@@ -195,7 +197,7 @@ class AuditReader:
         """
         which = (
             _M.correlation_id == correlation_id.lower(),
-            _M.type.in_(sorted(LAUNCHES)),
+            _M.type.in_(sorted(SESSION_STARTING)),
             _M.recipient.not_in(sorted(SYSTEM_AGENTS)),
         )
         rows = self.store.query(select(_M.parent_id, _M.task_id, _M.message_id).where(*which).distinct())
@@ -256,7 +258,9 @@ class AuditReader:
     def given_above(self, mention: Mention) -> str:
         """The agent that was given the task under which a message was sent; empty: the trail does not say."""
         above = select(_M.parent_id).where(_M.seq == mention.seq).scalar_subquery()
-        asked = select(_M.recipient).where(_M.message_id == above, _M.type.in_(sorted(LAUNCHES))).limit(1)
+        asked = (
+            select(_M.recipient).where(_M.message_id == above, _M.type.in_(sorted(SESSION_STARTING))).limit(1)
+        )
         return "".join(row[0] for row in self.store.query(asked))
 
     def entries(self, mention: Mention) -> list[str]:

@@ -18,33 +18,50 @@ _READER: Final = FactsReader()
 class MessageRecord:
     """One published entry; what an envelope that is not valid would say is empty."""
 
+    #: Its stream: `shard/type/priority`.
     stream: str
+    #: The id of its entry in the stream.
     entry_id: str
+    #: Its id.
     message_id: str
+    #: Its type.
     type: str
+    #: The priority of its stream.
     priority: str
+    #: The agent that sent it.
     sender: str
+    #: The agent that it is for.
     recipient: str
+    #: Its conversation.
     correlation_id: str
+    #: The message that it follows upon; else empty.
     parent_id: str
+    #: The task or session that it is about; else empty.
     task_id: str
+    #: When its sender says it was made.
     sent: str
+    #: When it entered its stream.
     published_ms: int
+    #: Which attempt to deliver it this is, from 1.
     attempt: int
     xml: bytes
+    #: The SHA-256 of its bytes.
     sha256: str
+    #: When the audit trail took it.
     received_ms: int
+    #: Its number in the audit trail.
     seq: int = 0
+    #: The hash that chains it to the one before.
     chain: str = ""
     #: What makes the commitment of it, and the commitment that the chain covers; see `store.commit`.
     salt: str = ""
     commitment: str = ""
-    #: How a task stands, by a status-update or a task-completion; else empty.
+    #: How the task stands, by a status-update or a task-completion; else empty.
     status: str = ""
-    #: SHA-256 of its body, where that travelled apart and is kept; and that body, while it is being written.
+    #: SHA-256 of its body, where that travelled apart and is kept (`--body` prints it); else empty.
     body: str = ""
     body_octets: bytes = field(default=b"", repr=False)
-    #: Why it is a dead letter, as `rule: reason`; empty: it is not a dead letter.
+    #: Why it is a dead letter, `rule: reason`; empty: it is not a dead letter.
     dead: str = ""
 
     @property

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0008"
+REVISION: Final = "0001"
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -26,10 +26,6 @@ _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
 def _text(name: str) -> Column[str]:
     return Column(name, Text, nullable=False)
-
-
-def _added_text(name: str) -> Column[str]:
-    return Column(name, Text, nullable=False, server_default="")
 
 
 def _number(name: str) -> Column[int]:
@@ -71,10 +67,10 @@ MESSAGES: Final = Table(
     Column("xml", LargeBinary, nullable=False),  # the bytes as they were published; redacted: none
     _text("sha256"),  # of xml; redacted: ''
     _text("chain"),
-    _added_text("salt"),  # random; redacted: ''
-    _added_text("commitment"),  # to sha256, body and status under the salt; '' in rows of versions 1 and 2
-    _added_text("status"),  # of a status-update or a task-completion; under the commitment, too
-    _added_text("body"),  # SHA-256 of the body that is kept in `bodies`; '': none is, or redacted
+    _text("salt"),  # random; redacted: ''
+    _text("commitment"),  # to sha256, body and status under the salt
+    _text("status"),  # of a status-update or a task-completion; under the commitment, too
+    _text("body"),  # SHA-256 of the body that is kept in `bodies`; '': none is, or redacted
     UniqueConstraint("stream", "entry_id"),
     Index("messages_by_message", "message_id"),
     Index("messages_by_parent", "parent_id", "type"),
@@ -147,7 +143,7 @@ HEADS: Final = Table(
     "heads",
     METADATA,
     Column("only", Integer, primary_key=True, autoincrement=False),
-    _text("document"),  # JSON: database, number and chain of each table's last row, time, key, signature
+    _text("document"),  # JSON Web Signature: database, number and chain of each table's last row, time
 )
 
 #: What the operator took out of the trail or said of it, signed: one tombstone for each table, others for each row.
@@ -161,7 +157,7 @@ AMENDMENTS: Final = Table(
 
 #: Columns that a chain does not cover: its own, and what the commitment of a message or a digest stands for.
 _UNCHAINED: Final = {"seq", "chain", "xml", "document", "salt", "commitment", "status", "body"}
-#: What the chain covers of a row, in this order; of a message that has one its commitment stands for `sha256`.
+#: What the chain covers of a row, in this order; of a message its commitment stands for `sha256`.
 CHAINED: Final = {
     table.name: [column.name for column in table.c if column.name not in _UNCHAINED]
     for table in (MESSAGES, DEAD_LETTERS, TRANSITIONS)

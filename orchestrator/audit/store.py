@@ -176,9 +176,9 @@ class AuditStore:
             self.changed = str(error)
             return None
         if there:
-            db.execute(HEADS.update().values(document=head.to_json()))
+            db.execute(HEADS.update().values(document=head.to_text()))
         else:
-            db.execute(HEADS.insert().values(only=1, document=head.to_json()))
+            db.execute(HEADS.insert().values(only=1, document=head.to_text()))
         return head
 
     def _ends(self, db: Connection) -> Head:
@@ -333,7 +333,7 @@ def _text(message_id: str, xml: bytes, sha256: str | None, content: bytes | None
 def _stored_head(db: Connection) -> tuple[bool, Head | None]:
     """Whether there is a head, and which; None: it cannot be read."""
     row = db.exec_driver_sql("SELECT document FROM heads").fetchone()
-    return row is not None, Head.from_json(row[0]) if row else None
+    return row is not None, Head.from_text(row[0]) if row else None
 
 
 def _record(row: Any) -> MessageRecord:

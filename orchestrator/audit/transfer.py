@@ -33,8 +33,6 @@ from orchestrator.errors import AuditError, InputError
 
 _FORMAT: Final = "agent-orchestra audit trail"
 _TABLES: Final = (FACTS, AMENDMENTS, BODIES, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
-#: The revisions with the rows of this one: 0007 and 0008 changed nothing but indexes.
-_REVISIONS: Final = ("0006", "0007", REVISION)
 #: Columns that hold octets, which a line has in base64.
 _OCTETS: Final = {
     table.name: column.name for table in _TABLES for column in table.c if isinstance(column.type, LargeBinary)
@@ -121,7 +119,7 @@ def _lines(source: Path) -> Iterator[dict[str, Any]]:
             if (
                 not isinstance(head, dict)
                 or head.get("format") != _FORMAT
-                or head.get("revision") not in _REVISIONS
+                or head.get("revision") != REVISION
             ):
                 raise AuditError(
                     source, f"it is not an exported trail of revision {REVISION}", "name another file"

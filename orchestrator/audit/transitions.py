@@ -45,18 +45,23 @@ _STEPS: Final = TypeAdapter(list[Step])
 class Transition(NamedTuple):
     """One change of one thing."""
 
-    #: ms since the epoch.
+    #: When.
     at_ms: int
-    #: Stream and entry of the step that it was made in, and the script.
+    #: The stream of that step.
     stream: str
+    #: Its entry there; what has the same was changed at once.
     entry_id: str
+    #: The step of the ledger that made it.
     by: str
-    #: session | run | callback | item | step | budget | approval
+    #: Session, run, callback, item, step, budget or approval.
     kind: str
+    #: Its session.
     session: str
     #: Its id; '-': the session itself.
     id: str
+    #: The state that it has from then on.
     state: str
+    #: What else is known of it.
     detail: str = ""
 
 

@@ -37,8 +37,11 @@ NOT_AMENDED: Final = Amended()
 class Break:
     """A place where the trail is not what was written."""
 
+    #: The table.
     table: str
+    #: The row.
     seq: int
+    #: What is wrong there.
     what: str
 
 
@@ -135,14 +138,14 @@ def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Br
 
 def _heads(store: AuditStore, proof: Proof, *, noted: Head | None, signed_here: bool) -> Iterator[Break]:
     ends, stored = store.ends(), store.stored_head()
-    was_signed = noted is not None and noted.signature
+    was_signed = noted is not None and noted.jws
     if noted is not None and was_signed:
         yield from _by_head(store, proof, noted, "the head in Redis")
     if stored is None:
         if was_signed:
             yield Break("heads", 0, "the signed head was removed from the database")
         elif signed_here and any(ends.end(table).seq for table in TABLES):
-            what = "the operator has not signed where it ends; `orchestra audit writer` does, after an upgrade too"
+            what = "the operator has not signed where it ends; `orchestra service audit` does, after an upgrade too"
             yield Break("heads", 0, what)
         return
     yield from _by_head(store, proof, stored, "the signed head")
@@ -198,7 +201,7 @@ def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[
                 yield Break(name, expected, f"rows {expected} to {row.seq - 1} are missing")
             values = chained_of(row)
             if name == "messages":
-                values = (*values[:-1], row.commitment or row.sha256)
+                values = (*values[:-1], row.commitment)
             if name == "transitions" and digest(row.document) != row.sha256:
                 yield Break(name, row.seq, "its entries are not what was published")
             is_redacted = name == "messages" and amended.redacted.get(row.seq) == row.chain and not row.xml
@@ -218,9 +221,10 @@ def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[
 
 def _is_committed(row: Any) -> bool:
     """Whether the bytes of a message are those that its chain covers."""
-    if hashlib.sha256(row.xml).hexdigest() != row.sha256:
-        return False
-    return not row.commitment or commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
+    found = hashlib.sha256(row.xml).hexdigest()
+    return bool(
+        found == row.sha256 and commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
+    )
 
 
 def _without_body(store: AuditStore) -> Iterator[Break]:

@@ -139,7 +139,7 @@ class AuditWriter:
         """
         written = self._write([])
         tried: set[tuple[StreamId, str]] = set()
-        for (entry,) in self._consumer.left_over(limit=1, alone=True):
+        for (entry,) in self._consumer.left_over(limit=1):
             if (
                 entry.stream,
                 entry.id,
@@ -258,7 +258,7 @@ class AuditWriter:
             if not is_wrong_type(error):
                 raise
             return None
-        return Head.from_json(noted) if noted is not None else None
+        return Head.from_text(noted) if noted is not None else None
 
     def _note_head(self) -> None:
         """Tell Redis how far this database has come, so that an end that is cut off shows."""
@@ -269,11 +269,11 @@ class AuditWriter:
         # Where nobody signs, the ends are noted all the same: other databases of this stack count what is written here.
         head = self._store.signed_head or self._store.ends()
         try:
-            self._redis.hset(keys.audit_heads(), self._store.id, head.to_json())
+            self._redis.hset(keys.audit_heads(), self._store.id, head.to_text())
         except redis.ResponseError as error:
             if not is_wrong_type(error):
                 raise  # it was overwritten: the signs of life name it, and the trail is written all the same
-        if head.signature:
+        if head.jws:
             self._to_keep = head
 
     def _keep_head(self) -> None:

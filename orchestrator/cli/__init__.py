@@ -11,32 +11,27 @@ import io
 import sys
 import traceback
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from orchestrator.cli.exit_codes import Exit, Failed, NoAnswer, NotYet, Refused
-from orchestrator.cli.options import SuggestingGroup
+from orchestrator.cli.options import SubCommands
 from orchestrator.cli.output import say
 from orchestrator.errors import NoReply, NoStack, OrchestraError, ServerUnavailable, SessionFailed
 
 #: Heading of the help → sub-command → (module beside this one, what it does), in the order of the help.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Begin": {
-        "demo": ("demo", "Review a source tree with the bundled agents; needs no set-up."),
         "init": ("init", "Write a project that is ready to run."),
         "up": ("up", "Run the whole stack in this terminal."),
+        "demo": ("demo", "Review a source tree with the bundled agents; needs no set-up."),
     },
-    "Work and answers": {
+    "Work": {
         "submit": ("submit", "Give an agent a prompt."),
-        "plan": ("plan", "Have a plan of assignments carried out."),
         "result": ("submit", "Print the answer of a session."),
         "resume": ("control", "Give a session another prompt."),
-        "fork": ("control", "Begin a new tree where a run of a session began."),
         "stop": ("control", "Stop a session and, by its policy, its tree."),
-        "delete": ("control", "Delete a session; a tombstone with its counts stays."),
-        "unpin": ("control", "Let any version of its agent go on with a session."),
-        "token": ("access", "Let a plain Celery message begin one session."),
     },
     "Look": {
         "watch": ("watch", "Follow a tree of sessions live."),
@@ -44,72 +39,85 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tree": ("sessions", "Show a session and everything below it."),
         "logs": ("sessions", "Show what happened in a session, in order."),
         "why": ("doctor", "Say what a session waits for."),
-        "budget": ("sessions", "Show what a session may spend, and who spent it."),
-        "agents": ("agents", "List the registered agents."),
-        "url": ("access", "Print the address of the stack."),
-        "worktrees": ("worktrees", "List and remove the git worktrees of sessions."),
+        "doctor": ("doctor", "Prove the promise over all live trees, or name what breaks it."),
     },
-    "What agents ask you": {
-        "questions": ("questions", "List what agents ask you."),
+    "Answer": {
+        "questions": ("questions", "List what agents ask you, and what waits for your yes or no."),
         "reply": ("questions", "Answer a question of an agent."),
-        "approvals": ("questions", "List what waits for your yes or no."),
         "approve": ("questions", "Say yes to what an agent asks."),
         "deny": ("questions", "Say no to what an agent asks."),
     },
-    "For programs that an agent started": {
-        "raise": ("session_tools", "Tell the caller of the session that started this program."),
-        "delegate": ("session_tools", "Launch a child of the session that started this program."),
-        "ask": ("session_tools", "Ask the caller of the session that started this program."),
-        "mcp": ("mcp", "Serve MCP for the session that started this program, or for you."),
-    },
-    "Operate": {
-        "doctor": ("doctor", "Prove the promise over all live trees, or name what breaks it."),
-        "pause": ("limits", "Let no run of an agent or a queue begin."),
-        "unpause": ("limits", "Let the runs of an agent or a queue begin again."),
-        "limit": ("limits", "Say how many runs of an agent or a tree may be at work at once."),
+    "Groups of commands": {
+        "session": ("", "Carry out plans; fork and delete sessions; show budgets and worktrees."),
+        "agents": ("agents", "List, pause, limit and register agents."),
         "dlq": ("dlq", "List, show, replay and drop dead letters."),
-        "notifications": (
-            "notifications",
-            "Try notifications; list, retry and drop those that were given up.",
-        ),
-        "audit": ("audit", "Search, replay and verify the audit trail; run its writer."),
+        "audit": ("audit", "Search, replay and verify the audit trail."),
         "keys": ("keys", "Generate, list, rotate, revoke and move signing keys."),
-        "acl": ("access", "Print what a part of the stack may do on its Redis."),
-    },
-    "Messages": {
-        "send": ("send", "Publish an envelope from a file."),
-        "conversation": ("conversation", "Show what was said in a conversation, as a tree."),
-        "validate": ("validate", "Validate envelopes; needs no server."),
-        "sign": ("sign", "Sign an envelope."),
-        "verify": ("sign", "Verify the signature of an envelope."),
-        "prompt": ("agents", "Print what the model of an agent reads about the protocol."),
-    },
-    "Services": {
-        "worker": ("services", "Run one worker, for all agents or some."),
-        "router": ("services", "Run one router."),
-        "callbacks": ("services", "Run one callback service."),
-        "reaper": ("services", "Run one reaper."),
-        "notifier": ("notifications", "Run one notifier: tell a webhook or a command."),
+        "message": ("", "Send, sign, verify and validate envelopes."),
+        "service": ("", "Run one process of a stack in the foreground; `orchestra up` runs all of them."),
+        "program": (
+            "",
+            "For programs that an agent started: they speak for its session while its run goes on.",
+        ),
     },
 }
-#: Every sub-command.
-COMMANDS: dict[str, tuple[str, str]] = {
-    name: command for section in SECTIONS.values() for name, command in section.items()
+#: Every command of the first level, with its module.
+COMMANDS = {name: module for section in SECTIONS.values() for name, (module, _) in section.items()}
+#: Group without a module of its own → its commands, each with its module and, if it is another, the name there.
+GROUPS: dict[str, dict[str, str]] = {
+    "session": {
+        "plan": "plan",
+        "fork": "control",
+        "delete": "control",
+        "budget": "sessions",
+        "worktrees": "worktrees",
+    },
+    "message": {"send": "send", "sign": "sign", "verify": "sign", "validate": "validate"},
+    "service": {
+        **dict.fromkeys(("worker", "router", "callbacks", "reaper", "notifier"), "services"),
+        "audit": "services:audit_writer",
+        "acl": "access",
+    },
+    "program": {
+        "raise": "session_tools:raise_",
+        "delegate": "session_tools",
+        "ask": "session_tools",
+        "mcp": "mcp",
+    },
+}
+#: Commands that stand in a group now → where. They work under the old name for this release.
+RENAMED = {
+    **{name: f"agents {name}" for name in ("pause", "unpause", "limit", "prompt")},
+    **{name: f"{group} {name}" for group, names in GROUPS.items() for name in names if name not in COMMANDS},
+    "approvals": "questions",
 }
 
 
-class LazyGroup(SuggestingGroup):
-    """Sub-commands that are imported when they are used; their errors are one line, not a traceback."""
+class LazyCommands(SubCommands):
+    """Commands that are imported when they are used: name → module beside this one, and the name there if it is another."""
+
+    def __init__(self, *, modules: dict[str, str], **options: Any) -> None:
+        super().__init__(**options)
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module = import_module(f"orchestrator.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, "raise_" if cmd_name == "raise" else cmd_name)
-        return command
+        module, _, name = self._modules.get(cmd_name, "").partition(":")
+        found = getattr(import_module(f"orchestrator.cli.{module}"), name or cmd_name) if module else None
+        return cast("click.Command | None", found)
+
+
+class LazyGroup(LazyCommands):
+    """All commands; their errors are one line, not a traceback."""
+
+    renamed = RENAMED
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if modules := GROUPS.get(cmd_name):
+            return LazyCommands(help=SECTIONS["Groups of commands"][cmd_name][1], modules=modules)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, commands in SECTIONS.items():
@@ -193,7 +201,9 @@ def advice_on_redis(error: BaseException) -> click.ClickException | None:
     return NoAnswer(f"Redis did not answer: {one_line(error)}; is it running?") if is_outage(error) else None
 
 
-@click.group("orchestra", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "orchestra", cls=LazyGroup, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="agent-orchestra", prog_name="orchestra")
 def main() -> None:
     """Trees of LLM agents on Celery and Redis that never lose, double or forge a wake-up.

@@ -1,4 +1,4 @@
-"""`orchestra agents` and `prompt`: who is registered; register an external program; what a model reads."""
+"""`orchestra agents`: who is registered; register an external program; what a model reads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.exit_codes import Refused
+from orchestrator.cli.limits import limit, pause, unpause
 from orchestrator.cli.names import agent_argument
 from orchestrator.cli.options import SubCommands, json_option, settings_of, stack_options, time_option
 from orchestrator.cli.output import print_answer, print_json, say, write_raw
@@ -131,6 +132,9 @@ def _version_words(record: AgentRecord, versions: Mapping[str, int]) -> str:
     return f"{how}, version {words or record.version}"
 
 
+agents.commands.update(pause=pause, unpause=unpause, limit=limit)
+
+
 @agents.command("register")
 @click.argument("name")
 @click.option(
@@ -167,7 +171,7 @@ def register(
     from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
     from orchestrator.cli.documents.stack import AgentDocument
     from orchestrator.errors import InputError
-    from orchestrator.policy.authorisation import TAG_PREFIX
+    from orchestrator.policy.routing import TAG_PREFIX
     from orchestrator.router.external import make_boxes
     from orchestrator.streams import RedisStreams
 
@@ -215,7 +219,7 @@ def withdraw(*, settings: Settings, name: str, as_json: bool) -> None:
     print_answer(Withdrawn(agent=name, registered=False), f"{name} is no longer registered", as_json=as_json)
 
 
-@click.command()
+@agents.command("prompt")
 @agent_argument()
 @click.option(
     "--agents",

@@ -1,9 +1,9 @@
-"""``orchestra audit``: run the writer; show, search and verify what was said."""
+"""``orchestra audit``: show, search and verify what was said."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,90 +20,25 @@ from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
-from orchestrator.cli.stack import open_stack
-from orchestrator.cli.trail import export_trail, import_trail, prune, redact, transitions
+from orchestrator.cli.trail import export_trail, prune, redact, transitions
 from orchestrator.display.figures import span
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    import redis
-
-    from orchestrator.audit import AuditWriter, MessageRecord
+    from orchestrator.audit import MessageRecord
     from orchestrator.config.settings import Settings
-
-
-_METRICS: Final = """\
-# HELP orchestra_audit_backlog_entries Published entries that are not in the audit trail yet.
-# TYPE orchestra_audit_backlog_entries gauge
-orchestra_audit_backlog_entries{{kind="messages"}} {messages}
-orchestra_audit_backlog_entries{{kind="steps"}} {steps}
-orchestra_audit_backlog_entries{{kind="dead_letters"}} {dead_letters}
-# HELP orchestra_audit_backlog_oldest_seconds Age of the oldest of them; 0: there are none.
-# TYPE orchestra_audit_backlog_oldest_seconds gauge
-orchestra_audit_backlog_oldest_seconds {seconds}"""
 
 
 @click.group("audit", cls=SubCommands)
 def audit() -> None:
-    """Search, show and verify the audit trail; run its writer."""
+    """Search, show and verify the audit trail."""
 
 
-for command in (prune, redact, export_trail, import_trail, transitions, report, replay):
+audit.renamed = {"writer": "service audit"}
+
+
+for command in (prune, redact, export_trail, transitions, report, replay):
     audit.add_command(command)
-
-
-@audit.command("writer")
-@stack_options
-def writer(settings: Settings) -> None:
-    """Run one audit writer: everything that is published goes into the audit database."""
-    from orchestrator.runtime.service import serve
-
-    def make(client: redis.Redis, settings: Settings) -> AuditWriter:
-        from orchestrator.audit import build_writer
-        from orchestrator.bootstrap import build_container
-        from orchestrator.streams import consumer_name
-
-        return build_writer(build_container(client, settings), consumer=consumer_name("audit"))
-
-    serve("audit", make, settings, background=True)
-
-
-@audit.command("backlog")
-@click.option("--prometheus", is_flag=True, help="Print metrics in the text format of Prometheus.")
-@click.option(
-    "--max-age",
-    type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Exit code 1 if the oldest entry is older than that.",
-)
-@json_option
-@stack_options
-def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_json: bool) -> None:
-    """Say how many published entries are not in the audit trail yet, and how old the oldest is.
-
-    Only Redis is asked, so the answer comes while the audit database is away.
-    """
-    from orchestrator.audit.backlog import backlog as measure
-    from orchestrator.cli.documents.audit import AuditBacklog
-
-    with open_stack(settings, "audit-backlog") as parts:
-        found = measure(parts.redis, settings.shards)
-    if as_json:
-        print_json(AuditBacklog.of(found))
-    elif prometheus:
-        say(_METRICS.format(**vars(found), seconds=found.oldest_ms / 1000), lines=True)
-    elif not found.entries:
-        say("everything published is in the audit trail")
-    else:
-        number = counted(found.entries, "entry is", "entries are")
-        say(f"{number} not in the audit trail yet, the oldest for {span(found.oldest_ms)}")
-        kinds = (
-            counted(found.messages, "message"),
-            counted(found.steps, "step of the ledger", "steps of the ledger"),
-        )
-        say(f"{kinds[0]}, {kinds[1]}, {counted(found.dead_letters, 'dead letter')}")
-    if max_age is not None and found.oldest_ms > max_age * 1000:
-        click.get_current_context().exit(Exit.NO)
 
 
 @audit.command("show")
@@ -112,9 +47,15 @@ def backlog(*, settings: Settings, prometheus: bool, max_age: float | None, as_j
     "--xml", is_flag=True, help="Print the XML: of one message byte for byte, of more below each message."
 )
 @click.option(
-    "--body", is_flag=True, help="Print the body of one message whole, also where it travelled apart."
+    "--body",
+    "form",
+    flag_value="body",
+    help="Print the body of one message whole, also where it travelled apart.",
 )
-@click.option("--mermaid", is_flag=True, help="Print a sequence diagram as Mermaid text.")
+@click.option(
+    "--conversation", is_flag=True, help="Show everything that was said in its conversation, as a tree."
+)
+@click.option("--mermaid", "form", flag_value="mermaid", help="Print a sequence diagram as Mermaid text.")
 @click.option(
     "--svg",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -128,16 +69,18 @@ def show(
     settings: Settings,
     identifier: str,
     xml: bool,
-    body: bool,
-    mermaid: bool,
+    conversation: bool,
+    form: str | None,
     svg: Path | None,
     as_json: bool,
 ) -> None:
     """Show a message, or a conversation or a session's part of it as a tree."""
-    from orchestrator.cli.documents.messages import FullMessages
+    from orchestrator.cli.documents.audit import FullMessages
 
     reader = open_trail(settings)
     records = messages_about(reader, identifier, settings)
+    if conversation:
+        records = reader.conversation(records[0].correlation_id)
     if svg is not None:
         from orchestrator.audit.sequence import sequence_svg, svg_text
 
@@ -145,9 +88,9 @@ def show(
         say(f"wrote {svg}", err=True)
         return
     alone = len({record.message_id for record in records}) == 1
-    if (xml and alone) or body:
+    if (xml and alone) or form == "body":
         _require_text(records[0])
-    if body:
+    if form == "body":
         if not alone:
             raise Refused(f"{identifier} stands for {counted(len(records), 'message')}; give one message-id")
         write_raw(reader.body(records[0]), newline=False)
@@ -155,7 +98,7 @@ def show(
     if xml and alone:
         write_raw(records[0].xml, newline=False)
         return
-    if mermaid:
+    if form == "mermaid":
         from orchestrator.audit.mermaid import sequence_diagram
 
         say(sequence_diagram(records), lines=True)
@@ -185,7 +128,7 @@ def search(
     **conditions: Any,
 ) -> None:
     """Find messages, newest first; the words of TEXT are looked for, one after the other, in what messages say."""
-    from orchestrator.cli.documents.messages import Messages
+    from orchestrator.cli.documents.audit import Messages
 
     records = open_trail(settings).search(text=text, limit=limit, before=before, **conditions)
     following = records[-1].seq if len(records) == limit else None
@@ -250,7 +193,7 @@ def _require_text(record: MessageRecord) -> None:
 
 def _print_message(record: MessageRecord) -> None:
     from orchestrator.audit.text import REMOVED
-    from orchestrator.cli.documents.messages import MessageDocument
+    from orchestrator.cli.documents.audit import MessageDocument
 
     for name, value in MessageDocument.of(record).model_dump().items():
         if value not in ("", 0, None):

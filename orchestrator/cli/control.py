@@ -1,17 +1,26 @@
-"""`orchestra resume`, `fork`, `unpin`, `stop` and `delete`: what a user does to a session that is there."""
+"""`orchestra resume`, `fork`, `stop` and `delete`: what a user does to a session that is there."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from orchestrator.cli.exit_codes import Exit
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import Command, combined, json_option, stack_options, text_of, wait_options
+from orchestrator.cli.options import (
+    Command,
+    VerbCommand,
+    combined,
+    given,
+    json_option,
+    stack_options,
+    text_of,
+    wait_options,
+)
 from orchestrator.cli.output import print_answer, print_json, say
 from orchestrator.cli.stack import open_client
 from orchestrator.cli.submit import print_submitted, retry_for_s, wait_and_print
@@ -52,15 +61,13 @@ def resume(
             print_answer(Resumed(session=session, item=item), f"{session} will run with it", as_json=as_json)
 
 
-@click.command()
+@click.command(cls=VerbCommand, verb="fork", but=("prompt", "retry_for_s"))
 @session_argument()
 @click.argument("prompt", required=False)
 @click.option(
     "--at", metavar="RUN", required=True, help="The run at which to fork: its id, or its number from 1 on."
 )
 @wait_options("Wait until the new session ends and print its answer.")
-@click.option("--key", help="Idempotency key: the same key is the same fork.")
-@click.option("--budget", metavar="BUDGET", help="What the new tree may spend, such as usd=2,tokens=100000.")
 @json_option
 @stack_options
 def fork(
@@ -70,10 +77,9 @@ def fork(
     prompt: str | None,
     at: str,
     wait: bool,
-    key: str | None,
-    budget: str | None,
     timeout_s: float | None,
     as_json: bool,
+    **fields: Any,
 ) -> None:
     """Begin a new tree where RUN of SESSION began; SESSION stays as it is.
 
@@ -85,28 +91,10 @@ def fork(
             session,
             at,
             prompt=None if prompt is None else text_of(prompt),
-            key=key,
-            budget=budget,
             retry_for_s=retry_for_s(wait=wait),
+            **given(fields),
         )
         print_submitted(client, handle, wait=wait, timeout_s=timeout_s, as_json=as_json)
-
-
-@click.command()
-@session_argument()
-@json_option
-@stack_options
-def unpin(settings: Settings, *, session: str, as_json: bool) -> None:
-    """Let workers with any version of its agent go on with SESSION.
-
-    It concerns a session that is pinned to the version that it began with, or that refuses to go on with another one.
-    """
-    from orchestrator.cli.documents.sessions import Unpinned
-
-    with open_client(settings) as client:
-        changed = client.unpin(session)
-    how = "goes on with any version" if changed else "is bound to no version"
-    print_answer(Unpinned(session=session, changed=changed), f"{session} {how}", as_json=as_json)
 
 
 def _ending_options(*, reason: str) -> Callable[[Command], Command]:

@@ -1,39 +1,18 @@
-"""`orchestra conversation`, and how the commands on the audit trail find and print messages."""
+"""How the commands on the audit trail find and print messages."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import click
-
 from orchestrator.cli.exit_codes import Refused
-from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import json_option, stack_options
-from orchestrator.cli.output import print_json, say
+from orchestrator.cli.output import say
 from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.audit import AuditReader, MessageRecord, Node
     from orchestrator.config.settings import Settings
-
-
-@click.command("conversation")
-@session_argument("identifier", bare=False, metavar="CORRELATION-ID|MESSAGE-ID|SESSION")
-@json_option
-@stack_options
-def conversation(*, settings: Settings, identifier: str, as_json: bool) -> None:
-    """Show everything that was said in a conversation, as a tree."""
-    from orchestrator.cli.documents.messages import Messages
-
-    reader = open_trail(settings)
-    found = messages_about(reader, identifier, settings)
-    records = reader.conversation(found[0].correlation_id)
-    if as_json:
-        print_json(Messages.of({"messages": records}))
-    else:
-        print_conversation(records)
 
 
 def open_trail(settings: Settings) -> AuditReader:

@@ -31,7 +31,6 @@ _SETTINGS = {
     "lease_s": 4,
     "heartbeat_s": 1,
     "sweep_interval_s": 0.5,
-    "redispatch_after_s": 3,
     "stop_grace_s": 0.3,
     "log_format": "json",
 }
@@ -76,8 +75,7 @@ def demo(path: Path | None, data: Path | None, concurrency: int | None) -> None:
     """Review the Python modules below PATH (default: this project's own) with the bundled agents.
 
     It starts an embedded Valkey, the services and a worker, and gives the coordinator `lead` the tree to review.
-    `lead` delegates one review for each module, goes on with its own part of the review, and is resumed with
-    what its reviewers found. Everything is gone when it ends.
+    `lead` delegates one review for each module, and is resumed with what its reviewers found. Everything is gone when it ends.
     """
     interruption = _Interruption()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

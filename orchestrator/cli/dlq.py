@@ -37,7 +37,7 @@ _selection = combined(
 
 @click.group("dlq", cls=SubCommands)
 def dlq() -> None:
-    """List, show, replay and drop dead letters: messages that are not tried again."""
+    """List, show, replay and drop dead letters: messages and notifications that are not tried again."""
 
 
 @dlq.command("list")
@@ -100,6 +100,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
     """
     from orchestrator.cli.documents.messages import ReplayedDocument, ReplayedMessages
     from orchestrator.errors import Refused, Unverified
+    from orchestrator.notifier import NOTIFICATION
     from orchestrator.router.deadletters.replay import Replays
 
     if sign_unverified and (selected["everything"] or len(selected["dead_ids"]) != 1):
@@ -124,7 +125,12 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
             if replayed is not None:
                 done.append(ReplayedDocument.made(replayed.how, replayed.id, dead_letter=dead_letter.id))
                 if not as_json:
-                    say(f"{dead_letter.id} replayed as a new {replayed.how}: {replayed.id}")
+                    what = (
+                        "delivered to"
+                        if replayed.how == NOTIFICATION
+                        else f"replayed as a new {replayed.how}:"
+                    )
+                    say(f"{dead_letter.id} {what} {replayed.id}")
     refused = sum(not one.done for one in done)
     if as_json:
         print_json(ReplayedMessages(replayed=tuple(done)))

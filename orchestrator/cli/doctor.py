@@ -92,7 +92,7 @@ def doctor(
     """
     import redis
 
-    from orchestrator.cli.documents.stack import DiagnosisDocument
+    from orchestrator.cli.documents.doctor import DiagnosisDocument
     from orchestrator.doctor import Doctor
     from orchestrator.errors import OrchestraError
 
@@ -207,7 +207,7 @@ def _print(diagnosis: Diagnosis) -> None:
 @click.pass_context
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
     """Say what SESSION waits for, what will move it, and by when, and which session holds it up in the end."""
-    from orchestrator.cli.documents.stack import Why
+    from orchestrator.cli.documents.doctor import Why
     from orchestrator.doctor import Doctor
 
     with open_stack(settings, "doctor") as parts:

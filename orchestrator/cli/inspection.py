@@ -137,7 +137,7 @@ def _online(store: AuditStore, parts: Container) -> Inspected:
     breaks = verify(
         store,
         proof,
-        noted=Head.from_json(noted) if noted is not None else None,
+        noted=Head.from_text(noted) if noted is not None else None,
         kept=KeptHeads.of(parts.settings),
         signed_here=parts.keyring.store.current(OPERATOR) is not None,
         undecided=lambda suspects: _undecided(parts, suspects),
@@ -183,7 +183,7 @@ def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Cove
 def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
     """How many entries the other databases of this stack hold, by heads that the operator signed."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
-    others = [Head.from_json(text) for name, text in heads.items() if name.decode() != database]
+    others = [Head.from_text(text) for name, text in heads.items() if name.decode() != database]
     believed = [head for head in others if head is not None and not head.fault(proof.keys, head.database)]
     return sum(head.messages.seq + head.transitions.entries for head in believed)
 

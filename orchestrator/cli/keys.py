@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,7 @@ from orchestrator.cli.table import Row, print_table, terminal_width
 if TYPE_CHECKING:
     from orchestrator.cli.documents.stack import KeyDocument
     from orchestrator.config.settings import Settings
-    from orchestrator.keyring.record import KeyRecord, Use
+    from orchestrator.keyring.certificates import KeyCertificate, Use
     from orchestrator.keyring.store import KeyStore
 
 _LATER = "no stack runs on this data folder; registered when one starts"
@@ -33,7 +33,7 @@ use_option = click.option(
 passphrase_option = click.option(
     "--passphrase-file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="File whose first line encrypts the private keys in the bundle.",
+    help="File whose first line is the passphrase that closes the private keys: 12 characters or more.",
 )
 sources_option = click.option(
     "--agents",
@@ -41,7 +41,7 @@ sources_option = click.option(
     multiple=True,
     metavar="MODULE_OR_FILE",
     help="Where agents are defined that another host serves: their keys are made where there are none, and the "
-    "operator vouches for what they are. May be repeated.",
+    "operator signs what they are. May be repeated.",
 )
 
 
@@ -77,7 +77,9 @@ def generate(
     if not (agents or sources):
         raise click.UsageError("name an AGENT, or with --agents where some are defined")
     with _changing(settings, algorithm) as store:
-        records = [store.create(agent, use) for agent in dict.fromkeys((*agents, *_vouch(store, sources)))]
+        records = [
+            store.create(agent, use) for agent in dict.fromkeys((*agents, *_sign_records(store, sources)))
+        ]
     _show(store, records, as_json=as_json)
 
 
@@ -88,15 +90,13 @@ def generate(
 def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
     """List the keys of the data folder, and those in Redis if a stack runs."""
     with open_keys(settings) as (store, registry):
-        found = {record.key_id: record for record in store.list()}
-        for record in registry.list() if registry is not None else ():
-            known = found.get(record.key_id)
-            if known is None or record.serial > known.serial:
-                found[record.key_id] = record
-    records = sorted(found.values(), key=lambda record: (record.agent, record.use, record.created_ms))
-    records = [record for record in records if agent in (None, record.agent)]
-    _show(store, records, as_json=as_json)
-    if not (records or as_json):
+        found = {each.key_id: each for each in store.list()}
+        # The registry knows of revocations what the folder does, and what Redis does.
+        found.update({each.key_id: each for each in (registry.list() if registry is not None else ())})
+    listed = sorted(found.values(), key=lambda each: (each.agent, each.use, each.created_ms))
+    listed = [each for each in listed if agent in (None, each.agent)]
+    _show(store, listed, as_json=as_json)
+    if not (listed or as_json):
         say(f"no keys of {agent}" if agent else "no keys", err=True)
 
 
@@ -105,12 +105,16 @@ def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File to write. Default: standard output, if that is no terminal.",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write, with private keys.",
 )
-@click.option("--public", is_flag=True, help="Only the current public signing keys, as PEM.")
 @click.option(
-    "--with-operator", is_flag=True, help="Also the operator's private key: the other host can make keys."
+    "--public",
+    is_flag=True,
+    help="Print only what is public, as PEM: certificates and the operator's list of revocations.",
+)
+@click.option(
+    "--with-operator", is_flag=True, help="Also the operator's private key: the other host can certify keys."
 )
 @sources_option
 @passphrase_option
@@ -125,57 +129,66 @@ def export(
     passphrase_file: Path | None,
     settings: Settings,
 ) -> None:
-    """Write the keys of AGENTS (default: all) for another host, private ones included.
+    """Write the keys of AGENTS (default: all) for another host, private ones included, into a folder.
 
-    With --agents also those of the agents that are defined there, and of the parts of the stack that are named.
+    It gets a PKCS #12 file for each private key, which the passphrase closes, and trust.pem with the certificates. With
+    --agents also the keys of the agents that are defined there, and of the parts of the stack that are named.
     """
-    if out is None and not public and passphrase_file is None and sys.stdout.isatty():
+    passphrase = _passphrase(passphrase_file)
+    if not public and (out is None or passphrase is None):
         raise click.UsageError(
-            "private keys are not printed on a terminal: write them to a file with -o FILE, or encrypt them with --passphrase-file"
+            "private keys are written into a folder and closed: -o FOLDER --passphrase-file FILE"
         )
     from orchestrator.agents.registry import SYSTEM_AGENTS
-    from orchestrator.keyring.files import write_whole
+    from orchestrator.keyring.files import make_private, write_whole
     from orchestrator.keyring.store import KeyStore
 
     store = KeyStore(settings.keys_dir, settings.signature_algorithm)
     if sources:
         with _changing(settings) as store:
-            defined = _vouch(store, sources)
+            defined = _sign_records(store, sources)
             for name in SYSTEM_AGENTS.intersection(agents):
                 store.create(name)
         agents = tuple(dict.fromkeys((*agents, *defined))) if agents else ()
-    if public:
-        content = _public_keys(store, agents)
-    else:
-        content = store.export(
-            agents or None, passphrase=_passphrase(passphrase_file), with_operator=with_operator
-        )
-        if passphrase_file is None:
-            say("the private keys in it are not encrypted; --passphrase-file encrypts them", err=True)
-    if out is None:
-        write_raw(content, newline=False)
-    else:
-        write_whole(out.absolute(), content)
+    if out is None or passphrase is None:
+        write_raw(store.trust_bundle(agents or None), newline=False)
+        return
+    files = store.export(agents or None, passphrase=passphrase, with_operator=with_operator)
+    make_private(out)
+    for name, content in files.items():
+        write_whole(out.absolute() / name, content)
 
 
 @keys.command("import")
-@click.argument("file", type=click.File("rb"))
-@click.option("--agent", help="Whose key it is, if FILE is a PEM file.")
+@click.argument(
+    "files",
+    type=click.Path(path_type=Path, exists=True, allow_dash=True),
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+)
+@click.option("--agent", help="Whose key it is, if FILE is a key in PEM.")
 @passphrase_option
 @json_option
 @stack_options
 def import_(
-    file: Any, agent: str | None, passphrase_file: Path | None, *, as_json: bool, settings: Settings
+    files: tuple[Path, ...],
+    agent: str | None,
+    passphrase_file: Path | None,
+    *,
+    as_json: bool,
+    settings: Settings,
 ) -> None:
-    """Take in a bundle of `orchestra keys export`, or an agent's own key as PEM.
+    """Take in what `orchestra keys export` wrote, a folder or files of it, or an agent's own key as PEM.
 
     A private PEM key signs for the agent from now on; with a public one its signatures can be verified, as for
     a program in another language that keeps its private key to itself.
     """
     _check_names([agent] if agent is not None else [])
     with _changing(settings, settle=False) as store:
-        records = store.import_(file.read(), agent=agent, passphrase=_passphrase(passphrase_file))
-    _show(store, records, as_json=as_json)
+        contents = [content for file in files for content in _contents(file)]
+        found = store.import_(contents, agent=agent, passphrase=_passphrase(passphrase_file))
+    _show(store, found, as_json=as_json)
 
 
 @keys.command()
@@ -205,16 +218,16 @@ def rotate(agents: tuple[str, ...], use: Use, overlap: float, *, as_json: bool, 
 @stack_options
 def revoke(key_ids: tuple[str, ...], *, as_json: bool, settings: Settings) -> None:
     """Revoke keys for good: nothing they signed counts from now on, no matter when it was signed."""
-    records: list[KeyRecord] = []
+    revoked: list[KeyCertificate] = []
     with open_keys(settings) as (store, registry):
         try:
-            records.extend((registry or store).revoke(key_id) for key_id in key_ids)
+            revoked.extend((registry or store).revoke(key_id) for key_id in key_ids)
         finally:
             # What was revoked stays so, also if the next key is unknown.
-            if records:
+            if revoked:
                 if registry is None:
                     say(_LATER, err=True)
-                _show(store, records, as_json=as_json)
+                _show(store, revoked, as_json=as_json)
 
 
 def _check_names(agents: Iterable[str]) -> None:
@@ -238,38 +251,31 @@ def _changing(settings: Settings, algorithm: str | None = None, *, settle: bool 
             say(_LATER, err=True)
 
 
-def _vouch(store: KeyStore, sources: Iterable[str]) -> list[str]:
-    """Vouch for the agents that are defined in ``sources`` and make their keys; the names of those that have one.
+def _sign_records(store: KeyStore, sources: Iterable[str]) -> list[str]:
+    """Sign the records of the agents that ``sources`` define and make their keys; return the names of those that have one.
 
     Raises:
         KeyringError: this is not the operator's host.
     """
     from orchestrator.agents.loader import load_agents
-    from orchestrator.keyring.vouchers import vouch
+    from orchestrator.keyring.agent_records import sign
 
     names = []
     for name, definition in load_agents(sources).items() if sources else ():
         if not definition.record.external:
             store.create(name)
             names.append(name)
-        vouch(store, definition.record.model_dump(mode="json"))
-        say(f"{name} is vouched for as a {definition.record.role}", err=True)
+        sign(store, definition.record.model_dump(mode="json"))
+        say(f"signed the record of {name}: {definition.record.role}", err=True)
     return names
 
 
-def _public_keys(store: KeyStore, agents: Iterable[str]) -> bytes:
-    from orchestrator.errors import KeyringError
-
-    wanted = set(agents)
-    found = [
-        record
-        for record in store.list()
-        if record.use == "sign" and record.current and (not wanted or record.agent in wanted)
-    ]
-    missing = wanted - {record.agent for record in found}
-    if missing:
-        raise KeyringError(f"no current key of {', '.join(sorted(missing))} is in {store.folder}")
-    return "".join(record.public_pem for record in found).encode()
+def _contents(file: Path) -> list[bytes]:
+    """Return what a file holds, or each file of a folder; `-` is standard input."""
+    if str(file) == "-":
+        return [sys.stdin.buffer.read()]
+    files = sorted(file.iterdir()) if file.is_dir() else [file]
+    return [each.read_bytes() for each in files]
 
 
 def _passphrase(file: Path | None) -> bytes | None:
@@ -281,7 +287,7 @@ def _passphrase(file: Path | None) -> bytes | None:
     return lines[0]
 
 
-def _show(store: KeyStore, records: Iterable[KeyRecord], *, as_json: bool) -> None:
+def _show(store: KeyStore, records: Iterable[KeyCertificate], *, as_json: bool) -> None:
     from orchestrator.cli.documents.stack import KeyDocument, Keys
 
     rows = [

@@ -1,4 +1,4 @@
-"""`orchestra pause`, `unpause` and `limit`: what may run, and how much of it at once, while the stack runs."""
+"""`orchestra agents pause`, `unpause` and `limit`: what may run, and how much of it at once, while the stack runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _most(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @json_option
 @stack_options
 def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) -> None:
-    """Let no run of AGENT, or of the agents of QUEUE, begin until `orchestra unpause`.
+    """Let no run of AGENT, or of the agents of QUEUE, begin until `orchestra agents unpause`.
 
     Runs that are at work go on to their end. What becomes ready meanwhile waits, and nothing of it is lost.
     """
@@ -67,9 +67,8 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
         if kind is None and len(known) == 1:
             kind = "queue" if known[0] == "queue" else "agent"
         kind, agents = _named(parts, name, kind)
-        lanes = _lanes(parts, agents)
-        changed = parts.concurrency.unpause(kind, name, agents=lanes)
-        _ring(parts, lanes)
+        changed = parts.concurrency.unpause(kind, name, agents=agents)
+        _ring(parts, agents)
     _tell(kind, name, agents, paused=False, changed=changed, as_json=as_json)
 
 
@@ -89,7 +88,7 @@ def limit(
 ) -> None:
     """Let N runs of AGENT, or of the tree of SESSION, be at work at once; without arguments: list the limits.
 
-    `none`: any number. `default`: what the agent's definition or the settings say. It counts from the next run on:
+    `none`: any number. `default`: what the agent's definition says. It counts from the next run on:
     what is at work goes on. A run that waits in a call does not count.
     """
     from orchestrator.ids import is_session_id
@@ -99,13 +98,13 @@ def limit(
         agents: list[str] = []
         if name is not None:
             if most is None:
-                raise click.UsageError(f"say how many: orchestra limit {name} N")
+                raise click.UsageError(f"say how many: orchestra agents limit {name} N")
             if is_session_id(name):
                 agents += concurrency.limit_tree(parts.ledger.session(name).root, most)
             else:
                 _named(parts, name, "agent")
                 concurrency.limit_agent(name, most)
-                agents += _lanes(parts, [name])
+                agents.append(name)
         if each_tree is not None:
             agents += concurrency.limit_trees(each_tree)
         _ring(parts, agents)
@@ -189,13 +188,6 @@ def _list(parts: Container, *, as_json: bool) -> None:
         say(f"tree {tree.root}, {tree.at_work}{most} at work{blocked}")
     if not (agents or queues or trees or each is not None):
         say("nothing is limited and nothing is paused")
-
-
-def _lanes(parts: Container, agents: Sequence[str]) -> list[str]:
-    """These agents with the lanes of their versions."""
-    from orchestrator.runtime.service import living_agents, with_lanes
-
-    return with_lanes(agents, living_agents(parts.redis))
 
 
 def _ring(parts: Container, agents: Sequence[str]) -> None:

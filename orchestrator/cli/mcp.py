@@ -1,4 +1,4 @@
-"""`orchestra mcp`: a server of the Model Context Protocol for the session of an agent, or for the operator."""
+"""`orchestra program mcp`: a server of the Model Context Protocol for the session of an agent, or for the operator."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def mcp(settings: Settings, *, operator: bool, may_approve: bool, http: bool, po
     else:
         from orchestrator.client.current import TOKEN_VARIABLE as SESSION_TOKEN
         from orchestrator.client.current import RemoteSession
-        from orchestrator.mcp.session_server import build_session_server
+        from orchestrator.mcp.serving import build_session_server
 
         session = RemoteSession.from_environment()
         session.call("session")  # fails now if there is no such session

@@ -7,9 +7,11 @@ output holds one JSON document and nothing else; exit codes are those of :mod:`o
 from __future__ import annotations
 
 import functools
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,11 +40,6 @@ timeout_option = click.option(
     type=click.FloatRange(min=0),
     metavar="S",
     help="Seconds to wait at most. Default: no limit.",
-)
-priority_option = click.option(
-    "--priority",
-    type=click.Choice(["critical", "high", "normal", "low"]),
-    help="How urgent it is. Default: by its type.",
 )
 
 
@@ -186,7 +183,7 @@ def known_type(_context: click.Context, _parameter: click.Parameter, value: str 
         click.BadParameter: there is no such type; nothing would be found, as if all were well.
     """
     if value is not None:
-        from orchestrator.streams import MESSAGE_TYPES
+        from orchestrator.envelope.message_types import MESSAGE_TYPES
 
         if value not in MESSAGE_TYPES:
             raise click.BadParameter(
@@ -195,22 +192,27 @@ def known_type(_context: click.Context, _parameter: click.Parameter, value: str 
     return value
 
 
-class SuggestingGroup(click.Group):
-    """A group that says which of its commands was probably meant."""
+class SubCommands(click.Group):
+    """A group that says which of its commands was probably meant, and where those with an old name are now.
+
+    Its help says of each command what its first sentence says, to its end.
+    """
+
+    #: The old name of a command → where it is now, from `orchestra` on.
+    renamed: Mapping[str, str] = {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if path := self.renamed.get(name):
+            say(f"note: `orchestra {name}` is `orchestra {path}` now", err=True)
+            return ctx.find_root().command.resolve_command(ctx, [*path.split(), *args[1:]])  # type: ignore[attr-defined, no-any-return]
         if not (ctx.resilient_parsing or name.startswith("-") or self.get_command(ctx, name)):
             from orchestrator.config.settings import did_you_mean
 
             ctx.fail(f"there is no command {name!r}{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
-
-
-class SubCommands(SuggestingGroup):
-    """A group whose help says of each command what its first sentence says, to its end."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -218,3 +220,78 @@ class SubCommands(SuggestingGroup):
             formatter.write_dl(
                 [(name, command.get_short_help_str(limit=1000)) for name, command in found if command]
             )
+
+
+class VerbCommand(click.Command):
+    """A command that takes the fields of a request beside its own parameters; ``verb`` names the row of the table.
+
+    The table is loaded when the command runs or shows its help: what stands in the same module must not wait for it.
+    """
+
+    def __init__(self, *args: Any, verb: str, but: Collection[str] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._verb, self._but = verb, frozenset(but)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = super().get_params(ctx)
+        return [*own[:-1], *self._options, *own[-1:]]  # the option --help comes last
+
+    @cached_property
+    def _options(self) -> list[click.Parameter]:
+        from orchestrator.operations.table import OPERATIONS
+
+        operation = OPERATIONS[self._verb]
+        return [
+            _option(name, schema)
+            for name, schema in operation.schema["properties"].items()
+            if name not in operation.required and name not in self._but
+        ]
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request that the options of a command give; what was not given is left out."""
+    return {name: value for name, value in fields.items() if value is not None and value != ()}
+
+
+def _option(name: str, schema: Mapping[str, Any]) -> click.Option:
+    word, help = name.removesuffix("_s").replace("_", "-"), schema["description"].replace("`", "")
+    kind: Any = str
+    match schema:
+        case {"enum": choices}:
+            kind = click.Choice(choices)
+        case {"type": "number"}:
+            least = schema.get("exclusiveMinimum", schema.get("minimum"))
+            kind = click.FloatRange(min=least, min_open="exclusiveMinimum" in schema)
+            return click.Option([f"--{word}", name], type=kind, metavar="S", help=help)
+        case {"type": "integer"}:
+            kind = int
+        case {"type": "boolean"}:
+            return click.Option([f"--{word}/--no-{word}", name], default=None, help=help)
+        case {"type": "array"}:
+            return click.Option([f"--{word.removesuffix('s')}", name], multiple=True, help=help)
+        case {"type": "object", "additionalProperties": {"type": "string"}}:
+            one = f"--{word.removesuffix('s')}"
+            return click.Option([one, name], multiple=True, metavar="NAME=VALUE", callback=_pairs, help=help)
+        case {"type": "object"}:
+            return click.Option([f"--{word}", name], metavar="JSON", callback=_object, help=help)
+    return click.Option([f"--{word}", name], type=kind, help=help)
+
+
+def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Any:
+    """A mapping of pairs NAME=VALUE; None without any."""
+    if wrong := [value for value in values if "=" not in value]:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
+    return dict(value.split("=", 1) for value in values) or None
+
+
+def _object(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
+    """A JSON object."""
+    if value is None:
+        return None
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"it is not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter("it must be a JSON object")
+    return found

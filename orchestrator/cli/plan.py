@@ -1,4 +1,4 @@
-"""`orchestra plan`: has the assignments of a file carried out."""
+"""`orchestra session plan`: has the assignments of a file carried out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orchestra questions`, `reply`, `approvals`, `approve` and `deny`: what agents ask the user, and the answers."""
+"""`orchestra questions`, `reply`, `approve` and `deny`: what agents ask the user, and the answers."""
 
 from __future__ import annotations
 
@@ -38,21 +38,44 @@ _by_option = click.option("--by", default="", metavar="NAME", help="Who says so.
 @json_option
 @stack_options
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
-    """List what root sessions ask you, oldest first; with SESSION, every open question in its tree."""
-    from orchestrator.cli.documents.questions import Questions
+    """List what root sessions ask you and what waits for your yes or no, oldest first; with SESSION, of its tree only."""
+    from orchestrator.cli.documents.sessions import Questions
 
     with open_client(settings) as client:
-        found = client.questions(session)
+        asked, approvals = client.questions(session), client.approvals(session or "")
     if as_json:
-        print_json(Questions.of({"questions": found}))
+        print_json(Questions.of({"questions": asked, "approvals": approvals}))
         return
-    for asked in found:
-        kind = "" if asked.kind == "query" else f" [{asked.kind}]"
-        say(f"{asked.id}{kind}  {asked.agent}: {asked.title}")
-        say(indent(asked.text.rstrip(), "    "), lines=True)
-        if asked.context is not None:
-            say(indent(json.dumps(asked.context, ensure_ascii=False, indent=2), "    "), lines=True)
-    say("answer: orchestra reply QUESTION TEXT" if found else "no open questions", err=True)
+    for question in asked:
+        what = question.id if question.kind == "query" else f"{question.id} [{question.kind}]"
+        say(f"{what}  {question.agent}: {question.title}")
+        say(indent(question.text.rstrip(), "    "), lines=True)
+        if question.context is not None:
+            say(indent(json.dumps(question.context, ensure_ascii=False, indent=2), "    "), lines=True)
+    for approval in approvals:
+        _print_approval(approval)
+    answers = ["reply QUESTION TEXT"] * bool(asked) + ["approve ID", "deny ID"] * bool(approvals)
+    say("answer: orchestra " + " | ".join(answers) if answers else "nothing waits for you", err=True)
+
+
+def _print_approval(one: Approval) -> None:
+    from orchestrator.cli.render import age
+    from orchestrator.machine import isoformat
+
+    until = f"; {one.default} at {isoformat(one.expires_ms)}" if one.expires_ms else ""
+    say(f"{one.id}  {age(one.asked_ms):>6} ago  {one.agent}: {one.tool}{until}")
+    arguments = json.dumps(one.arguments, ensure_ascii=False)
+    if len(arguments) > _SHOWN_CHARS:
+        arguments = f"{arguments[:_SHOWN_CHARS]}… ({len(arguments)} characters, --json has all)"
+    say(f"    with      {arguments}")
+    if one.reason:
+        say(f"    because   {one.reason}")
+    say(
+        f"    for       {one.session}{f' ({one.title})' if one.title else ''}, at depth {one.depth} of {one.root}"
+    )
+    say(f"    digest    {one.digest}")
+    if one.fault:
+        say(f"NOT GENUINE: {one.fault}; it can only be denied", mark="    ", colour="red")
 
 
 @click.command()
@@ -65,7 +88,7 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
 
     QUESTION may also be a session, or @last, that asks one thing.
     """
-    from orchestrator.cli.documents.questions import Replied
+    from orchestrator.cli.documents.sessions import Replied
 
     with open_client(settings) as client:
         if is_session_id(question):
@@ -88,41 +111,6 @@ def _asked_by(client: Client, session: str) -> str:
 
 
 @click.command()
-@session_argument(required=False, default="")
-@json_option
-@stack_options
-def approvals(settings: Settings, *, session: str, as_json: bool) -> None:
-    """List what waits for your yes or no, oldest first; with SESSION only what it and its tree below it ask."""
-    from orchestrator.cli.documents.questions import ApprovalList
-    from orchestrator.cli.render import age
-
-    with open_client(settings) as client:
-        found = client.approvals(session)
-    if as_json:
-        print_json(ApprovalList.of({"approvals": found}))
-        return
-    for one in found:
-        say(f"{one.id}  {age(one.asked_ms):>6} ago  {one.agent}: {one.tool}{_until(one)}")
-        arguments = json.dumps(one.arguments, ensure_ascii=False)
-        cut = "" if len(arguments) <= _SHOWN_CHARS else f"… ({len(arguments)} characters, --json has all)"
-        say(f"    with      {arguments[:_SHOWN_CHARS]}{cut}")
-        if one.reason:
-            say(f"    because   {one.reason}")
-        title = f" ({one.title})" if one.title else ""
-        say(f"    for       {one.session}{title}, at depth {one.depth} of {one.root}")
-        say(f"    digest    {one.digest}")
-        if one.fault:
-            say(f"NOT GENUINE: {one.fault}; it can only be denied", mark="    ", colour="red")
-    say("answer: orchestra approve ID, or orchestra deny ID" if found else "nothing waits for you", err=True)
-
-
-def _until(one: Approval) -> str:
-    from orchestrator.machine import isoformat
-
-    return f"; {one.default} at {isoformat(one.expires_ms)}" if one.expires_ms else ""
-
-
-@click.command()
 @click.argument("approval", nargs=-1, required=True)
 @_comment_option
 @_by_option
@@ -137,7 +125,7 @@ def _until(one: Approval) -> str:
 def approve(
     settings: Settings, *, approval: tuple[str, ...], comment: str, by: str, digest: str, as_json: bool
 ) -> None:
-    """Say yes to APPROVAL (its id, as `orchestra approvals` shows it): this call, with these arguments, once."""
+    """Say yes to APPROVAL (its id, as `orchestra questions` shows it): this call, with these arguments, once."""
     if digest and len(approval) > 1:
         raise click.UsageError("--digest is of one approval; name one")
     _decide(settings, approval, approved=True, comment=comment, by=by, digest=digest, as_json=as_json)
@@ -150,7 +138,7 @@ def approve(
 @json_option
 @stack_options
 def deny(settings: Settings, *, approval: tuple[str, ...], comment: str, by: str, as_json: bool) -> None:
-    """Say no to APPROVAL (its id, as `orchestra approvals` shows it). The agent gets the comment and goes on."""
+    """Say no to APPROVAL (its id, as `orchestra questions` shows it). The agent gets the comment and goes on."""
     _decide(settings, approval, approved=False, comment=comment, by=by, digest="", as_json=as_json)
 
 
@@ -164,7 +152,7 @@ def _decide(
     digest: str,
     as_json: bool,
 ) -> None:
-    from orchestrator.cli.documents.questions import Decided
+    from orchestrator.cli.documents.sessions import Decided
 
     said, done = text_of(comment), []
     try:

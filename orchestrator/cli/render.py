@@ -186,7 +186,7 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
 def awaited_answers(sessions: Iterable[Session]) -> list[str]:
     """How the approvals of a tree are given, a line each, which fits 80 columns with its id; a line for those beyond three."""
     found = [name for session in sessions if session.state not in CLOSED for name in session.approvals]
-    more = [f"{len(found) - 3} more wait for you: orchestra approvals"] if len(found) > 3 else []
+    more = [f"{len(found) - 3} more wait for you: orchestra questions"] if len(found) > 3 else []
     return [*(f"waits for you: orchestra approve {name}" for name in found[:3]), *more]
 
 

@@ -1,4 +1,4 @@
-"""`orchestra send`: publish an envelope."""
+"""`orchestra message send`: publish an envelope."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
     """
     from orchestrator.cli.documents.messages import Published
     from orchestrator.envelope import codec
+    from orchestrator.envelope.message_types import SESSION_STARTING
     from orchestrator.envelope.parse import ParseLimits
     from orchestrator.envelope.signature import sign
     from orchestrator.errors import InputError
-    from orchestrator.policy.routing import LAUNCHES
     from orchestrator.router.received import shard_of_message
     from orchestrator.streams import RedisStreams, StreamId
 
@@ -63,11 +63,11 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
         priority = message.header.priority or parts.routing[message.body.type].priority
         stream = StreamId(shard_of_message(message, settings.shards), message.body.type, priority)
         # Only what begins work waits for room; reports, questions and replies are taken at any time.
-        limit = parts.pressure.admit(stream) if message.body.type in LAUNCHES else 0
+        limit = parts.pressure.admit(stream) if message.body.type in SESSION_STARTING else 0
         entry = RedisStreams(parts.redis).publish(stream, data, limit=limit)
         known = parts.agents.get(sender)
     note = None
-    if message.body.type not in LAUNCHES and known is not None and not known.external:
+    if message.body.type not in SESSION_STARTING and known is not None and not known.external:
         note = (
             f"{sender!r} is not an external program, so its {message.body.type} goes to the audit trail and changes "
             "nothing; use `orchestra reply` or `orchestra resume`"

@@ -1,13 +1,15 @@
-"""`orchestra router`, `callbacks`, `reaper` and `worker`: one process of a stack in the foreground."""
+"""`orchestra service router`, `callbacks`, `reaper`, `audit`, `notifier` and `worker`: one process of a stack in the foreground."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from orchestrator.cli.exit_codes import Exit
 from orchestrator.cli.options import agents_options, stack_options
+from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
     import redis
@@ -48,10 +50,10 @@ def _message_types(text: str | None) -> tuple[str, ...]:
     Raises:
         click.BadParameter: one of them is no message type.
     """
-    from orchestrator.streams import MESSAGE_TYPES
+    from orchestrator.envelope.message_types import MESSAGE_TYPES
 
     if text is None:
-        return MESSAGE_TYPES
+        return tuple(MESSAGE_TYPES)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     unknown = [name for name in names if name not in MESSAGE_TYPES]
     if unknown or not names:
@@ -80,6 +82,56 @@ def reaper(settings: Settings) -> None:
     from orchestrator.runtime.service import serve
 
     serve("reaper", build_reaper, settings)
+
+
+@click.command("notifier")
+@click.option(
+    "--test",
+    "try_targets",
+    is_flag=True,
+    help="Send a test event to every target, and end: with 1 if one fails.",
+)
+@stack_options
+def notifier(settings: Settings, *, try_targets: bool) -> None:
+    """Run one notifier: tells a webhook or a command of questions, approvals, ends and dead callbacks, at least once."""
+    from orchestrator.errors import ConfigurationError
+    from orchestrator.notifier import build_notifier
+    from orchestrator.runtime.service import serve
+
+    if not settings.notifies:
+        raise ConfigurationError("there is no target: set notify_url or notify_command")
+    if try_targets:
+        _try_targets(settings)
+    else:
+        serve("notifier", build_notifier, settings, background=True)
+
+
+def _try_targets(settings: Settings) -> None:
+    from orchestrator.machine import SystemClock
+    from orchestrator.notifier import EVENTS, CloudEvent, targets_of
+
+    now_ms = SystemClock().now_ms()
+    event = CloudEvent(id=f"test-{now_ms}", type=EVENTS["test"], subject="", time_ms=now_ms, data={})
+    reasons = {target.name: target.deliver(event.id, event.encode()) for target in targets_of(settings)}
+    for name, reason in reasons.items():
+        say(f"{name} has not taken it: {reason}" if reason else f"{name} has taken it")
+    if any(reasons.values()):
+        click.get_current_context().exit(Exit.NO)
+
+
+@click.command("audit")
+@stack_options
+def audit_writer(settings: Settings) -> None:
+    """Run one audit writer: everything that is published goes into the audit database."""
+    from orchestrator.audit import build_writer
+    from orchestrator.bootstrap import build_container
+    from orchestrator.runtime.service import serve
+    from orchestrator.streams import consumer_name
+
+    def make(client: redis.Redis, settings: Settings) -> Any:
+        return build_writer(build_container(client, settings), consumer=consumer_name("audit"))
+
+    serve("audit", make, settings, background=True)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

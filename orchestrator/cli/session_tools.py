@@ -1,4 +1,4 @@
-"""`orchestra raise`, `orchestra delegate` and `orchestra ask`: for programs that an agent started.
+"""`orchestra program raise`, `orchestra program delegate` and `orchestra program ask`: for programs that an agent started.
 
 They speak for the session of that agent, with the socket and the token in their environment, for as long as its run goes
 on.
@@ -6,29 +6,16 @@ on.
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from orchestrator.cli.exit_codes import Failed, NotYet
-from orchestrator.cli.options import json_option, priority_option, text_of, timeout_option, wait_options
+from orchestrator.cli.options import VerbCommand, given, json_option, text_of, timeout_option, wait_options
 from orchestrator.cli.output import print_answer, print_json, write_raw
 
 if TYPE_CHECKING:
     from orchestrator.client.current import RemoteSession
-
-type_option = click.option(
-    "--type",
-    "kind",
-    default="query",
-    show_default=True,
-    metavar="TYPE",
-    help="query, blocker, clarification, error, or a word of your own.",
-)
-context_option = click.option(
-    "--context", metavar="JSON", help="More values for the agent or user who is asked, as a JSON object."
-)
 
 
 def _session() -> RemoteSession:
@@ -37,44 +24,21 @@ def _session() -> RemoteSession:
     return RemoteSession.from_environment()
 
 
-def _context(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--context is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise click.UsageError("--context must be a JSON object")
-    return values
-
-
-@click.command("raise")
+@click.command("raise", cls=VerbCommand, verb="raise_callback")
 @click.argument("message")
-@type_option
-@priority_option
-@context_option
 @wait_options("Wait for the reply and print it.")
 @json_option
-def raise_(
-    *,
-    message: str,
-    kind: str,
-    priority: str | None,
-    context: str | None,
-    wait: bool,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
+def raise_(*, message: str, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
     """Tell the session's caller of something with MESSAGE (- reads standard input).
 
     Without --wait the reply, if one is given, resumes the session after its run. Nothing is printed and the exit code
     is 0 where nobody hears of the session.
     """
-    from orchestrator.cli.documents.questions import Raised
+    from orchestrator.cli.documents.sessions import Raised
 
+    asked = given(fields)
     reply = _session().raise_callback(
-        text_of(message), kind, _context(context), priority, wait=wait, timeout_s=timeout_s
+        text_of(message), asked.pop("kind", "query"), **asked, wait=wait, timeout_s=timeout_s
     )
     if as_json:
         print_json(Raised(reply=reply))
@@ -82,15 +46,13 @@ def raise_(
         write_raw(reply)
 
 
-@click.command()
+@click.command(cls=VerbCommand, verb="delegate")
 @click.argument("agent")
 @click.argument("task")
-@click.option("--title", default="", help="What to call the task. Default: the beginning of the task.")
-@click.option("--key", help="Tells this delegation from others of the same text in the same run.")
 @wait_options("Wait for the end of the child and print its answer.")
 @json_option
 def delegate(
-    *, agent: str, task: str, title: str, key: str | None, wait: bool, timeout_s: float | None, as_json: bool
+    *, agent: str, task: str, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any
 ) -> None:
     """Launch a session of AGENT with TASK (- reads standard input) and print its id.
 
@@ -100,7 +62,7 @@ def delegate(
     from orchestrator.cli.documents.sessions import Delegated
 
     session = _session()
-    child = session.delegate(agent, text_of(task), title=title, key=key)
+    child = session.delegate(agent, text_of(task), **given(fields))
     if not wait:
         print_answer(Delegated(session=child), child, as_json=as_json)
         return
@@ -121,31 +83,18 @@ def delegate(
         write_raw(ended["text"])
 
 
-@click.command()
+@click.command(cls=VerbCommand, verb="ask", but=("timeout_s",))
 @click.argument("message")
-@type_option
-@priority_option
-@context_option
 @timeout_option
 @json_option
-def ask(
-    *,
-    message: str,
-    kind: str,
-    priority: str | None,
-    context: str | None,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
+def ask(*, message: str, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
     """Ask the session's caller MESSAGE (- reads standard input), wait for the reply and print it.
 
     Exits with 3 if no reply comes. A question without a reply stays open, and its reply resumes the session.
     """
-    from orchestrator.cli.documents.questions import Raised
+    from orchestrator.cli.documents.sessions import Raised
 
-    reply = _session().ask(
-        text_of(message), kind=kind, context=_context(context), priority=priority, timeout_s=timeout_s
-    )
+    reply = _session().ask(text_of(message), timeout_s=timeout_s, **given(fields))
     if as_json:
         print_json(Raised(reply=reply))
     else:

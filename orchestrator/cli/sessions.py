@@ -140,7 +140,7 @@ def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     with open_client(settings) as client:
         found = client.budgets(session)
     if as_json:
-        from orchestrator.cli.documents.budgets import BudgetsDocument
+        from orchestrator.cli.documents.sessions import BudgetsDocument
 
         print_json(BudgetsDocument.of_states(session, found))
         return

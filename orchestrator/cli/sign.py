@@ -1,4 +1,4 @@
-"""`orchestra sign` and `orchestra verify`: signatures of envelopes in files."""
+"""`orchestra message sign` and `orchestra message verify`: signatures of envelopes in files."""
 
 from __future__ import annotations
 

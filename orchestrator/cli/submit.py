@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from orchestrator.cli.exit_codes import Exit, NotYet, Refused
 from orchestrator.cli.names import agent_argument, session_argument
-from orchestrator.cli.options import json_option, priority_option, stack_options, text_of, wait_options
+from orchestrator.cli.options import VerbCommand, given, json_option, stack_options, text_of, wait_options
 from orchestrator.cli.output import print_json, say, write_raw
 from orchestrator.cli.stack import open_client
 from orchestrator.errors import SessionFailed
@@ -19,10 +19,9 @@ from orchestrator.errors import SessionFailed
 if TYPE_CHECKING:
     from orchestrator.client.client import Client, SessionHandle
     from orchestrator.config.settings import Settings
-    from orchestrator.envelope.model_values import Priority
 
 
-@click.command()
+@click.command(cls=VerbCommand, verb="submit", but=("prompt", "task", "at", "retry_for_s"))
 @agent_argument()
 @click.argument("prompt", default="")
 @click.option(
@@ -33,26 +32,6 @@ if TYPE_CHECKING:
     help="A task in .xml, .json or .toml, with objectives, criteria and context.",
 )
 @wait_options("Wait for the final answer and print it.")
-@click.option("--key", help="Idempotency key: the same key is the same session.")
-@click.option("--title", default="", help="What to call the session. Default: the beginning of the prompt.")
-@click.option(
-    "--budget",
-    metavar="LIMITS",
-    help="What the whole tree may spend: some of requests=N, tokens=N and usd=N, separated by commas.",
-)
-@priority_option
-@click.option(
-    "--expires",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Seconds after which it is not begun any more. Default: no limit.",
-)
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="S",
-    help="Seconds within which its session must have ended. Default: no limit.",
-)
 @click.option(
     "--at",
     metavar="WHEN",
@@ -67,24 +46,18 @@ def submit(
     agent: str,
     prompt: str,
     wait: bool,
-    key: str | None,
-    title: str,
-    budget: str | None,
     path: Path | None,
-    priority: str | None,
-    expires: float | None,
-    time_limit: float | None,
     at: str | None,
     after: str | None,
     timeout_s: float | None,
     as_json: bool,
+    **fields: Any,
 ) -> None:
     """Give AGENT a PROMPT (- reads it from standard input) or the task of a FILE; print the id of its session.
 
     With --wait: print the final answer and exit with 0, or print the failure and exit with 1. With --at or --in the
     session begins later; `orchestra sessions --state scheduled` lists it, `orchestra stop` cancels it.
     """
-    from orchestrator.client.task_options import NO_OPTIONS
     from orchestrator.policy.moments import parse_duration, parse_moment
 
     if not prompt and path is None:
@@ -92,26 +65,17 @@ def submit(
     if at is not None and after is not None:
         raise click.UsageError("--at and --in both say when it begins: give one of them")
     when = parse_moment(at) if at is not None else parse_duration(after) if after is not None else None
-    given = NO_OPTIONS
+    options: dict[str, Any] = {}
     if path is not None:
         from orchestrator.client.task_file import read_task_file
 
-        given = read_task_file(path)
+        options.update(read_task_file(path))
+    options |= given(fields)
     with open_client(settings) as client:
         submitted = client.submit(
-            agent,
-            text_of(prompt),
-            key=key,
-            title=title,
-            retry_for_s=retry_for_s(wait=wait),
-            budget=budget,
-            at=when,
-            task=given.task,
-            priority=cast("Priority | None", priority) or given.priority,
-            expires_s=expires or given.expires_s,
-            retry_policy=given.retry_policy,
-            time_limit_s=time_limit or given.time_limit_s,
+            agent, text_of(prompt), retry_for_s=retry_for_s(wait=wait), at=when, **options
         )
+        key = options.get("key")
         if key is not None and not submitted.new:
             say(f"key {key!r} was used before, by the same submit: this is its session", err=True)
         if not client.serves(agent):

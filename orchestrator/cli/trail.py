@@ -1,4 +1,4 @@
-"""``orchestra audit prune|redact|export|import``: take out of the audit trail, and carry it elsewhere."""
+"""``orchestra audit prune|redact|export``: take out of the audit trail, and carry it elsewhere."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from orchestrator.audit.database import Database
     from orchestrator.config.settings import Settings
     from orchestrator.envelope.signature import Signer
-
-#: Messages whose words are indexed in one transaction.
-_INDEXED_AT_ONCE = 500
 
 
 @click.command("prune")
@@ -99,26 +96,6 @@ def export_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
     messages = export(AuditStore(settings.audit_database, read_only=True), file)
     document = TransferredTrail(file=str(file), messages=messages)
     print_answer(document, f"{file}: {counted(messages, 'message')}", as_json=as_json)
-
-
-@click.command("import")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@json_option
-@stack_options
-def import_trail(*, settings: Settings, file: Path, as_json: bool) -> None:
-    """Write an exported trail into the audit database, which must be empty; all of it or nothing."""
-    from orchestrator.audit.store import AuditStore
-    from orchestrator.audit.transfer import load
-    from orchestrator.cli.documents.audit import TransferredTrail
-
-    store = AuditStore(settings.audit_database)
-    messages = load(file, store)
-    while store.index(_INDEXED_AT_ONCE):
-        pass
-    document = TransferredTrail(file=str(file), messages=messages)
-    print_answer(
-        document, f"{settings.audit_name}: {counted(messages, 'message')} from {file}", as_json=as_json
-    )
 
 
 @click.command("transitions")

@@ -1,4 +1,4 @@
-"""`orchestra validate`: what the rules say about envelopes in files, folders or standard input."""
+"""`orchestra message validate`: what the rules say about envelopes in files, folders or standard input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents.messages import Validated
     from orchestrator.config.settings import Settings
     from orchestrator.envelope.findings import Finding
     from orchestrator.envelope.parse import ParseLimits
@@ -47,12 +46,13 @@ def validate(files: tuple[str, ...], *, as_json: bool, online: bool, settings: S
 
     limits = replace(DEFAULT_LIMITS, size=settings.max_message_bytes)
     with live_rules(settings) if online else nullcontext() as live:
-        rows = [_judge(name, octets, live, limits) for name, octets in _documents(files, limits.size)]
+        rows = [(name, _judge(octets, live, limits)) for name, octets in _documents(files, limits.size)]
     if as_json:
-        print_json(ValidatedDocuments(documents=tuple(rows)))
+        documents = [{"file": n, "valid": _is_valid(found), "findings": found} for n, found in rows]
+        print_json(ValidatedDocuments.of({"documents": documents}))
     else:
         _print(rows)
-    sys.exit(0 if all(row.valid for row in rows) else 1)
+    sys.exit(0 if all(_is_valid(found) for _, found in rows) else 1)
 
 
 def _documents(names: Iterable[str], size: int) -> Iterator[tuple[str, bytes | Finding]]:
@@ -88,33 +88,34 @@ def _below(folder: str) -> list[str]:
     )
 
 
-def _judge(name: str, octets: bytes | Finding, live: LiveCheck | None, limits: ParseLimits) -> Validated:
-    from orchestrator.cli.documents.messages import Validated
+def _judge(octets: bytes | Finding, live: LiveCheck | None, limits: ParseLimits) -> list[Finding]:
     from orchestrator.envelope.validate import check
 
     if not isinstance(octets, bytes):
-        findings = [octets]
-    else:
-        report = check(octets, limits=limits)
-        findings = list(report.findings)
-        if live is not None and report.valid:
-            findings += live(octets, report)
-    valid = all(finding.severity != "error" for finding in findings)
-    return Validated.of({"file": name, "valid": valid, "findings": findings})
+        return [octets]
+    report = check(octets, limits=limits)
+    findings = list(report.findings)
+    if live is not None and report.valid:
+        findings += live(octets, report)
+    return findings
 
 
-def _print(rows: list[Validated]) -> None:
-    for row in rows:
-        if not row.findings:
-            say(f"{row.file}: valid")
-        for finding in row.findings:
-            place = row.file if finding.line is None else f"{row.file}:{finding.line}"
+def _is_valid(findings: Iterable[Finding]) -> bool:
+    return all(finding.severity != "error" for finding in findings)
+
+
+def _print(rows: list[tuple[str, list[Finding]]]) -> None:
+    for name, findings in rows:
+        if not findings:
+            say(f"{name}: valid")
+        for finding in findings:
+            place = name if finding.line is None else f"{name}:{finding.line}"
             say(f"{place}: {finding.severity}: {finding.message} [{finding.rule}]")
             if finding.path:
                 value = "" if finding.value is None else f" = {finding.value!r}"
                 say(f"    at {finding.path}{value}")
     if len(rows) > 1:
-        counts = Counter(row.valid for row in rows)
+        counts = Counter(_is_valid(findings) for _, findings in rows)
         say(f"{counted(len(rows), 'document')}: {counts[True]} valid, {counts[False]} not", err=True)
 
 

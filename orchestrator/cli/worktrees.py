@@ -1,4 +1,4 @@
-"""``orchestra worktrees``: the git worktrees of this host's sessions, and why they are kept; remove some."""
+"""``orchestra session worktrees``: the git worktrees of this host's sessions, and why they are kept; remove some."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
         worktree = folder.find(session)
         if worktree is None:
             raise Refused(
-                f"session {session!r} has no worktree here; `orchestra worktrees` lists those that are"
+                f"session {session!r} has no worktree here; `orchestra session worktrees` lists those that are"
             )
         if not folder.remove(worktree, with_branch=with_branch, unless=janitor.is_at_work):
             raise Refused(

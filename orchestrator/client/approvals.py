@@ -29,21 +29,36 @@ MAX_COMMENT_CHARS = 10_000
 class Approval:
     """Something that a person is to approve or deny."""
 
-    id: str  #: begins with `apr_`
-    session: str  #: the session that asks
-    root: str  #: the root of its tree
-    depth: int  #: how many generations the session is below it
-    agent: str  #: the agent of the session
-    title: str  #: the title of the session
-    run: str  #: the run that waits
-    tool: str  #: what is to be done, in a word
-    arguments: dict[str, Any]  #: with what
-    digest: str  #: of the tool and its arguments: the answer is for nothing else
-    reason: str  #: why the agent wants it
-    asked_ms: int  #: when it asked, in milliseconds since 1970
-    expires_ms: int  #: when ``default`` counts, in milliseconds since the epoch; 0: never
-    default: Default  #: what counts when nobody has answered in time
-    fault: str = ""  #: why this may not be approved: its agent does not vouch for it; empty: its agent does
+    #: Its id, for `approve` and `deny`.
+    id: str
+    #: The session that asks.
+    session: str
+    #: The root of its tree.
+    root: str
+    #: The session's generation; a root has 0.
+    depth: int
+    #: The agent that asks.
+    agent: str
+    #: What people call the session.
+    title: str
+    #: The run that asked.
+    run: str
+    #: What is to be called or done.
+    tool: str
+    #: With what.
+    arguments: dict[str, Any]
+    #: SHA-256 of tool and arguments: an answer is for nothing else.
+    digest: str
+    #: Why it asks, in its own words; else empty.
+    reason: str
+    #: When it was asked.
+    asked_ms: int
+    #: When the default counts; 0 or null: never.
+    expires_ms: int
+    #: What counts when nobody has answered by then.
+    default: Default
+    #: Why it cannot be approved: its agent does not vouch for it; else empty.
+    fault: str = ""
 
 
 def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
@@ -74,7 +89,7 @@ def answer_approval(
         WrongState: it was answered, its time has passed, or its session has ended.
     """
     if session_of_approval(approval) is None:
-        raise InputError(f"{approval!r} is not the id of an approval; `orchestra approvals` lists them")
+        raise InputError(f"{approval!r} is not the id of an approval; `orchestra questions` lists them")
     if is_running() or os.environ.get(TOKEN_VARIABLE):
         raise ApprovalRefused(approval, "this program works for a session of an agent; a person answers it")
     if len(comment) > MAX_COMMENT_CHARS:

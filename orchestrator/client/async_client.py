@@ -134,7 +134,6 @@ class AsyncClient:
     deny = _in_thread(Client.deny)
     stop = _in_thread(Client.stop)
     delete = _in_thread(Client.delete)
-    unpin = _in_thread(Client.unpin)
     attachment = _in_thread(Client.attachment)
     session = _in_thread(Client.session)
     sessions = _in_thread(Client.sessions)

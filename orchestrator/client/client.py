@@ -12,12 +12,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack, overload
 
 import redis
 
@@ -40,7 +40,7 @@ from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
-from orchestrator.policy.budget import Budget, BudgetState
+from orchestrator.policy.budget import BudgetState
 from orchestrator.redisdb.client import connect, explain
 from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from orchestrator.client.approvals import Approval
     from orchestrator.client.history import Event
     from orchestrator.client.submission_tokens import SubmissionToken
-    from orchestrator.envelope.bodies import Task, TaskCompletion
-    from orchestrator.envelope.model import RetryPolicy
-    from orchestrator.envelope.model_values import Priority
+    from orchestrator.envelope.bodies import TaskCompletion
     from orchestrator.ledger import Ledger, Run, StopVerdict, Submitted
     from orchestrator.ledger.live_text import LiveEvent
+    from orchestrator.operations.requests import Fork, ForkOptions, Submit, SubmitOptions
     from orchestrator.policy.callback import Callback
 
 T = TypeVar("T")
+R = TypeVar("R", "Submit", "Fork")
 
 
 @dataclass(frozen=True)
@@ -172,81 +172,35 @@ class Client:
 
     # --- work ----------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        agent: str,
-        prompt: str = "",
-        *,
-        key: str | None = None,
-        title: str = "",
-        retry_for_s: float = 0,
-        budget: Budget | Mapping[str, Any] | str | None = None,
-        at: datetime | timedelta | float | None = None,
-        task: Task | Mapping[str, Any] | None = None,
-        priority: Priority | None = None,
-        expires_s: float | None = None,
-        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
-        time_limit_s: float | None = None,
-    ) -> SessionHandle:
+    def submit(self, agent: str, prompt: str = "", **options: Unpack[SubmitOptions]) -> SessionHandle:
         """Give ``agent`` a prompt: a new root session, in the ledger when this returns.
 
         Args:
             agent: the name of an agent that a worker serves.
             prompt: what the agent is to do; by default the description of the task.
-            task: more about the task: objectives, criteria, expected outputs, context. The agent has it as `ctx.task`,
-                and the prompt has a section for each list.
-            priority: `critical`, `high`, `normal` or `low`; by default as the routing table says.
-            expires_s: seconds from now, or from ``at``. A session that has not begun by then fails.
-            retry_policy: how often and how fast the delivery of the task is tried.
-            time_limit_s: seconds from the beginning of the session. A session that has not ended by then fails.
-            key: the same key is the same session, no matter how often it is submitted.
-            title: the session's name for people; by default the beginning of the prompt.
-            retry_for_s: seconds of an outage of Redis that the call outlasts; the session is made once.
-            budget: what the whole tree may spend, such as `{"tokens": 100_000, "usd": 2}` or `"usd=2"`; by default the
-                setting `tree_budget`.
-            at: when the session begins: a `datetime` with a time zone, seconds since the epoch, or a `timedelta` from
-                now. Until then its state is `scheduled`, and `stop` cancels it. A time in the past is now.
+            options: see `SubmitOptions`.
 
         Raises:
             EmptyPrompt: there is nothing to do.
             InputError: the task, ``at`` or another value is invalid; a time may be a century ahead at most.
-            KeyInUse: the key was used before, for another agent or prompt.
+            KeyInUse: the key was used before, for another agent or prompt, or with other options.
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
         from orchestrator.client.submission import Submission
-        from orchestrator.client.task_options import TaskOptions
+        from orchestrator.operations.table import SUBMIT
 
-        options = TaskOptions.of(
-            task=task,
-            priority=priority,
-            expires_s=expires_s,
-            retry_policy=retry_policy,
-            time_limit_s=time_limit_s,
-        )
-        allowed = Budget.of(budget)
+        request: Submit = SUBMIT.read({"agent": agent, "prompt": prompt, **options})
+        retry_for_s, at = request.get("retry_for_s") or 0, request.get("at")
         if isinstance(at, timedelta):  # by the clock of Redis; the same in every try
-            at = self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
-        return self._submit_once(
-            partial(
-                Submission(self._parts).submit,
-                agent,
-                prompt,
-                title=title,
-                budget=allowed,
-                at=at,
-                options=options,
-            ),
-            key,
-            retry_for_s,
-        )
+            request["at"] = self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
+        return self._submit_once(Submission(self._parts).submit, request, retry_for_s)
 
-    def _submit_once(
-        self, submit: Callable[..., Submitted], key: str | None, retry_for_s: float
-    ) -> SessionHandle:
+    def _submit_once(self, submit: Callable[[R], Submitted], request: R, retry_for_s: float) -> SessionHandle:
         # All tries have one key: a try whose answer is lost may have arrived.
-        once = key or machine.uuid4().hex
-        submitted = self._outlast(lambda: submit(key=once), retry_for_s)
+        key = request.get("key")
+        request["key"] = key or machine.uuid4().hex
+        submitted = self._outlast(lambda: submit(request), retry_for_s)
         return SessionHandle(submitted.session, self, new=submitted.created or key is None)
 
     def submit_plan(
@@ -266,6 +220,7 @@ class Client:
             KeyInUse, ServerUnavailable: as :meth:`submit`.
         """
         from orchestrator.client.submission import Submission
+        from orchestrator.operations.table import SUBMIT
         from orchestrator.policy.plan import agent_of, parse_plan
 
         read = parse_plan(plan)
@@ -275,20 +230,10 @@ class Client:
             raise UnknownAgent(agent, names)
         read.check(agents=names, callers=[agent])
         title = title or f"plan of {counted(len(read.assignments), 'assignment')}"
-        return self._submit_once(
-            partial(Submission(self._parts).submit, agent, plan, title=title, planned=True), key, retry_for_s
-        )
+        request: Submit = SUBMIT.read({"agent": agent, "prompt": plan, "title": title, "key": key})
+        return self._submit_once(partial(Submission(self._parts).submit, planned=True), request, retry_for_s)
 
-    def fork(
-        self,
-        session: str,
-        at: str,
-        *,
-        prompt: str | None = None,
-        key: str | None = None,
-        retry_for_s: float = 0,
-        budget: Budget | Mapping[str, Any] | str | None = None,
-    ) -> SessionHandle:
+    def fork(self, session: str, at: str, **options: Unpack[ForkOptions]) -> SessionHandle:
         """Begin a new tree where a run of ``session`` began. That session and its tree stay as they are.
 
         The new root has the same agent. Its first run finds what that run found: the saved state or the memory, the
@@ -299,26 +244,21 @@ class Client:
         Args:
             session: any session, a child as well.
             at: the id of the run, or its number: 1 is the first.
-            prompt: what replaces the task or the user's prompt that the run was given.
-            key: the same key is the same fork, no matter how often it is submitted.
-            retry_for_s: seconds of an outage of Redis that the call outlasts.
-            budget: what the new tree may spend; by default the setting `tree_budget`.
+            options: see `ForkOptions`.
 
         Raises:
             UnknownSession: there is no such session.
-            InputError: there is no such run, or what the run found is no longer kept (setting `fork_runs`).
+            InputError: there is no such run, or what the run found is no longer kept.
             KeyInUse: the key was used before, for something else.
             UnknownAgent: no worker serves the session's agent.
             PayloadError: what the run was given is no longer kept, or is too large.
             ServerUnavailable: Redis does not answer.
         """
         from orchestrator.client.forking import Forking
+        from orchestrator.operations.table import FORK
 
-        return self._submit_once(
-            partial(Forking(self._parts).fork, session, at, prompt=prompt, budget=Budget.of(budget)),
-            key,
-            retry_for_s,
-        )
+        request: Fork = FORK.read({"session": session, "at": at, **options})
+        return self._submit_once(Forking(self._parts).fork, request, request.get("retry_for_s") or 0)
 
     def completion(self, session: str, *, timeout_s: float | None = None) -> TaskCompletion:
         """The report of a session on its finished task: criteria met, deliverables, metrics; waits for it.
@@ -373,16 +313,18 @@ class Client:
         Raises:
             KeyringError: the key of `operator` is not in this data folder.
         """
+        from orchestrator.client.submission import digest_of_options
         from orchestrator.client.submission_tokens import LIFETIME_S, make_token
-        from orchestrator.client.task_options import TaskOptions
+        from orchestrator.operations.table import SUBMIT
 
+        request: Submit = SUBMIT.read({"agent": agent, "prompt": prompt, **(options or {})})
         with self._clear_errors():
             return make_token(
                 self._parts.keyring,
                 agent=agent,
                 prompt=prompt,
                 title=title,
-                more=TaskOptions.of(**(options or {})).digest,
+                more=digest_of_options(request),
                 task_id=task_id,
                 lifetime_s=LIFETIME_S if lifetime_s is None else lifetime_s,
             )
@@ -502,8 +444,8 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         from orchestrator.agents.registry import OPERATOR
+        from orchestrator.ledger.large_text import check_text
         from orchestrator.messages.factory import Thread
-        from orchestrator.messages.given import check_text
 
         about = self._outlast(lambda: self._reader.session(session), retry_for_s)
         check_text("prompt", prompt)
@@ -540,7 +482,7 @@ class Client:
             WrongState: the question has its reply or was withdrawn, or its session will not run again.
         """
         from orchestrator.client.replies import answer_question
-        from orchestrator.messages.given import check_text
+        from orchestrator.ledger.large_text import check_text
 
         asker = asker_of(question)
         if asker is None and session_of_approval(question):
@@ -588,7 +530,7 @@ class Client:
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
         from orchestrator.client.approvals import answer_approval
-        from orchestrator.messages.given import check_text
+        from orchestrator.ledger.large_text import check_text
 
         check_text("comment", comment)
         with self._clear_errors():
@@ -615,21 +557,6 @@ class Client:
             UnknownSession: there is no such session.
         """
         return self._end(session, reason, "deleted")
-
-    def unpin(self, session: str) -> bool:
-        """Let workers with any version of its agent continue a session; False: they already may.
-
-        A session may be pinned to the version that it began with, or refuse to continue with another version.
-
-        Raises:
-            UnknownSession: there is no such session.
-        """
-        with self._clear_errors():
-            before = self._reader.session(session).on_deploy
-            run = self._ledger.sweep.unpin(session)
-            if run is not None:
-                self._parts.delivery.send([run])
-            return before != "latest"
 
     def _end(self, session: str, reason: str, state: Literal["stopped", "deleted"]) -> StopVerdict:
         from orchestrator.agents.registry import OPERATOR

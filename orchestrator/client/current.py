@@ -16,10 +16,14 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from orchestrator import errors, machine
 from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable, SessionFailed
+
+if TYPE_CHECKING:
+    from orchestrator.envelope.bodies import Task
+    from orchestrator.operations import requests
 
 SOCKET_VARIABLE: Final = "ORCHESTRA_SESSION_SOCKET"
 TOKEN_VARIABLE: Final = "ORCHESTRA_SESSION_TOKEN"  # noqa: S105  (a name)
@@ -32,7 +36,9 @@ _STEP_S: Final = 20.0
 class CurrentSession(Protocol):
     """What code that works for a session may do, in any process."""
 
-    def delegate(self, agent: str, description: str, *, title: str = "", key: str | None = None) -> str:
+    def delegate(
+        self, agent: str, task: str | Task | Mapping[str, Any], **options: Unpack[requests.DelegateOptions]
+    ) -> str:
         """Launch a session of ``agent`` and go on; its id. Its end comes back as a callback."""
         ...
 
@@ -53,11 +59,13 @@ class CurrentSession(Protocol):
         """Answer a question of a child; False when the answer comes too late."""
         ...
 
-    def message(self, to: str, text: str) -> str:
+    def message(self, to: str, text: str, **options: Unpack[requests.MessageOptions]) -> str:
         """Send a message to the parent (`parent`) or to a child, without waiting for an answer."""
         ...
 
-    def status(self, progress: int | None = None, activity: str = "") -> None:
+    def status(
+        self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
+    ) -> None:
         """Show how far the session is."""
         ...
 
@@ -116,10 +124,14 @@ class RemoteSession:
         """Have the run carry out an operation; its answer. The parameter `timeout_s` says how long the run may wait.
 
         Raises:
+            InputError: there is no such operation, or a parameter is wrong.
             ServerUnavailable: the run has ended, or its worker was lost.
             OrchestraError: the error that the run answers with.
         """
-        request = {"token": self._token, "operation": operation, "parameters": parameters}
+        from orchestrator.operations.table import operation_of_sessions
+
+        row = operation_of_sessions(operation)
+        request = {"token": self._token, "operation": operation, "parameters": row.dump(row.read(parameters))}
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(float(parameters.get("timeout_s") or 0) + _PATIENCE_S)
@@ -138,9 +150,11 @@ class RemoteSession:
             raise _error(answer["error"]["type"], answer["error"]["message"])
         return dict(answer["answer"])
 
-    def delegate(self, agent: str, description: str, *, title: str = "", key: str | None = None) -> str:
+    def delegate(
+        self, agent: str, task: str | Task | Mapping[str, Any], **options: Unpack[requests.DelegateOptions]
+    ) -> str:
         """As `ctx.delegate`."""
-        return str(self.call("delegate", agent=agent, task=description, title=title, key=key)["session"])
+        return str(self.call("delegate", agent=agent, task=task, **options)["session"])
 
     def wait(self, sessions: Sequence[str] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a child has ended or asks something: `ended`, `questions` and `outstanding`."""
@@ -165,20 +179,14 @@ class RemoteSession:
                 return None
 
     def ask(
-        self,
-        message: str,
-        *,
-        kind: str = "query",
-        context: Mapping[str, Any] | None = None,
-        priority: str | None = None,
-        timeout_s: float | None = None,
+        self, message: str, *, timeout_s: float | None = None, **options: Unpack[requests.QuestionOptions]
     ) -> str:
         """As `ctx.ask`. A question that is not answered in time stays open: its reply resumes the session.
 
         Raises:
             NoReply: no reply came in time, or none will come.
         """
-        asked = self.call("ask", message=message, type=kind, context=context, priority=priority, timeout_s=0)
+        asked = self.call("ask", message=message, timeout_s=0, **options)
         answer = self._answer_to(asked["question"], timeout_s)
         if answer["reply"] is None:
             raise NoReply(message, answer["refused"] or "none came in time")
@@ -195,7 +203,9 @@ class RemoteSession:
         timeout_s: float | None = None,
     ) -> str | None:
         """As `ctx.raise_callback`."""
-        raised = self.call("raise", message=message, type=callback_type, context=context, priority=priority)
+        raised = self.call(
+            "raise_callback", message=message, kind=callback_type, context=context, priority=priority
+        )
         if raised["question"] is None or not wait:
             return None
         answer = self._answer_to(raised["question"], timeout_s)
@@ -205,9 +215,9 @@ class RemoteSession:
         """As `ctx.reply`."""
         return bool(self.call("reply", question=question, text=text)["accepted"])
 
-    def message(self, to: str, text: str) -> str:
+    def message(self, to: str, text: str, **options: Unpack[requests.MessageOptions]) -> str:
         """As `ctx.message`."""
-        return str(self.call("message", to=to, text=text)["message"])
+        return str(self.call("message", to=to, text=text, **options)["message"])
 
     def read_result(self, session: str, attachment: str = "") -> str:
         """What a child has answered, or attached to its answer under a name.
@@ -218,7 +228,7 @@ class RemoteSession:
         """
         pieces, offset = [], 0
         while True:
-            piece = self.call("read", session=session, attachment=attachment, offset=offset)
+            piece = self.call("read_result", session=session, attachment=attachment, offset=offset)
             pieces.append(str(piece["text"]))
             if piece["next_offset"] is None and piece["status"] == "failed" and not attachment:
                 raise SessionFailed(session, "".join(pieces))
@@ -226,9 +236,11 @@ class RemoteSession:
                 return "".join(pieces)
             offset = int(piece["next_offset"])
 
-    def status(self, progress: int | None = None, activity: str = "") -> None:
+    def status(
+        self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
+    ) -> None:
         """As `ctx.status`."""
-        self.call("status", progress=progress, activity=activity)
+        self.call("status", progress=progress, activity=activity, **options)
 
     def _answer_to(self, question: str, timeout_s: float | None) -> dict[str, Any]:
         return self._poll("answer", timeout_s, question=question)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from orchestrator.agents.options import EXECUTORS
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
@@ -15,7 +16,8 @@ from orchestrator.ledger import Item, ItemState, Run, RunState, Session, Session
 from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.sealing import Opened, Seal
-from orchestrator.policy.budget import Budget
+from orchestrator.operations.requests import Fork as ForkRequest
+from orchestrator.operations.requests import Submit
 
 #: States in which a run is in the past.
 _ENDED = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.STOPPED})
@@ -30,9 +32,7 @@ class Forking:
         self._parts = parts
         self._ledger = parts.ledger
 
-    def fork(
-        self, session_id: str, at: str, *, prompt: str | None, key: str | None, budget: Budget | None
-    ) -> Submitted:
+    def fork(self, request: ForkRequest) -> Submitted:
         """See `Client.fork`.
 
         Raises:
@@ -42,6 +42,7 @@ class Forking:
             EmptyPrompt, UnknownAgent, StreamFull: as of a submission.
             PayloadError: what the run was given is not kept any more, or is larger than the store takes.
         """
+        session_id, at, prompt = request["session"], request["at"], request.get("prompt")
         about = self._ledger.session(session_id)
         if prompt is not None and not prompt.strip():
             raise EmptyPrompt(about.agent)
@@ -55,18 +56,21 @@ class Forking:
                 f"{run.id} was resumed by callbacks and has no prompt to replace: leave the prompt out, and resume the "
                 "new session with it"
             )
+        options = {name: value for name, value in request.items() if name not in ("session", "at")}
+        new_root = {
+            "title": f"{about.title[:100]} (fork of {about.id} at {run.id})",
+            **options,
+            "agent": about.agent,
+            "prompt": prompt if prompt is not None and run.cause == "start" else said,
+        }
         submitted = Submission(self._parts).submit(
-            about.agent,
-            prompt if prompt is not None and run.cause == "start" else said,
-            key=key,
-            title=f"{about.title[:100]} (fork of {about.id} at {run.id})",
-            budget=budget,
+            cast("Submit", new_root),
             planned=about.planned and run.cause == "start" and prompt is None,
             make_fork=lambda new: self._make(new, about, run, found, prompt),
             encrypted=about.encrypted,
         )
         if not submitted.created and self._ledger.session(submitted.session).forked_at != run.id:
-            raise KeyInUse(key, submitted.session, submitted.agent, "prompt")
+            raise KeyInUse(request.get("key"), submitted.session, submitted.agent, "prompt")
         return submitted
 
     def _run(self, about: Session, at: str) -> Run:
@@ -90,7 +94,7 @@ class Forking:
             kept = self._ledger.limits.fork_runs
             raise InputError(
                 f"what {run.id} found is not kept any more: {about.id} has had {about.runs} runs, and the last {kept} "
-                "can be forked (setting fork_runs); choose a later one"
+                "can be forked; choose a later one"
             )
         authenticity = self._parts.authenticity
         for what, said, proof in found.own if authenticity.reads_as_operator else ():
@@ -99,7 +103,9 @@ class Forking:
                     f"{run.id} cannot be forked: the {what} that it found is not genuine: {fault}"
                 )
         record = self._parts.agents.get(about.agent)
-        if record is not None and (record.external or (record.executor == "command" and found.memory)):
+        if record is not None and (
+            record.external or (EXECUTORS[record.executor].keeps_conversation and found.memory)
+        ):
             raise InputError(
                 f"agent {about.agent!r} is a program that keeps its conversation itself: it can be forked at its first run "
                 "only"

@@ -22,14 +22,19 @@ _FOREVER_S = 10 * 365 * 86_400
 class Event:
     """Something that happened."""
 
-    at: str  #: ISO 8601, UTC
-    what: str  #: `launched`, `run`, `delegated`, `callback`, `prompt`, `ended`, …
-    text: str  #: the line that says it
-    run: str = ""  #: the run, if it is about one
-    about: str = ""  #: the other session, if there is one
-    detail: str = (
-        ""  #: more lines: the traceback of a failed try, or the text of the task, a message or the answer
-    )
+    #: When, ISO 8601, UTC.
+    at: str
+    #: `launched`, `run`, `attempt` (one that gave no answer), `step` (a durable step, without what it gave),
+    #: `run ended`, `delegated`, `callback`, `prompt`, `answer` (with `--text`), `ended`, ….
+    what: str
+    #: What happened, in words.
+    text: str
+    #: The run concerned; else empty.
+    run: str = ""
+    #: The other session concerned; else empty.
+    about: str = ""
+    #: More lines, such as the traceback of a failed attempt, or with `--text` the text; else empty.
+    detail: str = ""
 
 
 #: An event with its time in milliseconds since the epoch.

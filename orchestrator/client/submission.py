@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
+from typing import Any, cast
 
 from orchestrator import machine
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
-from orchestrator.client.task_options import NO_OPTIONS, TaskOptions
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.structured import pack, prompt_of_task, task_of
 from orchestrator.errors import EmptyPrompt, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
-from orchestrator.ledger import Submitted
+from orchestrator.ledger import SessionState, Submitted
 from orchestrator.ledger.forks import Fork
+from orchestrator.ledger.large_text import check_size
 from orchestrator.ledger.sealing import Seal
-from orchestrator.messages.factory import Thread, summary
-from orchestrator.messages.given import check_size, check_text
+from orchestrator.messages.factory import Terms, Thread, delivery_of, summary
+from orchestrator.operations.requests import Submit
+from orchestrator.operations.table import SUBMIT
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.moments import moment_ms
 from orchestrator.streams import StreamId
@@ -32,16 +35,7 @@ class Submission:
     def __init__(self, parts: Container) -> None:
         self._parts = parts
 
-    def check_token(
-        self,
-        token: object,
-        *,
-        agent: str,
-        prompt: str,
-        title: str,
-        task_id: str,
-        options: TaskOptions = NO_OPTIONS,
-    ) -> None:
+    def check_token(self, token: object, request: Submit, *, task_id: str) -> None:
         """Return if a Celery message with this token may be submitted.
 
         Raises:
@@ -51,11 +45,11 @@ class Submission:
         check_token(
             self._parts.keyring,
             token,
-            agent=agent,
-            prompt=prompt,
-            title=title,
+            agent=request["agent"],
+            prompt=request.get("prompt") or "",
+            title=request.get("title") or "",
             task_id=task_id,
-            more=options.digest,
+            more=digest_of_options(request),
             known=self.is_known(task_id),
         )
 
@@ -65,49 +59,37 @@ class Submission:
 
     def submit(
         self,
-        agent: str,
-        prompt: str,
+        request: Submit,
         *,
-        key: str | None = None,
-        title: str = "",
-        task: str = "",
+        kept: str = "",
+        result_of: str = "",
         planned: bool = False,
-        budget: Budget | None = None,
         make_fork: Callable[[str], Fork] | None = None,
-        at: datetime | float | None = None,
-        options: TaskOptions = NO_OPTIONS,
         encrypted: bool = False,
     ) -> Submitted:
-        """Give ``agent`` a prompt. The same ``key`` is the same session, however often it is submitted.
+        """Give an agent a prompt. The same key is the same session, however often it is submitted.
 
         Args:
-            agent: the name of an agent that a worker serves.
-            prompt: what it is to do.
-            key: an idempotency key; by default each call makes another session.
-            title: what people call it; by default the beginning of the prompt.
-            task: the Celery task id under which the final answer is stored.
+            request: what was asked for. Without a key each call makes another session.
+            kept: what the session keeps of its options, by default as `submit` does.
+            result_of: the Celery task id under which the final answer is stored.
             planned: the prompt is a plan, which the session carries out before its agent is called.
-            budget: what the whole tree may spend; by default the setting `tree_budget`.
             make_fork: stores what a session of this id begins with, if it is a fork.
-            at: when it is to begin, as a `datetime` with a time zone or in seconds since the epoch; by default, and where
-                that has passed, at once.
-            options: the task's structure and delivery; its description and title are used if ``prompt`` and ``title``
-                are empty.
             encrypted: encrypt it although neither its agent nor the setting requires it.
 
         Raises:
             KeyringError: it is encrypted, and its agent has no key to encrypt to.
-            InputError: the prompt, the title or the key is not text, the title is longer than 16 KiB, or ``at`` is not a
-                time.
+            InputError: the title is longer than 16 KiB, or ``at`` is not a time.
             EmptyPrompt: there is nothing to do.
-            KeyInUse: the key was used before, for another agent or prompt.
+            KeyInUse: the key was used before, for another agent or prompt, or with other options.
             UnknownAgent: no worker serves such an agent.
             StreamFull: the routers are too far behind for new work.
             redis.RedisError: Redis does not answer, or refuses; the call may be repeated with the same key.
         """
-        for what, given in (("prompt", prompt), ("title", title), ("key", key or "")):
-            check_text(what, given)
-        words, structured = prompt, options.task
+        agent, prompt, title = request["agent"], request.get("prompt") or "", request.get("title") or ""
+        key, at, limit_s = request.get("key"), request.get("at"), request.get("time_limit_s")
+        kept = kept or SUBMIT.options(request)
+        words, structured = prompt, cast("Any", request.get("task"))
         if structured is not None:
             structured = task_of(structured, description=prompt, title=title)
             title, words = structured.title, structured.description
@@ -124,10 +106,15 @@ class Submission:
         heading = title or summary(words)
         now_ms = 0 if at is None else parts.ledger.server_ms()
         at_ms = 0 if at is None else moment_ms(at, now_ms=now_ms, what="at")
-        delivery = options.delivery
+        delivery = delivery_of(request)
         if delivery.expires_s is not None:
             # Until it begins it does not expire.
             delivery = replace(delivery, expires_s=delivery.expires_s + max(0, at_ms - now_ms) / 1000)
+        terms = Terms(
+            time_limit_ms=0 if limit_s is None else max(1, round(limit_s * 1000)),
+            budget=Budget.of(request.get("budget")) or Budget.of(parts.settings.tree_budget),
+            plan=planned,
+        )
         letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
@@ -137,6 +124,7 @@ class Submission:
             thread=thread,
             task=structured,
             delivery=delivery,
+            terms=terms,
         )
         parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
         failpoint("submit.checked")
@@ -147,13 +135,14 @@ class Submission:
             envelope=letter,
             correlation=thread.correlation,
             title=heading,
-            task=task,
+            task=result_of,
             planned=planned,
-            budget=budget or Budget.of(parts.settings.tree_budget),
+            budget=terms.budget,
             make_fork=partial(make_fork, session) if make_fork is not None else None,
             at_ms=at_ms,
             structured="" if structured is None else pack(structured),
-            time_limit_ms=0 if options.time_limit_s is None else max(1, round(options.time_limit_s * 1000)),
+            time_limit_ms=terms.time_limit_ms,
+            options=kept,
             seal=Seal(label=session, by=OPERATOR, to=(agent,)) if letter.encrypted else None,
         )
         failpoint("submit.written")
@@ -161,4 +150,15 @@ class Submission:
             raise KeyInUse(key, session, submitted.agent, "agent")
         if submitted.other_prompt:
             raise KeyInUse(key, session, submitted.agent, "prompt")
+        if not submitted.created:
+            for there in parts.ledger.find([session]):
+                if there.state is not SessionState.DELETED and there.options != kept:
+                    raise KeyInUse(key, session, submitted.agent, "set of options")
         return submitted
+
+
+def digest_of_options(request: Submit) -> str:
+    """The digest of the options in a submission token; empty without options."""
+    beside = ("agent", "prompt", "title", "key")
+    options = SUBMIT.dump({name: value for name, value in request.items() if name not in beside})
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest() if options else ""

@@ -9,21 +9,24 @@ from typing import Any, Final
 
 from lxml import etree
 
-from orchestrator.client.task_options import TaskOptions
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.codec import decode_body
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
 from orchestrator.envelope.written import fill_in_ids
 from orchestrator.errors import InputError, InvalidEnvelope
+from orchestrator.operations.requests import Submit, SubmitOptions
+from orchestrator.operations.table import SUBMIT
 
 _PREFIX: Final = f"{{{NAMESPACE}}}"
 _OWN: Final[Any] = {None: NAMESPACE}
+#: What a file does not say: it belongs to the command.
+_OF_THE_CALL: Final = frozenset({"agent", "prompt", "key", "at", "retry_for_s"})
 #: Names of the options of a file that are none of the task itself.
-_OPTIONS: Final = frozenset(TaskOptions.model_fields) - {"task"}
+_OPTIONS: Final = frozenset(SUBMIT.marks) - {"task", "title", *_OF_THE_CALL}
 
 
-def read_task_file(path: Path) -> TaskOptions:
+def read_task_file(path: Path) -> SubmitOptions:
     """The task in a file, by its ending: `.xml`, `.json` or `.toml`.
 
     JSON and TOML have the fields of a task, or a table `task` with them and options beside it. XML is an
@@ -43,7 +46,11 @@ def read_task_file(path: Path) -> TaskOptions:
                 given = _table(tomllib.loads(octets.decode()))
             case other:
                 raise InputError(f"{other or 'no ending'}: name it .xml, .json or .toml")
-        return TaskOptions.of(**given)
+        if others := [name for name in given if name in _OF_THE_CALL]:
+            raise InputError(f"{others[0]} is given beside the file")
+        request: Submit = SUBMIT.read({"agent": "", **given})
+        del request["agent"]  # type: ignore[misc]
+        return request
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:

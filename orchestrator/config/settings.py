@@ -238,11 +238,6 @@ class Settings(BaseModel):
         description="Worker processes that may die while they execute one run (a crash, or no memory left); at that "
         "many the run fails. A worker whose lease runs out counts for `max_lost_workers` instead.",
     )
-    redispatch_after_s: Seconds = Field(
-        10,
-        description="Seconds after which the sweep looks whether a queued run that nobody took is among the ready ones. "
-        "Workers are told of ready runs again after a second, and then ever more rarely.",
-    )
     sweep_interval_s: Seconds = Field(2, description="Seconds between two reconciliation sweeps of a reaper.")
     replicas: int = Field(
         0,
@@ -254,22 +249,12 @@ class Settings(BaseModel):
     )
 
     # Payloads
-    compress_above_bytes: Count = Field(
-        64 * KIB, description="Bodies larger than this many bytes are compressed (zstd)."
-    )
-    claim_check_above_bytes: Count = Field(
-        1 * MIB, description="Bodies larger than this many bytes are stored once and travel as a reference."
-    )
     blob_ttl_s: Seconds = Field(
         7 * DAY_S, description="Seconds that a stored payload lives after it was last referenced."
     )
     max_payload_bytes: Count = Field(
         16 * MIB,
         description="Largest body in bytes that is opened, however it travels, and that a new task may have.",
-    )
-    max_payload_ratio: Count = Field(
-        200,
-        description="How many times its compressed size a body above 1 MiB may have that travels compressed.",
     )
     max_message_bytes: Count = Field(
         8 * MIB, description="Largest envelope in bytes that is parsed; a larger one is refused."
@@ -283,41 +268,12 @@ class Settings(BaseModel):
         1 * MIB,
         description="Bytes of callback text that one resume carries at most; a single larger one is cut.",
     )
-    max_depth: Count = Field(50, description="Generations in one tree, the root being the first.")
-    max_children: Count = Field(100_000, description="Children that one session may launch.")
-    max_sessions_per_tree: Count = Field(
-        1_000_000, description="Sessions that one tree may have, the root included."
-    )
-    max_runs_per_tree: Count = Field(
-        10_000_000, description="Runs that one tree may have; then it may only finish what it has started."
-    )
-    max_open_questions: Count = Field(
-        50,
-        description="Questions, approvals included, that one session may have open; one more to a person is refused, so that "
-        "no agent floods who answers.",
-    )
-    agent_runs_at_once: Count | None = Field(
-        None,
-        description="Runs of one agent that are executed at once, unless its definition (`runs_at_once`) or "
-        "`orchestra limit` says otherwise. Unset: as many as there are slots.",
-    )
-    tree_runs_at_once: Count | None = Field(
-        None,
-        description="Runs of one tree that are executed at once, unless `orchestra limit` says otherwise. Unset: as many "
-        "as there are slots.",
-    )
     printed_max_bytes: int = Field(
         16 * 1024,
         ge=0,
         le=1024 * 1024,
         description="Bytes of what an agent prints in one try of a run that `orchestra logs --text` has, the last ones; 0: "
         "nothing is kept. The log of the worker has all of it.",
-    )
-    fork_runs: int = Field(
-        10,
-        ge=0,
-        description="Runs of each session, the last ones, at which `orchestra fork` can begin a new tree: so many saved states "
-        "and memories are kept with a session.",
     )
     tree_budget: str | None = Field(
         None,
@@ -344,13 +300,6 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         description="Seconds that a request of a model agent waits for a model server that cannot be reached, or that answers 502, "
         "503 or 504, without using up an attempt. Each attempt after that asks once.",
-    )
-    max_steps_per_run: Count = Field(
-        10_000, description="Durable steps that one run may record; the next one fails."
-    )
-    max_step_bytes_per_run: Count = Field(
-        64 * MIB,
-        description="Bytes of all values that the durable steps of one run may record. They go when the run ends.",
     )
     stream_max_entries: Count = Field(
         250_000,
@@ -381,9 +330,6 @@ class Settings(BaseModel):
         description="Messages that one conversation may have, reports and replies apart; more are refused, so that no "
         "two agents talk for ever.",
     )
-    conversation_max_depth: Count = Field(
-        1_000, description="Messages that the chain of one message may name."
-    )
     dead_letters_max_entries: Count = Field(
         10_000,
         description="Dead letters that one shard keeps; above that the oldest are dropped, first those whose sender's "
@@ -392,21 +338,6 @@ class Settings(BaseModel):
     dead_letters_max_bytes: Count = Field(
         64 * MIB,
         description="Bytes of dead letters that one shard keeps; above that they are dropped likewise.",
-    )
-    sender_quota_per_minute: int = Field(
-        12_000,
-        ge=0,
-        description="Messages a minute that routers take from the outbox of one external program in a shard; the rest "
-        "stays there until the next minute. 0: as many as there are.",
-    )
-    dead_letters_share: float = Field(
-        0.25,
-        gt=0,
-        le=1,
-        description="Part of these two limits that one sender may take. All whose signature did not count are one.",
-    )
-    dead_letter_ttl_s: Seconds = Field(
-        30 * DAY_S, description="Seconds after which a dead letter is dropped, if nobody has replayed it."
     )
     failed_dependency: Literal["fail", "ignore"] = Field(
         "fail",
@@ -429,7 +360,7 @@ class Settings(BaseModel):
     submissions: Literal["open", "token"] = Field(
         "open",
         description="Who may begin a session with a plain Celery message: `open`, whoever can write to the broker; "
-        "`token`, whoever brings a token of `orchestra token` or `Client.token`. `Client` and `orchestra submit` write "
+        "`token`, whoever brings a token of `Client.token`. `Client` and `orchestra submit` write "
         "to the ledger and need none.",
     )
     remote_control: bool = Field(
@@ -459,12 +390,6 @@ class Settings(BaseModel):
         None,
         description="File with the secret that signs webhooks, readable by its owner only. Unset: `notify-secret` in the "
         "data folder, which the first notifier makes.",
-    )
-    notify_timeout_s: Seconds = Field(10, description="Seconds that one delivery may take.")
-    notify_attempts: Count = Field(
-        15,
-        description="Attempts to deliver one event to one target, after waits of 1 s, 2 s, 4 s, … and at most an hour; "
-        "then it is dead.",
     )
 
     # Logs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -84,6 +84,21 @@ class SourceTrees:
             raise InputError(f"{plain} cannot be read without following a link: {error.strerror}") from error
         finally:
             os.close(current)
+
+
+def find_modules(paths: Iterable[Path]) -> list[Path]:
+    """Return every Python file at or below the paths; hidden folders, caches and links are left out."""
+    found: set[Path] = set()
+    for path in paths:
+        if path.suffix == ".py" and path.is_file():
+            found.add(path)
+            continue
+        for candidate in path.rglob("*.py"):
+            below = candidate.relative_to(path).parts
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in below)
+            if not hidden and not candidate.is_symlink() and candidate.is_file():
+                found.add(candidate)
+    return sorted(found)
 
 
 @cache

@@ -44,7 +44,6 @@ PRELOAD = (
     "kombu.transport.redis",
     "orchestrator.cli",
     "orchestrator.cli.audit",
-    "orchestrator.cli.notifications",
     "orchestrator.cli.services",
     "orchestrator.agents.loader",
     "orchestrator.agents.routing_config",
@@ -56,7 +55,7 @@ PRELOAD = (
     "orchestrator.dispatch.results",
     "orchestrator.keyring.codes",
     "orchestrator.keyring.sealed_texts",
-    "orchestrator.keyring.vouchers",
+    "orchestrator.keyring.agent_records",
     "orchestrator.messages.factory",
     "orchestrator.messages.recipients",
     "orchestrator.router.build",
@@ -190,7 +189,7 @@ def _run(order: _Order) -> None:
     """Do what `python -m` does."""
     package = order.module.removeprefix("orchestrator").removeprefix(".")
     words = [part for part in (*package.split("."), *order.arguments) if part]
-    if words[:2] == ["worker", "worker"]:
+    if words[:2] == ["worker", "worker"] or words[:1] == ["service"]:
         del words[0]
     set_title(f"orch:{words[0]}" if words else "orchestra", " ".join(["orchestra", *words]))
     sys.argv = [order.module, *order.arguments]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.runtime.probe import ALIVE, answers
 
 #: Looks within the time after which a process hangs.
@@ -24,8 +25,7 @@ class HangWatch:
         self._data, self._after_s, self._ask = data, after_s, ask
         self._silent_s: dict[int, float] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
-        self._thread.start()
+        self._thread = machine.start_thread(self._watch, "hang-watch")
 
     def hangs(self, pid: int) -> bool:
         """Whether a process hangs."""

@@ -30,21 +30,15 @@ from orchestrator.runtime.signals import set_soon
 _TICK_S = 0.05
 _TRIM_EVERY_S = 10.0
 
-#: The services of a stack, by the arguments that `python -m orchestrator` runs them with.
-SERVICES = {
-    "router": ("router",),
-    "callbacks": ("callbacks",),
-    "reaper": ("reaper",),
-    "audit": ("audit", "writer"),
-}
+#: The services of every stack; `orchestra service NAME` runs one.
+SERVICES = ("router", "callbacks", "reaper", "audit")
 
 
 def service_specs(settings: Settings) -> list[ChildSpec]:
     """One process for each service that these settings ask for."""
-    services = {**SERVICES, "notifier": ("notifier",)} if settings.notifies else SERVICES
     return [
-        ChildSpec(name=name, module=("orchestrator", *arguments), stage=2)
-        for name, arguments in services.items()
+        ChildSpec(name=name, module=("orchestrator", "service", name), stage=2)
+        for name in (*SERVICES, *(["notifier"] if settings.notifies else []))
     ]
 
 

@@ -12,13 +12,13 @@ from orchestrator.config.settings import Settings
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb.holders import connected_holders
-from orchestrator.router.deadletters.store import DeadLetters, dead_limits
-from orchestrator.runtime.service import living_agents, with_lanes
+from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import (
     AUDIT_GROUP,
     GROUPS,
     INBOX,
     TRANSITIONS,
+    DeadLimits,
     RedisStreams,
     all_streams,
     boxes,
@@ -52,7 +52,7 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
     parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     streams, known = RedisStreams(client), all_streams(settings.shards)
-    dead, limits = DeadLetters(client, shards=settings.shards), dead_limits(settings)
+    dead, limits = DeadLetters(client, shards=settings.shards), DeadLimits.of(settings)
     sweeps = count()
 
     def trim() -> int:
@@ -74,9 +74,7 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
         settle=parts.settle,
         trim=trim,
         ring=parts.ring,
-        agents=lambda: with_lanes(
-            [record.name for record in parts.agents.all() if not record.external], living_agents(client)
-        ),
+        agents=lambda: [record.name for record in parts.agents.all() if not record.external],
         concurrency=parts.concurrency,
         connected=lambda: connected_holders(client),
         shards=settings.shards,

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigurationError
 
 #: What to use instead of a limit of Celery's, by what it limits.
 _INSTEAD: Final = {
-    "rate": "limit an agent with `orchestra limit AGENT N`",
+    "rate": "limit an agent with `orchestra agents limit AGENT N`",
     "time": "set `run_time_limit_s`, or `time_limit_s` of an agent",
 }
 
@@ -38,7 +38,7 @@ _SENT_ANYWAY: Final = frozenset({"hello", "heartbeat", "enable_events", "disable
 #: What to use where workers obey no command, by its name.
 _USE: Final = {
     "revoke": "orchestra stop SESSION",
-    "rate_limit": "orchestra limit AGENT N",
+    "rate_limit": "orchestra agents limit AGENT N",
     "time_limit": "the setting `run_time_limit_s`",
 }
 

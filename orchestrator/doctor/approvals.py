@@ -46,7 +46,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Broken]:
             continue
         missing = []
         if approval not in snapshot.listed_approvals:
-            missing.append("the index of open approvals: `orchestra approvals` does not show it")
+            missing.append("the index of open approvals: `orchestra questions` does not show it")
         if request.expires_ms and approval not in snapshot.question_due_ms:
             missing.append(f"the timers: nobody ends it at {isoformat(request.expires_ms)}")
         for where in missing:

@@ -69,12 +69,9 @@ def _to_run(snapshot: Snapshot, run: Run, terms: Terms) -> _Wait:
     if terms.held_back is not None:
         queued = f"{run.id} is queued: {terms.held_back.waits_for}{again}"
         return queued, terms.held_back.mover, "at once then"
-    that, start = "serves", "start a worker that does, for example: orchestra up --agents my_agents.py"
-    if session.pinned:
-        that = f"has version {session.pinned} of"
-        start = f"start a worker that has it, or: orchestra unpin {session.id}"
+    start = "start a worker that does, for example: orchestra up --agents my_agents.py"
     return (
-        f"{run.id} is queued for a worker that {that} agent {session.agent!r}{again}",
+        f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
         f"nobody: {terms.nobody}; {start}"
         if terms.nobody
         else "a free worker; the reaper rings workers again while none takes it",

@@ -12,9 +12,9 @@ import redis
 
 from orchestrator.audit.proof import Proof
 from orchestrator.audit.reader import AuditReader, LaunchRecords, Parent
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Session
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, all_streams
 
@@ -68,7 +68,7 @@ def _unwritten(client: redis.Redis, root: str, lacking: Sequence[Session]) -> se
     if not lacking:
         return set()
     shard = shard_of(root)
-    streams = [one for one in all_streams(shard + 1, sorted(LAUNCHES)) if one.shard == shard]
+    streams = [one for one in all_streams(shard + 1, sorted(SESSION_STARTING)) if one.shard == shard]
     rows = RedisStreams(client).backlog(AUDIT_GROUP, streams)
     since = [ms for row in rows for ms in (row.unread_since_ms, row.pending_since_ms) if ms is not None]
     return {one.id for one in lacking if since and one.created_ms + _APART_MS >= min(since)}

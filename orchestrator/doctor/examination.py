@@ -100,11 +100,10 @@ class Doctor:
             if snapshot is None:
                 continue
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
-                waiting[session.lane].append(snapshot.run)
+                waiting[session.agent].append(snapshot.run)
             with self._readable(f"session {session.id}", session.id, findings):
                 pending += blockers.of_pending(snapshot, self._terms.within(snapshot))
                 findings += health.deaths(snapshot)
-                findings += waiting_runs.pinned(session, self._terms)
         for what, look in self._of_the_stack(waiting).items():
             with self._readable(what, "", findings):
                 findings += look()
@@ -191,7 +190,7 @@ class Doctor:
 
     def _prospects(self, session: Session) -> int:
         """How likely a session is to end by itself: 0 for one in which nothing can move."""
-        if session.damage or self._terms.of(session.lane).nobody:
+        if session.damage or self._terms.of(session.agent).nobody:
             return 0
         if session.questions and not session.busy:
             return 1

@@ -21,12 +21,15 @@ class Severity(StrEnum):
 class Problem:
     """One thing that is wrong, in one sentence that says what and, where there is one, the next step."""
 
+    #: How bad it is: `break`, `stuck` or `warning` of `doctor`; `error`, `warning` or `info` of `validate`.
     severity: Severity
+    #: The rule that is broken; rules are never renamed.
     rule: str
-    #: The callback, run or service concerned, or empty.
+    #: The callback, run or service concerned; else empty.
     subject: str
+    #: What is wrong and, where there is one, the next step.
     message: str
-    #: The session concerned; empty for the stack as a whole.
+    #: The session concerned; empty: the stack as a whole.
     session: str = ""
 
     @property
@@ -39,13 +42,15 @@ class Problem:
 class Blocker:
     """What one pending thing waits for, what will move it, and by when."""
 
+    #: The session concerned.
     session: str
     #: The callback or other item that is pending, or the session itself.
     subject: str
+    #: What it waits for, in words.
     waits_for: str
-    #: What moves it: a worker's lease, a timer, an unread entry, a waiting policy, a person.
+    #: What will move it: a worker, a timer, an entry, a policy, a person.
     mover: str
-    #: By when, in words; empty where only an agent's own work decides.
+    #: By when, in words; empty: only an agent's own work decides.
     by: str
 
 
@@ -53,10 +58,15 @@ class Blocker:
 class Tally:
     """The promise in numbers over many sessions."""
 
+    #: Sessions.
     sessions: int
+    #: Delegations with a callback.
     launched: int
+    #: Callbacks that were delivered.
     delivered: int
+    #: Callbacks that are neither delivered nor dead.
     pending: int
+    #: Callbacks that will not be delivered, each with a reason.
     dead: int
 
     def __str__(self) -> str:

@@ -35,10 +35,10 @@ from orchestrator.streams.pressure import SOFT
 
 #: The services without which nothing moves, and what stands still without them.
 NEEDED: Mapping[str, str] = {
-    "router": "no message is acted upon: start one with `orchestra router`",
-    "callbacks": "resumes wait for the reaper's sweep: start one with `orchestra callbacks`",
-    "reaper": "nothing lost is found again: start one with `orchestra reaper`",
-    "audit": "nothing is written to the audit trail: start one with `orchestra audit writer`",
+    "router": "no message is acted upon: start one with `orchestra service router`",
+    "callbacks": "resumes wait for the reaper's sweep: start one with `orchestra service callbacks`",
+    "reaper": "nothing lost is found again: start one with `orchestra service reaper`",
+    "audit": "nothing is written to the audit trail: start one with `orchestra service audit`",
 }
 #: Milliseconds that an entry may be held before somebody should have taken it over.
 LATE_MS = 60_000
@@ -76,7 +76,7 @@ def keys_unregistered(parts: Container) -> Iterator[Problem]:
     """Signing keys of this data folder that the registry lacks: what they sign is not accepted."""
     registry = parts.keyring.registry
     for record in parts.keyring.store.list():
-        if registry.record(record.key_id) is None:
+        if registry.certificate(record.key_id) is None:
             yield stuck(
                 "key-unregistered",
                 record.key_id,
@@ -258,7 +258,7 @@ def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, 
         replay_fault(client)
     except redis.exceptions.NoPermissionError:
         loss = "a restart of the server loses the ledger if its user `default` may not change our keys"
-        yield "restart-unchecked", f"{loss}, and this user may not ask: give it +acl|dryrun (`orchestra acl`)"
+        yield "restart-unchecked", f"{loss}; this user lacks +acl|dryrun (`orchestra service acl`)"
     replication: Any = client.info("replication")
     replicas = int(replication.get("connected_slaves", 0))
     if replicas and not settings.replicas:

@@ -28,7 +28,7 @@ def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Proble
         message = (
             "has not started for over a minute: its task-delegation was not routed; is a router running?"
         )
-    elif snapshot.stop_pending and s.state not in CLOSED:  # an earlier version left that mark on closed ones
+    elif snapshot.stop_pending:
         message = "is to be ended for over a minute: is a callback service running?"
     elif snapshot.queue and is_ready(snapshot) and not snapshot.window_until_ms:
         items = counted(len(snapshot.queue), "item")

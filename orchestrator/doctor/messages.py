@@ -21,12 +21,12 @@ from orchestrator.display.text import counted
 from orchestrator.doctor.entries import Place, coming
 from orchestrator.doctor.findings import Problem, Severity, warning
 from orchestrator.envelope.codec import decode
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import Header
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.signature import CLOCK_SKEW_MS
 from orchestrator.errors import InvalidEnvelope
 from orchestrator.ids import is_session_id
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import MARK_MARGIN_MS, mark_ms
 from orchestrator.router.deadletters.store import DeadLetters
@@ -97,7 +97,7 @@ class TakenMessages:
         """Messages without the mark of a handled one, which no router will read any more."""
         mentions = self._audit.latest(since_ms=self._since_ms, limit=MOST)
         # A launch of ours leaves its session pending, of which its own rule speaks.
-        compared = [m for m in mentions if not (m.type in LAUNCHES and is_session_id(m.task_id))]
+        compared = [m for m in mentions if not (m.type in SESSION_STARTING and is_session_id(m.task_id))]
         left = _MOST_SUSPECTS
         for start in range(0, len(compared), _AT_ONCE):
             part = compared[start : start + _AT_ONCE]
@@ -187,7 +187,7 @@ class TakenMessages:
         )
         again = (
             f", then send it again: orchestra audit show {mention.message_id} --xml > message.xml, and "
-            "orchestra send message.xml"
+            "orchestra message send message.xml"
             if severity is Severity.BREAK
             else "; its effect was in the ledger before, so nothing has to be sent again"
         )

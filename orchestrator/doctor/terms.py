@@ -11,7 +11,6 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import HeldBack, RunState
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.machine import Clock
-from orchestrator.policy.versions import lane_queue, split_lane
 from orchestrator.runtime.service import is_served, living_agents
 
 #: Seconds for which it is remembered which agents are served.
@@ -46,9 +45,8 @@ class TermsReader:
             run_limit_s=settings.run_time_limit_s,
         )
 
-    def of(self, lane: str) -> Terms:
-        """The terms of an agent, or of the version of it that a session is pinned to."""
-        agent, version = split_lane(lane)
+    def of(self, agent: str) -> Terms:
+        """The terms of an agent."""
         record = self._parts.agents.get(agent)
         if record is None:
             return replace(self._terms, nobody=f"no agent {agent!r} is registered")
@@ -56,14 +54,12 @@ class TermsReader:
         if now >= self._look_again_at:
             self._living, self._look_again_at = living_agents(self._parts.redis), now + _LIVING_S
         nobody = "" if is_served(record, self._living) else f"no living worker serves {agent!r}"
-        if version and (lane, lane_queue(lane)) not in self._living:
-            nobody = f"no living worker has version {version} of {agent!r}"
         return replace(self._terms, run_limit_s=record.time_limit_s or self._terms.run_limit_s, nobody=nobody)
 
     def within(self, snapshot: Snapshot) -> Terms:
         """The terms of a session: those of its agent, and what keeps its queued run from being taken."""
         session, run = snapshot.session, snapshot.run
-        terms = self.of(session.lane)
+        terms = self.of(session.agent)
         if run is None or run.state != RunState.QUEUED or terms.nobody:
             return terms
         shard = shard_of(session.id)

@@ -7,6 +7,7 @@ from typing import Final
 from lxml import etree
 
 from orchestrator.envelope.findings import Finding, FindingSeverity, found
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 
@@ -18,11 +19,6 @@ TIMEOUT_S: Final = 86_400
 BACKOFF_S: Final = 3_600
 #: A critical message that may take longer than this, in milliseconds, is not treated as critical.
 CRITICAL_MS: Final = 3_600_000
-
-#: What one specialist may well say to another: a request for review, and what answers it.
-BETWEEN_SPECIALISTS: Final = frozenset(
-    {"review-request", "status-update", "task-completion", "error", "reply"}
-)
 
 
 def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
@@ -56,7 +52,7 @@ def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
         text = "gives a critical message hours; shorten it or lower the priority"
         say("critical-window", text, "header/expiration", end)
     among_specialists = header.sender.agent_role == header.recipient.agent_role == "specialist"
-    if among_specialists and message.body.type not in BETWEEN_SPECIALISTS:
+    if among_specialists and not MESSAGE_TYPES[message.body.type].between_specialists:
         text = "is written to by another specialist; let their coordinator know, or ask it"
         say("specialist-to-specialist", text, "header/recipient", header.recipient.agent_name)
     if message.signature is None:

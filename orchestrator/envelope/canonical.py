@@ -269,7 +269,7 @@ def _form(model: type[Part], field: Binding) -> str:
     """How a value may be spelt, without groups."""
     assert field.kind is not None
     if field.kind is Kind.INTEGER:
-        return "(?:0|[1-9][0-9]{0,14})"  # its bounds are looked at when it is read
+        return "(?:0|[1-9][0-9]{0,15})"  # its bounds are looked at when it is read
     if field.kind is not Kind.TOKEN:
         return _FORMS[field.kind]
     schema = _schema(model, field)

@@ -20,7 +20,7 @@ class Rule(NamedTuple):
 
 
 RULES: Final[dict[str, Rule]] = {
-    "unreadable": Rule("parser", "The file that `orchestra validate` is given can be read."),
+    "unreadable": Rule("parser", "The file that `orchestra message validate` is given can be read."),
     "empty": Rule("parser", "There is something besides white space."),
     "size": Rule(
         "parser",
@@ -63,7 +63,7 @@ RULES: Final[dict[str, Rule]] = {
     "sha256": Rule("schema", "A SHA-256 digest is 64 hexadecimal digits."),
     "schema": Rule(
         "schema",
-        "What the schema says first; used for documents too large for a detailed report, and by the router for those that nobody signed: `orchestra validate` says more.",
+        "What the schema says first; used for documents too large for a detailed report, and by the router for those that nobody signed: `orchestra message validate` says more.",
     ),
     "body-type": Rule("content", "The type of the body is known and names its content."),
     "status": Rule("content", "The status of a task is one of its body type."),

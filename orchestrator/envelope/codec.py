@@ -14,8 +14,9 @@ from lxml import etree
 
 from orchestrator.envelope.document import read_body, write_body, write_head, write_signature
 from orchestrator.envelope.findings import Finding
-from orchestrator.envelope.model import AgentMessage, Body, EncryptedBody
+from orchestrator.envelope.model import AgentMessage, Body
 from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.opaque import EncryptedBody
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings

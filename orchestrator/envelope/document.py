@@ -7,42 +7,15 @@ from typing import Any, Final
 from lxml import etree
 
 from orchestrator.envelope import rules, xenc
-from orchestrator.envelope.bodies import ClaimCheckBody, CompressedBody, EncryptedBody
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Body,
-    ErrorReport,
-    Escalation,
-    Header,
-    Message,
-    Query,
-    Reply,
-    ReviewRequest,
-    Signature,
-    StatusUpdate,
-    TaskCompletion,
-    TaskDelegation,
-)
-from orchestrator.envelope.model_base import Part
+from orchestrator.envelope.message_types import MESSAGE_TYPES, ClearBody
+from orchestrator.envelope.model import AgentMessage, Body, Header, Signature
 from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.reading import Reading, build, defaults_of, fields_reader, part_reader
 from orchestrator.envelope.writing import fields_writer, part_writer
 
 #: The model of each body type.
-BODIES: Final[dict[str, type[Part]]] = {
-    model.model_fields["type"].default: model
-    for model in (
-        TaskDelegation,
-        StatusUpdate,
-        TaskCompletion,
-        ErrorReport,
-        Query,
-        ReviewRequest,
-        Escalation,
-        Reply,
-        Message,
-    )
-}
+BODIES: Final[dict[str, type[ClearBody]]] = {name: row.body for name, row in MESSAGE_TYPES.items()}
 _Q: Final = f"{{{NAMESPACE}}}"
 _XENC: Final = f"{{{xenc.XENC}}}"
 

@@ -24,11 +24,17 @@ class Finding:
     ``message`` says what to do.
     """
 
+    #: The rule that is broken; rules are never renamed.
     rule: str
+    #: How bad it is: `break`, `stuck` or `warning` of `doctor`; `error`, `warning` or `info` of `validate`.
     severity: FindingSeverity
+    #: The line; null: unknown.
     line: int | None
+    #: The XPath of the element; null: the document as a whole.
     path: str | None
+    #: The value that is wrong, cut where it is long; null: none.
     value: str | None
+    #: What is wrong and, where there is one, the next step.
     message: str
 
     @property

@@ -7,25 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from orchestrator.envelope.bodies import (
-    ClaimCheckBody,
-    CompressedBody,
-    Dependency,
-    EncryptedBody,
-    ErrorReport,
-    Escalation,
-    Message,
-    Query,
-    Reply,
-    Review,
-    ReviewRequest,
-    StatusUpdate,
-    Task,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.message_types import ClearBody
 from orchestrator.envelope.model_base import Numbered, Part
 from orchestrator.envelope.model_values import (
     AgentRole,
@@ -39,6 +23,7 @@ from orchestrator.envelope.model_values import (
     Tier,
     Uuid4,
 )
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 
 
 class Party(Part):
@@ -95,27 +80,18 @@ class Signature(Part):
     signature_value: Base64
 
 
-def _body_tag(body: Any) -> str | None:
-    """Which model a body is for: its form if it is opaque, else its type."""
-    if isinstance(body, dict):
-        return body.get("form") or body.get("type")
-    return getattr(body, "form", None) or getattr(body, "type", None)
+def _form(body: Any) -> str:
+    """The form in which a body travels; `clear` if it can be read as it stands."""
+    form = body.get("form") if isinstance(body, dict) else getattr(body, "form", None)
+    return str(form or "clear")
 
 
 Body = Annotated[
-    Annotated[TaskDelegation, Tag("task-delegation")]
-    | Annotated[StatusUpdate, Tag("status-update")]
-    | Annotated[TaskCompletion, Tag("task-completion")]
-    | Annotated[ErrorReport, Tag("error")]
-    | Annotated[Query, Tag("query")]
-    | Annotated[ReviewRequest, Tag("review-request")]
-    | Annotated[Escalation, Tag("escalation")]
-    | Annotated[Reply, Tag("reply")]
-    | Annotated[Message, Tag("message")]
+    Annotated[ClearBody, Field(discriminator="type"), Tag("clear")]
     | Annotated[EncryptedBody, Tag("encrypted")]
     | Annotated[CompressedBody, Tag("compressed")]
     | Annotated[ClaimCheckBody, Tag("claim-check")],
-    Discriminator(_body_tag),
+    Discriminator(_form),
 ]
 
 
@@ -131,28 +107,3 @@ class AgentMessage(Part):
     def conversation_id(self) -> str:
         """The conversation it belongs to, in lower case; its own id if it starts one."""
         return (self.header.correlation_id or self.header.message_id).lower()
-
-
-__all__ = [
-    "AgentMessage",
-    "Body",
-    "ClaimCheckBody",
-    "CompressedBody",
-    "Dependency",
-    "EncryptedBody",
-    "ErrorReport",
-    "Escalation",
-    "Header",
-    "Message",
-    "Party",
-    "Query",
-    "Reply",
-    "RetryPolicy",
-    "Review",
-    "ReviewRequest",
-    "Signature",
-    "StatusUpdate",
-    "Task",
-    "TaskCompletion",
-    "TaskDelegation",
-]

@@ -189,6 +189,8 @@ Uuid4 = Annotated[str, Field(pattern=rf"^{UUID4}\z"), Kind.TOKEN]
 Moment = Annotated[Timestamp, Kind.TIMESTAMP]
 #: A whole number that is not negative.
 Count = Annotated[int, Field(ge=0, lt=10**15), Kind.INTEGER]
+#: A number of things that may be spent; what may be spent at most is less.
+Amount = Annotated[int, Field(ge=0, lt=10**16), Kind.INTEGER]
 #: A whole number from 1 on.
 PositiveCount = Annotated[int, Field(ge=1, lt=10**9), Kind.INTEGER]
 #: An order or priority number; lower comes first.
@@ -212,17 +214,6 @@ Priority = Annotated[Literal["critical", "high", "normal", "low"], Kind.TOKEN]
 BackoffStrategy = Annotated[Literal["exponential", "linear"], Kind.TOKEN]
 Severity = Annotated[Literal["critical", "warning", "info"], Kind.TOKEN]
 SignatureAlgorithm = Annotated[Literal["RSA-SHA256", "Ed25519"], Kind.TOKEN]
-BodyType = Literal[
-    "task-delegation",
-    "status-update",
-    "task-completion",
-    "error",
-    "query",
-    "review-request",
-    "escalation",
-    "reply",
-    "message",
-]
 
 
 def with_values(model: M, **values: Any) -> M:

@@ -1,22 +1,38 @@
-"""The text that an agent is given for a message: a task with all that goes with it, a question, a word."""
+"""The text that an agent is given for a message: a task with all that goes with it, a question, a word; and what stands
+beside the text of a report, under headings and in lists. The headings are the names of the protocol's elements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, assert_never
 
-from orchestrator.envelope.bodies import Escalation, Message, Query, ReviewRequest, TaskDelegation
+from orchestrator.envelope.bodies import (
+    Artifact,
+    CriterionResult,
+    Deliverable,
+    Escalation,
+    Message,
+    Query,
+    ReviewRequest,
+    TaskDelegation,
+)
 from orchestrator.envelope.bodies.parts import TaskContext
-from orchestrator.envelope.details import labelled
+from orchestrator.envelope.message_types import MESSAGE_TYPES, DetailedBody, LaunchBody
+from orchestrator.envelope.model_base import Leaf, Part
 
 #: The bodies that have such a text.
-Prompt = TaskDelegation | ReviewRequest | Escalation | Query | Message
+Prompt = LaunchBody | Query | Message
 
 
-def title_of(body: TaskDelegation | ReviewRequest | Escalation) -> str:
-    """What people call it."""
+def title_of(body: LaunchBody) -> str:
+    """Return what people call it."""
     match body:
         case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
             return about.title
+        case _:
+            assert_never(body)
 
 
 def prompt_of(body: Prompt) -> str:
@@ -58,6 +74,8 @@ def prompt_of(body: Prompt) -> str:
             return "\n\n".join(part for part in (subject, problem) if part)
         case Message(content=content):
             return content
+        case _:
+            assert_never(body)
 
 
 def _context(context: TaskContext | None) -> list[tuple[str, list[str]]]:
@@ -77,3 +95,102 @@ def _text(description: str, *sections: tuple[str, Iterable[str]]) -> str:
         if lines:
             parts.append(f"{heading}:\n" + "\n".join(lines))
     return "\n\n".join(parts)
+
+
+#: Fields that identify a message or its task, or that a callback says itself.
+_ELSEWHERE: Final = frozenset({"type", "task_id", "error_id"})
+#: Of a task-completion, too: the callback has its status.
+_OF_THE_END: Final = frozenset({"status", "completion_timestamp"})
+
+
+def details_of(body: DetailedBody, text: str) -> str:
+    """Return what a body says beside its text; empty where that is nothing."""
+    row = MESSAGE_TYPES[body.type]
+    without = {row.text, *_ELSEWHERE, *(_OF_THE_END if row.ends else ())}
+    parts = []
+    for heading, items in _sections(body, without, text):
+        lines = [item for item in items if item]
+        if lines:
+            parts.append(f"### {heading}\n\n" + ("\n".join(f"- {line}" for line in lines)))
+    return "\n\n".join(parts)
+
+
+def _sections(part: Part, without: Iterable[str], text: str) -> Iterator[tuple[str, Iterable[str]]]:
+    """A heading and lines for each field of a part; a part within it has its own fields."""
+    for name, value in part:
+        if name in without or value is None or (name in _UNLESS and _UNLESS[name](value, text)):
+            continue
+        if isinstance(value, tuple):
+            yield _heading(name), [_line(item) for item in value]
+        elif isinstance(value, Part) and not isinstance(value, Leaf):
+            yield from _sections(value, without, text)
+        elif name == "progress_percentage":
+            yield "Progress", [f"{value} %"]
+        else:
+            yield _heading(name), [_line(value)]
+
+
+def _heading(name: str) -> str:
+    return name.replace("_", " ").title()
+
+
+def _repeats(summary: str, text: str) -> bool:
+    """Tell whether a summary is the beginning of the answer: the stack made it."""
+    beginning = " ".join(summary.rstrip("…").split())
+    return " ".join(text.split(None, len(beginning))).startswith(beginning)
+
+
+#: Fields that say nothing of their own for some values.
+_UNLESS: Final[Mapping[str, Callable[[Any, str], bool]]] = MappingProxyType(
+    {
+        "summary": _repeats,
+        "problem": lambda problem, text: problem in text,
+        "query_type": lambda kind, _: kind == "ask-for-help",
+    }
+)
+
+
+def _line(item: object) -> str:
+    """Return one value of a list as a line."""
+    match item:
+        case CriterionResult():
+            return _criterion(item)
+        case Deliverable():
+            return _deliverable(item)
+        case Artifact():
+            return _artifact(item)
+        case Leaf():
+            beside = [value for name, value in item if name != "text" and isinstance(value, str)]
+            return labelled(beside[0] if beside else None, item.text)
+        case Part():
+            return ", ".join(f"{_heading(name)}: {value}" for name, value in item if value is not None)
+    return str(item)
+
+
+def _criterion(criterion: CriterionResult) -> str:
+    met = {True: "met", False: "not met", None: "open"}[criterion.met]
+    why = criterion.evidence or criterion.reason
+    return f"{criterion.name or 'criterion'}: {met}" + (f" ({why})" if why else "")
+
+
+def _deliverable(deliverable: Deliverable) -> str:
+    parts = [" ".join(filter(None, [f.path, f.status, f.text])) for f in deliverable.files]
+    if deliverable.test_coverage:
+        parts.append(f"test coverage {deliverable.test_coverage}")
+    if deliverable.all_tests_passing is not None:
+        parts.append("all tests pass" if deliverable.all_tests_passing else "not all tests pass")
+    return labelled(deliverable.type, ", ".join(parts))
+
+
+def _artifact(artifact: Artifact) -> str:
+    parts = [artifact.file_path or ""]
+    if artifact.lines_of_code is not None:
+        parts.append(f"{artifact.lines_of_code} lines")
+    if artifact.tests_added is not None:
+        parts.append(f"{artifact.tests_added} tests")
+    return labelled(artifact.type, ", ".join(filter(None, parts)))
+
+
+def labelled(label: str | None, text: str) -> str:
+    """A text behind its label, where it has one."""
+    return f"{label}: {text}" if label and text else (label or text)

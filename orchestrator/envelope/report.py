@@ -47,6 +47,10 @@ _TYPE_RULES: Final = {
     "timestamp": ("timestamp", "is not an ISO 8601 date and time such as 2026-01-31T09:30:00Z; write one"),
     "name": ("blank", "is blank; give a name that can be seen"),
     "count": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
+    "amount": (
+        "number",
+        "is not a whole number from 0 on of 16 digits at most; write one without sign or leading zeros",
+    ),
     "positive-count": ("number", "is not a whole number from 1 on; write one without sign or leading zeros"),
     "index": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
     "rank": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),

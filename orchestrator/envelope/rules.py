@@ -6,6 +6,7 @@ from typing import Final
 
 from lxml import etree
 
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.model import Header
 from orchestrator.envelope.model_values import NAMESPACE, WHITE_SPACE
 from orchestrator.envelope.reading import Reading
@@ -14,32 +15,18 @@ _Q: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_Q}task-id"
 _SUMMARY: Final = f"{_Q}summary"
 
-#: Which type of body begins with which element; task-id begins two.
-_TYPE_OF_FIRST: Final = {
-    f"{_Q}{name}": body_type
-    for name, body_type in {
-        "task": "task-delegation",
-        "review": "review-request",
-        "escalation": "escalation",
-        "error-id": "error",
-        "query-type": "query",
-        "in-reply-to": "reply",
-        "message-type": "message",
-        "subject": "message",
-        "content": "message",
-    }.items()
-}
-_STATUS: Final = {
-    "status-update": ("in-progress", "blocked", "completed", "failed"),
-    "task-completion": ("success", "partial-success", "failed"),
+#: Which types of bodies begin with which element; a task-id begins several, which their status tells apart.
+_TYPES_OF_FIRST: Final = {
+    f"{_Q}{element}": [name for name, row in MESSAGE_TYPES.items() if element in row.first_elements]
+    for element in {one for row in MESSAGE_TYPES.values() for one in row.first_elements}
 }
 
 
 def body_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
-    """Whether the content of ``body`` is that of its type; if not, the reading says why."""
+    """Tell whether the content of ``body`` is that of its type; if not, the reading says why."""
     first = body[0].tag
     if first != _TASK_ID:
-        content = _TYPE_OF_FIRST[str(first)]
+        content = _TYPES_OF_FIRST[str(first)][0]
         if content == body_type:
             return True
     else:
@@ -59,7 +46,7 @@ def body_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
 
 def _status_fits(body: etree._Element, body_type: str, reading: Reading) -> bool:
     status = (body[1].text or "").strip(WHITE_SPACE)
-    allowed = _STATUS[body_type]
+    allowed = MESSAGE_TYPES[body_type].statuses
     if status in allowed:
         return True
     reading.fail(

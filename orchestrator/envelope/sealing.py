@@ -13,26 +13,21 @@ from typing import Final
 
 from orchestrator.envelope import codec, encryption, payload
 from orchestrator.envelope.encryption import BoundTo, FindKey, Recipient
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Body,
-    ClaimCheckBody,
-    CompressedBody,
-    EncryptedBody,
-)
+from orchestrator.envelope.message_types import SESSION_STARTING
+from orchestrator.envelope.model import AgentMessage, Body
 from orchestrator.envelope.model_values import NAMESPACE, Timestamp
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES, MAX_RATIO, BlobRef, BlobStore
-from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
+from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message, with_value
 from orchestrator.errors import DecryptionError, PayloadError
 from orchestrator.machine import Clock, SystemClock, isoformat
 
+#: Octets of a body above which it is compressed, and above which it is stored once and travels as a reference.
+COMPRESS_ABOVE: Final = 64 * 1024
+CLAIM_CHECK_ABOVE: Final = 1024 * 1024
 #: The forms of a body from the outside in; opening one may only lead further in.
 _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
-
-
-#: Types whose bodies a router opens, no matter who sent them.
-_OPENED_BY_ROUTERS: Final = frozenset({"task-delegation", "review-request", "escalation"})
 
 
 class Encrypter:
@@ -51,9 +46,9 @@ class Encrypter:
         self,
         blobs: BlobStore,
         *,
-        compress_above: int,
-        claim_check_above: int,
         blob_ttl_s: float,
+        compress_above: int = COMPRESS_ABOVE,
+        claim_check_above: int = CLAIM_CHECK_ABOVE,
         max_bytes: int = MAX_PAYLOAD_BYTES,
         max_ratio: int = MAX_RATIO,
         clock: Clock | None = None,
@@ -77,7 +72,7 @@ class Encrypter:
             head, tail = octets_to_sign(message, signer, now_ms=now_ms)
             # Almost every message is small, and is encoded only once.
             if len(head) <= min(self._compress_above, self._claim_check_above):
-                return head + b64encode(signer.sign(head + tail)) + tail
+                return with_value(head, tail, signer)
         return sign_message(self.seal(message, recipient=recipient), signer, now_ms=now_ms)
 
     def seal(self, message: AgentMessage, *, recipient: Recipient | None = None) -> AgentMessage:
@@ -89,7 +84,7 @@ class Encrypter:
         if isinstance(message.body, _ORDER):
             return message
         octets = codec.encode_body(message.body)
-        if len(octets) > self._max_bytes and message.body.type in _OPENED_BY_ROUTERS:
+        if len(octets) > self._max_bytes and message.body.type in SESSION_STARTING:
             raise PayloadError(
                 f"a {message.body.type} of {len(octets)} octets is larger than the limit of {self._max_bytes} "
                 "(max_payload_bytes); put the text into a file and name that"

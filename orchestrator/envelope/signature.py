@@ -112,6 +112,11 @@ def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes
         The octets to send: canonical UTF-8 without an XML declaration.
     """
     head, tail = octets_to_sign(message, signer, now_ms=now_ms)
+    return with_value(head, tail, signer)
+
+
+def with_value(head: bytes, tail: bytes, signer: Signer) -> bytes:
+    """Return the octets with the signature value between them."""
     return head + b64encode(signer.sign(head + tail)) + tail
 
 

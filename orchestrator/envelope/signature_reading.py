@@ -17,7 +17,7 @@ RULES: Final = {
     "signature-position": "A message has one signature, the last child of its root.",
     "signature-malformed": "A signature has its five elements in order, with a time that has a zone and base64.",
     "key-unknown": "The signer's public key is registered.",
-    "key-not-vouched": "The operator vouches for the record of the key.",
+    "key-not-certified": "The operator has certified the key.",
     "signature-sender": "A signed message names one sender.",
     "signature-algorithm": "The algorithm is the one that the key is for.",
     "key-owner": "The key belongs to the signer.",
@@ -56,7 +56,7 @@ def fields_of(root: etree._Element) -> tuple[str, str, str, str, str]:
     found = list(root.iter(SIGNATURE))
     if not found:
         raise SignatureError(
-            "signature-missing", "the message carries no signature; sign it with `orchestra sign`"
+            "signature-missing", "the message carries no signature; sign it with `orchestra message sign`"
         )
     block = found[0]
     if len(found) > 1 or block.getparent() is not root or root[-1] is not block:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast, get_args
 
 from pydantic import ValidationError
 
-from orchestrator.envelope.bodies import (
-    ErrorReport,
-    Query,
-    StatusUpdate,
-    Task,
-    TaskCompletion,
-    TaskDelegation,
-)
-from orchestrator.envelope.details import Detailed
+from orchestrator.envelope.bodies import Task, TaskDelegation
+from orchestrator.envelope.message_types import MESSAGE_TYPES, DetailedBody
 from orchestrator.envelope.model_base import Part
 from orchestrator.envelope.model_values import with_values
 from orchestrator.envelope.prompt_text import prompt_of
@@ -27,12 +20,7 @@ P = TypeVar("P", bound=Part)
 #: Bytes that the structured part of one message may have as JSON. Long text belongs into the description, the answer
 #: or an attachment, which are stored apart where they are large.
 MAX_BYTES: Final = 256 * 1024
-_BODIES: Final[dict[str, type[Detailed]]] = {
-    "task-completion": TaskCompletion,
-    "error": ErrorReport,
-    "query": Query,
-    "status-update": StatusUpdate,
-}
+_DETAILED: Final = frozenset(get_args(DetailedBody))
 
 
 def part_of(model: type[P], value: object, *, name: str) -> P:
@@ -94,39 +82,37 @@ def pack(part: Part) -> str:
     return text
 
 
-def pack_body(body: Detailed) -> str:
+def pack_body(body: DetailedBody) -> str:
     """A body that reports or asks as the ledger keeps it, beside its text.
 
     Raises:
         InputError: it is larger than :data:`MAX_BYTES`.
     """
-    match body:  # the text is kept apart
-        case TaskCompletion():
-            body = body.model_copy(update={"result": None})
-        case ErrorReport():
-            body = body.model_copy(update={"message": ""})
-        case Query():
-            body = body.model_copy(update={"subject": ""})
-    rest = pack(body)[1:]
+    rest = pack(_with_text(body, None))[1:]
     return f'{{"type":"{body.type}"{rest if rest == "}" else f",{rest}"}'
 
 
-def unpack_body(packed: str, text: str) -> Detailed | None:
+def unpack_body(packed: str, text: str) -> DetailedBody | None:
     """What :func:`pack_body` made, with its text; None where it is empty, or written by somebody else."""
     try:
         facts = json.loads(packed) if packed else {}
-        model = _BODIES.get(facts.get("type", ""))
-        body = model.model_validate(facts) if model is not None else None
+        row = MESSAGE_TYPES.get(facts.get("type", ""))
+        if row is None or row.body not in _DETAILED:
+            return None
+        body = cast("DetailedBody", row.body.model_validate(facts))
     except (ValueError, RecursionError, AttributeError, TypeError):
         return None
-    match body:
-        case TaskCompletion():
-            return body.model_copy(update={"result": text})
-        case ErrorReport():
-            return body.model_copy(update={"message": text})
-        case Query():
-            return body.model_copy(update={"subject": text})
-    return body
+    return _with_text(body, text)
+
+
+def _with_text(body: DetailedBody, text: str | None) -> DetailedBody:
+    """Return the body with another text, or with none, which is kept apart; as it is where its type has no text."""
+    field = MESSAGE_TYPES[body.type].text
+    if not field:
+        return body
+    if text is None and type(body).model_fields[field].is_required():
+        text = ""
+    return body.model_copy(update={field: text})
 
 
 def unpack(model: type[P], text: str) -> P | None:

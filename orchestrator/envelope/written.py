@@ -15,6 +15,7 @@ from lxml import etree
 
 from orchestrator import machine
 from orchestrator.envelope.codec import decode_body
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.model import Body
 from orchestrator.envelope.model_values import NAMESPACE, UNKNOWN_TASK, Priority
 from orchestrator.envelope.parse import DEFAULT_LIMITS, Unparsable, parse
@@ -28,14 +29,6 @@ _CLOSING: Final = re.compile(r"</agent-message\s*>")
 _FENCE: Final = re.compile(r"^[ \t]*```[A-Za-z]*[ \t]*\n\s*^[ \t]*```[ \t]*$", re.MULTILINE)
 _PREFIX: Final = f"{{{NAMESPACE}}}"
 _PRIORITIES: Final[tuple[str, ...]] = get_args(get_args(Priority)[0])
-#: Where the task-id stands that a body must have.
-_TASK_PARENTS: Final = {
-    "status-update": "",
-    "task-completion": "",
-    "task-delegation": "task",
-    "review-request": "review",
-    "escalation": "escalation",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +109,10 @@ def fill_in_ids(body: etree._Element, kind: str) -> str:
         made = etree.Element(f"{_PREFIX}error-id")
         made.text = str(machine.uuid4())
         body.insert(0, made)
-    if kind not in _TASK_PARENTS:
+    row = MESSAGE_TYPES.get(kind)
+    if row is None or row.task_part is None:
         return ""
-    about: etree._Element | None = body
-    if name := _TASK_PARENTS[kind]:
-        about = body.find(f"{_PREFIX}{name}")
+    about = body.find(f"{_PREFIX}{row.task_part}") if row.task_part else body
     if about is None:
         return ""  # the schema says what is missing
     given = about.find(f"{_PREFIX}task-id")

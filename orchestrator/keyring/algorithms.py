@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from nacl.bindings import crypto_scalarmult
 from nacl.exceptions import BadSignatureError
 from nacl.signing import SigningKey, VerifyKey
@@ -127,6 +128,15 @@ def load_public(pem: str | bytes) -> PublicKey:
         key = serialization.load_pem_public_key(pem.encode() if isinstance(pem, str) else pem)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:
         raise KeyringError(f"a public key cannot be read: {problem}") from None
+    return require_kind(key)
+
+
+def require_kind(key: PublicKeyTypes) -> PublicKey:
+    """Return a public key of a kind used here.
+
+    Raises:
+        KeyringError: it is of another kind, or too short.
+    """
     if not isinstance(key, RSAPublicKey | Ed25519PublicKey):
         raise KeyringError(_WRONG_KIND)
     _require_length(key)

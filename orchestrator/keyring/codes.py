@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms
-from orchestrator.keyring.record import TrustedKey
+from orchestrator.keyring.certificates import KeyCertificate
 from orchestrator.keyring.ring import Keyring
 from orchestrator.machine import Clock, SystemClock
 
@@ -63,7 +63,7 @@ class Codes:
         self._keyring = keyring
         self._clock = clock or SystemClock()
         self._secrets: dict[tuple[str, str], bytes] = {}
-        self._readers: dict[str, tuple[float, tuple[TrustedKey, ...]]] = {}
+        self._readers: dict[str, tuple[float, tuple[KeyCertificate, ...]]] = {}
         self._plans: dict[tuple[str, tuple[str, ...]], Plan] = {}
         self._lock = threading.Lock()
 
@@ -136,7 +136,7 @@ class Codes:
         key = self._lookup(sender)
         return b"" if key is None else self._secret(sender, reader, mine=reader, other=key)
 
-    def _fits(self, octets: bytes, value: str, key: TrustedKey, reading: str, reader: str) -> bool:
+    def _fits(self, octets: bytes, value: str, key: KeyCertificate, reading: str, reader: str) -> bool:
         if reading == _SIGNATURE:
             try:
                 return key.verifies(bytes.fromhex(value), octets)
@@ -154,7 +154,7 @@ class Codes:
                 memory.clear()
             memory[about] = value
 
-    def _keys_of(self, reader: str) -> tuple[TrustedKey, ...]:
+    def _keys_of(self, reader: str) -> tuple[KeyCertificate, ...]:
         now = self._clock.monotonic()
         known = self._readers.get(reader)
         if known is None or now - known[0] > _READERS_S or any(map(self._is_revoked, known[1])):
@@ -165,18 +165,18 @@ class Codes:
             self._remember(self._readers, reader, known)
         return known[1]
 
-    def _is_revoked(self, key: TrustedKey) -> bool:
+    def _is_revoked(self, key: KeyCertificate) -> bool:
         try:
             now = self._lookup(key.key_id)
         except SignatureError:  # somebody has overwritten its record
             return True
         return now is None or now.revoked_ms is not None
 
-    def _lookup(self, key_id: str) -> TrustedKey | None:
+    def _lookup(self, key_id: str) -> KeyCertificate | None:
         """A key that the registry knows, or this data folder: Redis may have been made to forget it."""
         return self._keyring.lookup(key_id) or self._keyring.store.lookup(key_id)
 
-    def _secret(self, sender: str, reader: str, *, mine: str, other: TrustedKey) -> bytes:
+    def _secret(self, sender: str, reader: str, *, mine: str, other: KeyCertificate) -> bytes:
         """What the keys ``sender`` and ``reader`` share, of which ``mine`` is here; empty if they share nothing."""
         known = self._secrets.get((sender, reader))
         if known is None:
@@ -187,7 +187,7 @@ class Codes:
                 self._remember(self._secrets, (sender, reader), known)
         return known
 
-    def _agree(self, mine: str, other: TrustedKey) -> bytes:
+    def _agree(self, mine: str, other: KeyCertificate) -> bytes:
         try:
             private = self._keyring.store.private_key(mine)
         except KeyringError:
@@ -199,3 +199,8 @@ class Codes:
 
 def _code(secret: bytes, octets: bytes) -> str:
     return hashlib.blake2b(octets, key=secret, digest_size=_LENGTH).hexdigest()
+
+
+def derived_key(secret: bytes, purpose: bytes) -> bytes:
+    """Return a key of 32 octets for a purpose, from what two agents share."""
+    return hashlib.blake2b(purpose, key=secret, digest_size=32).digest()

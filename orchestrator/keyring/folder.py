@@ -1,11 +1,12 @@
 """The files of one data folder's keys: where each is, and what it says.
 
-    <folder>/operator.pub.pem      the operator that is trusted here
-    <folder>/operator.pem          its private half, on the operator's host only
+    <folder>/operator.crt          the operator that is trusted here (certificate)
+    <folder>/operator.pem          its private key, on the operator's host only
+    <folder>/operator.crl          the newest list of revocations that was seen here
     <folder>/<key id>.pem          a private key (PKCS #8)
-    <folder>/<key id>.json         its record, vouched for
+    <folder>/<key id>.crt          its certificate, issued by the operator
     <folder>/current/<hash>.<use>  the id of the key that the agent of that name uses now
-    <folder>/revoked/<key id>      a revocation once seen, never forgotten
+    <folder>/agents/<hash>.jws     the record of the agent of that name, signed by the operator
 
 Every file is 0600 in a 0700 folder and is replaced in one step.
 """
@@ -13,8 +14,8 @@ Every file is 0600 in a 0700 folder and is replaced in one step.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -22,11 +23,14 @@ from typing import TypeAlias
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.algorithms import PrivateKey
+from orchestrator.keyring.certificates import KeyCertificate, Revocations, Use
 from orchestrator.keyring.files import make_private, read_if_there, write_whole
 from orchestrator.keyring.operator import Operator
-from orchestrator.keyring.record import KeyRecord, TrustedKey, Use
+from orchestrator.machine import Clock
 
-Records: TypeAlias = list[KeyRecord]
+Certificates: TypeAlias = list[KeyCertificate]
+#: What of a file changes when it is replaced.
+Stamp: TypeAlias = tuple[int, int]
 
 #: What becomes of a file of a key that is damaged.
 _REPAIR = "bring the file back from a backup, or move it away and make or import the key anew"
@@ -37,9 +41,11 @@ _KEY_ID = re.compile(r"key_[0-9a-f]{32}")
 class KeyFolder:
     """What is in the folder. It makes no key; whatever it changes, it changes one file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
-        self.operator = Operator(folder)
+        self.operator = Operator(folder, clock)
+        self._list = folder / "operator.crl"
+        self._known: tuple[Stamp | None, Revocations] = None, Revocations()
         # Asked for with each signature, and pathlib takes its time.
         self._pointers: dict[tuple[str, Use], Path] = {}
 
@@ -60,42 +66,38 @@ class KeyFolder:
         except KeyringError as error:
             raise KeyringError(f"{file}: {error}; {_REPAIR}") from error
 
-    def record(self, key_id: str) -> KeyRecord | None:
-        """What this folder knows of a key.
+    def certificate(self, key_id: str) -> KeyCertificate | None:
+        """Return the certificate of a key, as the revocations that were seen here leave it.
 
         Raises:
-            KeyringError: what it knows cannot be read.
+            KeyringError: it cannot be read, or another operator has issued it.
         """
-        file = self.file(key_id, "json")
-        content = read_if_there(file)
-        if content is None:
+        file = self.file(key_id, "crt")
+        content, authority = read_if_there(file), self.operator.authority()
+        if content is None or authority is None:
             return None
         try:
-            return KeyRecord.from_json(content)
-        except KeyringError as error:
+            return authority.certificate_of(content.decode()).under(self.revocations())
+        except (KeyringError, UnicodeDecodeError) as error:
             raise KeyringError(f"{file}: {error}; {_REPAIR}") from error
 
-    def current(self, agent: str, use: Use = "sign") -> KeyRecord | None:
-        """The record of the key that the agent uses now, if this folder has one."""
+    def current(self, agent: str, use: Use = "sign") -> KeyCertificate | None:
+        """Return the certificate of the key that the agent uses now, if this folder has one that was not revoked."""
         content = read_if_there(self.pointer(agent, use))
-        return None if content is None else self.record(content.decode())
+        found = None if content is None else self.certificate(content.decode())
+        return None if found is None or found.revoked_ms is not None else found
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
-        """The signing key of that id, as far as this folder knows and its operator vouches for it; needs no server."""
-        if not _KEY_ID.fullmatch(key_id):
+    def lookup(self, key_id: str) -> KeyCertificate | None:
+        """Return the signing key of that id, as far as this folder knows it; needs no server."""
+        if not is_key_id(key_id):
             return None
-        record, operator = self.record(key_id), self.operator.public()
-        if record is None or record.use != "sign" or operator is None or not record.is_vouched_by(operator):
-            return None
-        return TrustedKey(record)
+        found = self.certificate(key_id)
+        return found if found is not None and found.use == "sign" else None
 
-    def list(self) -> Records:
-        """Every record, by agent and age."""
-        found = [self.record(path.stem) for path in self.folder.glob("key_*.json")]
-        return sorted(
-            (record for record in found if record is not None),
-            key=lambda record: (record.agent, record.use, record.created_ms, record.key_id),
-        )
+    def list(self) -> Certificates:
+        """Return every certificate, by agent and age."""
+        found = [self.certificate(path.stem) for path in self.folder.glob("key_*.crt")]
+        return sorted((each for each in found if each is not None), key=by_agent_and_age)
 
     def can_sign(self, agent: str) -> bool:
         """Whether messages of the agent can be signed here: its key is here, or may be made here.
@@ -127,33 +129,53 @@ class KeyFolder:
         """Whether the private half is here."""
         return self.file(key_id, "pem").exists()
 
-    def remember_revoked(self, key_id: str) -> None:
-        """Never forget that a key was revoked, even if Redis is made to."""
-        # A folder that cannot be written must not turn a refusal into an acceptance or a crash.
-        with suppress(OSError):
-            make_private(self.folder / "revoked")
-            write_whole(self.folder / "revoked" / key_id, b"")
-
-    def is_revoked(self, key_id: str) -> bool:
-        """Whether this folder has ever seen that key revoked."""
-        return (self.folder / "revoked" / key_id).exists()
-
     def agent_record(self, agent: str) -> bytes | None:
-        """What the operator vouched for about an agent, as far as it was done or brought here."""
+        """Return the record of an agent that the operator has signed, as far as it was done or imported here."""
         return read_if_there(self._agent_file(agent))
 
-    def keep_agent_record(self, agent: str, sealed: bytes) -> None:
-        """Keep what the operator vouched for about an agent."""
+    def keep_agent_record(self, agent: str, signed: bytes) -> None:
+        """Keep the record of an agent that the operator has signed."""
         file = self._agent_file(agent)
         make_private(file.parent)
-        write_whole(file, sealed)
+        write_whole(file, signed)
+
+    # --- revocations -----------------------------------------------------------------------
+
+    @property
+    def revocations_stamp(self) -> Stamp | None:
+        """What changes with the list of revocations."""
+        return stamp_of(os.fspath(self._list))
+
+    def revocations(self) -> Revocations:
+        """Return the newest list of revocations that was seen here.
+
+        Raises:
+            KeyringError: it was damaged.
+        """
+        stamp = self.revocations_stamp
+        if stamp is None:
+            return Revocations()
+        if stamp != self._known[0]:
+            content, authority = read_if_there(self._list), self.operator.authority()
+            if content is None or authority is None:
+                return Revocations()
+            try:
+                self._known = stamp, authority.revocations(content.decode())
+            except (KeyringError, UnicodeDecodeError) as error:
+                raise KeyringError(f"{self._list}: {error}; bring the file back from a backup") from error
+        return self._known[1]
+
+    def keep_revocations(self, revocations: Revocations) -> Revocations:
+        """Keep a list of revocations that the operator has signed."""
+        write_whole(self._list, revocations.pem.encode())
+        return revocations
 
     # --- files -----------------------------------------------------------------------------
 
-    def point(self, record: KeyRecord) -> None:
+    def point(self, certificate: KeyCertificate) -> None:
         """Make a key the current one of its agent."""
         make_private(self.folder / "current")
-        write_whole(self.pointer(record.agent, record.use), record.key_id.encode())
+        write_whole(self.pointer(certificate.agent, certificate.use), certificate.key_id.encode())
 
     def pointer(self, agent: str, use: Use) -> Path:
         """The file that names the current key of an agent."""
@@ -163,17 +185,36 @@ class KeyFolder:
         return found
 
     def _agent_file(self, agent: str) -> Path:
-        return self.folder / "agents" / f"{_file_name(agent)}.json"
+        return self.folder / "agents" / f"{_file_name(agent)}.jws"
 
     def file(self, key_id: str, ending: str) -> Path:
-        """The file of a key: `pem` is the private half, `json` its record.
+        """The file of a key: `pem` is the private half, `crt` its certificate.
 
         Raises:
             KeyringError: the text is no key id.
         """
-        if not _KEY_ID.fullmatch(key_id):
+        if not is_key_id(key_id):
             raise KeyringError(f"{key_id!r} is not a key id; `orchestra keys list` shows them")
         return self.folder / f"{key_id}.{ending}"
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """Return what changes when a file is replaced; None: there is no such file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 - with each signature, and pathlib takes its time
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def is_key_id(text: str) -> bool:
+    """Return whether a text has the form of a key id."""
+    return _KEY_ID.fullmatch(text) is not None
+
+
+def by_agent_and_age(each: KeyCertificate) -> tuple[str, str, bool, int, str]:
+    """Return by what certificates are sorted: of two that were issued in one second the current one is the newer."""
+    return each.agent, each.use, each.current, each.created_ms, each.key_id
 
 
 @lru_cache(maxsize=1024)

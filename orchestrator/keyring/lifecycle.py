@@ -1,4 +1,4 @@
-"""The life of keys in one data folder: made, rotated, revoked, and updated from newer records.
+"""The life of keys in one data folder: made, rotated, revoked, and taken in from elsewhere.
 
 What changes more than one file happens under a lock that processes and threads share.
 """
@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from orchestrator.errors import KeyringError
 from orchestrator.keyring import algorithms
-from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey
+from orchestrator.keyring.algorithms import RSA_OAEP, PrivateKey, PublicKey
+from orchestrator.keyring.certificates import (
+    KeyCertificate,
+    Revocation,
+    Revocations,
+    Use,
+    issue,
+    up_to_second,
+)
 from orchestrator.keyring.files import locked, write_whole
 from orchestrator.keyring.folder import KeyFolder
-from orchestrator.keyring.record import KeyRecord, Use
+from orchestrator.keyring.operator import verified_agent
 from orchestrator.log import get_logger
 from orchestrator.machine import Clock
 
 _log = get_logger()
 
 #: Seconds that a rotated key may go on signing, so that no process is caught between two keys.
-ROTATION_OVERLAP_S = 60
+ROTATION_OVERLAP_S: Final = 60
 
 #: White space that XML would not give back as it was.
-_BLANKS = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
+_BLANKS: Final = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
 
 
 class KeyLifecycle:
@@ -37,8 +44,8 @@ class KeyLifecycle:
         self._algorithm = algorithm
         self._clock = clock
 
-    def create(self, agent: str, use: Use = "sign") -> KeyRecord:
-        """The agent's current key for ``use``, made now unless it is there.
+    def create(self, agent: str, use: Use = "sign") -> KeyCertificate:
+        """Return the certificate of the agent's current key for ``use``, made now unless it is there.
 
         Raises:
             KeyringError: it has to be made and this is not the operator's host.
@@ -52,7 +59,9 @@ class KeyLifecycle:
         with locked(self._keys.folder):
             return self._keys.current(agent, use) or self.add(agent, use, self._generate(use))
 
-    def rotate(self, agent: str, *, use: Use = "sign", overlap_s: float = ROTATION_OVERLAP_S) -> KeyRecord:
+    def rotate(
+        self, agent: str, *, use: Use = "sign", overlap_s: float = ROTATION_OVERLAP_S
+    ) -> KeyCertificate:
         """Give the agent a new key; the old one still verifies what it signs for ``overlap_s`` seconds more.
 
         Raises:
@@ -61,40 +70,44 @@ class KeyLifecycle:
         with locked(self._keys.folder):
             return self.add(agent, use, self._generate(use), overlap_s=overlap_s)
 
-    def revoke(self, key_id: str) -> KeyRecord:
+    def revoke(self, key_id: str) -> KeyCertificate:
         """Revoke a key for good. The agent gets a new one when it next needs it.
 
         Raises:
             KeyringError: no such key here, or this is not the operator's host.
         """
         with locked(self._keys.folder):
-            record = self._keys.record(key_id)
-            if record is None:
+            found = self._keys.certificate(key_id)
+            if found is None:
                 raise KeyringError(
                     f"no key {key_id!r} is in {self._keys.folder}; `orchestra keys list` shows what is"
                 )
-            if record.revoked_ms is None:
-                record = self._keys.operator.vouch(record.changed(revoked_ms=self._clock.now_ms()))
-                self.absorb_one(record)
-            return record
+            if found.revoked_ms is not None:
+                return found
+            entry = Revocation(compromised=True, at_ms=up_to_second(self._clock.now_ms()))
+            return found.under(self._put_on_list({key_id: entry}))
 
-    def absorb(self, records: Iterable[KeyRecord]) -> None:
-        """Take in records that the trusted operator vouches for, where they are newer than what is here."""
-        # Mostly none is, and then there is nothing to lock: every process comes by here when it starts.
-        news = [record for record in records if self._is_news(record)]
-        if not news:
+    def absorb(
+        self, certificates: Iterable[KeyCertificate] = (), revocations: Revocations | None = None
+    ) -> None:
+        """Take in what is new here of certificates and revocations of the trusted operator."""
+        # Mostly nothing is, and then there is nothing to lock: every process comes by here when it starts.
+        news = [each for each in certificates if self._is_news(each)]
+        if revocations is not None and revocations.pem == self._keys.revocations().pem:
+            revocations = None
+        if not news and revocations is None:
             return
         try:
             with locked(self._keys.folder):
-                operator = self._keys.operator.public()
-                for record in news:
-                    self.require_vouched(record, operator)
-                    self.absorb_one(record)
+                if revocations is not None:
+                    self.take_in(revocations)
+                for each in news:
+                    self.absorb_one(each)
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
             # A part whose keys are mounted read-only gets news of them from whoever brought them.
-            names = sorted({record.agent for record in news})
+            names = sorted({each.agent for each in news})
             _log.warning("keys-not-updated", agents=names, error=str(error))
 
     # --- inside the lock -------------------------------------------------------------------
@@ -103,97 +116,85 @@ class KeyLifecycle:
         self._keys.operator.create()
         return algorithms.generate(self._algorithm if use == "sign" else RSA_OAEP)
 
-    def new_record(self, agent: str, use: Use, public: algorithms.PublicKey) -> KeyRecord:
-        """The record of a key that is made now; nobody vouches for it yet.
+    def certify(self, agent: str, use: Use, public: PublicKey) -> KeyCertificate:
+        """Return the certificate of a key, issued now unless it has one.
 
         Raises:
-            KeyringError: the text is no agent's name.
+            KeyringError: the text is no agent's name, the key is another agent's, or this is not the operator's host.
         """
         if _BLANKS.search(agent) or not agent.strip():
             raise KeyringError(
                 f"{agent!r} is not a valid agent name: it is blank, or has spaces that XML does not keep"
             )
-        return KeyRecord(
-            key_id=algorithms.key_id(public),
-            agent=agent,
-            use=use,
-            algorithm=RSA_OAEP if use == "encrypt" else algorithms.signing_algorithm(public),
-            public_pem=algorithms.public_pem(public),
-            created_ms=self._clock.now_ms(),
-        )
+        known = self._keys.certificate(algorithms.key_id(public))
+        if known is not None and known.agent != agent:
+            raise KeyringError(f"key {known.key_id} is {known.agent!r}'s already; give each agent its own")
+        if known is not None:
+            return known
+        authority, secret = self._keys.operator.create()
+        signed = self._keys.agent_record(agent)
+        record = None if signed is None else verified_agent(signed, authority)
+        role = "" if record is None else str(record.get("role", ""))
+        now_ms = self._clock.now_ms()
+        return issue(authority, secret, agent=agent, role=role, use=use, public=public, now_ms=now_ms)
 
     def add(
         self, agent: str, use: Use, key: PrivateKey, *, overlap_s: float = ROTATION_OVERLAP_S
-    ) -> KeyRecord:
+    ) -> KeyCertificate:
         """Make ``key`` the agent's current one. A crash in between leaves the old one current, or both."""
-        record = self._keys.operator.vouch(self.new_record(agent, use, key.public_key()))
-        known = self._keys.record(record.key_id)
-        if known is not None:
-            if known.agent != agent:
-                raise KeyringError(
-                    f"key {known.key_id} is {known.agent!r}'s already; give each agent its own"
-                )
-            record = known
+        new = self.certify(agent, use, key.public_key())
         rotated = self._keys.current(agent, use) is not None
-        write_whole(self._keys.file(record.key_id, "pem"), algorithms.private_pem(key))
-        write_whole(self._keys.file(record.key_id, "json"), record.to_json().encode())
-        if record.current:
-            self._keys.point(record)
-        until = self._clock.now_ms() + round(overlap_s * 1000)
-        for old in self._keys.list() if rotated else ():
-            if (
-                (old.agent, old.use) == (agent, use)
-                and old.current
-                and old.key_id != record.key_id
-                and self._keys.has_private(old.key_id)
-            ):
-                self.absorb_one(self._keys.operator.vouch(old.changed(retired_ms=until)))
-        return record
+        write_whole(self._keys.file(new.key_id, "pem"), algorithms.private_pem(key))
+        write_whole(self._keys.file(new.key_id, "crt"), new.pem.encode())
+        if new.current:
+            self._keys.point(new)
+        until = up_to_second(self._clock.now_ms() + round(overlap_s * 1000))
+        retired = {
+            old.key_id: Revocation(compromised=False, at_ms=until)
+            for old in (self._keys.list() if rotated else ())
+            if (old.agent, old.use) == (agent, use)
+            and old.current
+            and old.key_id != new.key_id
+            and self._keys.has_private(old.key_id)
+        }
+        if retired:
+            self._put_on_list(retired)
+        return new
 
-    def _is_news(self, record: KeyRecord) -> bool:
-        known = self._keys.record(record.key_id)
-        if known is None or known.serial < record.serial:
-            return True
-        if known.revoked_ms is not None and not self._keys.is_revoked(record.key_id):
-            return True
-        current = self._keys.current(record.agent, record.use)
-        if current is not None and current.revoked_ms is not None:
-            return True
-        # A process that died between the record and the pointer leaves the pointer to the next process.
-        return self._is_to_be_used(known, current)
+    def take_in(self, found: Revocations) -> None:
+        """Keep a list of revocations of this operator, unless one with a higher number is here.
 
-    def _is_to_be_used(self, record: KeyRecord, current: KeyRecord | None) -> bool:
-        newest = current is None or not current.current or record.created_ms > current.created_ms
-        return newest and record.current and self._keys.has_private(record.key_id)
-
-    def absorb_one(self, record: KeyRecord) -> None:
-        """Take in one record that is vouched for, where it is newer than what is here."""
-        known = self._keys.record(record.key_id)
-        if known is not None and known.serial >= record.serial:
-            record = known
-        else:
-            write_whole(self._keys.file(record.key_id, "json"), record.to_json().encode())
-        if record.revoked_ms is not None:
-            self._keys.remember_revoked(record.key_id)
-        current = self._keys.current(record.agent, record.use)
-        if current is not None and current.revoked_ms is not None:
-            self._keys.pointer(record.agent, record.use).unlink(missing_ok=True)
-            current = None
-        if current is not None and current.key_id == record.key_id:
-            # Written again, so that signers that were made of it before are made again.
-            self._keys.point(record)
-            return
-        if self._is_to_be_used(record, current):
-            self._keys.point(record)
-
-    def require_vouched(self, record: KeyRecord, operator: algorithms.PublicKey | None) -> None:
-        """Return if ``operator`` vouches for a record.
-
-        Raises:
-            KeyringError: it does not.
+        Where two hosts have the operator's key, each may have revoked what the other does not know of: the next list has both.
         """
-        if not isinstance(operator, Ed25519PublicKey) or not record.is_vouched_by(operator):
-            raise KeyringError(
-                f"key {record.key_id} of {record.agent!r} is not vouched for by the operator that is trusted in "
-                f"{self._keys.folder}"
-            )
+        known = self._keys.revocations()
+        if found.number > known.number and found.covers(known):
+            self._keys.keep_revocations(found)
+        elif not known.covers(found) and self._keys.operator.private() is not None:
+            self._put_on_list(found.entries, after=found.number)
+
+    def _put_on_list(self, entries: Mapping[str, Revocation], *, after: int = 0) -> Revocations:
+        following = self._keys.revocations().following(entries, after=after)
+        return self._keys.keep_revocations(self._keys.operator.issue_list(following))
+
+    def _is_news(self, certificate: KeyCertificate) -> bool:
+        known = self._keys.certificate(certificate.key_id)
+        # A process that died between the certificate and the pointer leaves the pointer to the next process.
+        return known is None or self._is_to_be_used(known)
+
+    def _is_to_be_used(self, certificate: KeyCertificate) -> bool:
+        current = self._keys.current(certificate.agent, certificate.use)
+        newest = (
+            current is None
+            or not current.current
+            or (certificate.key_id != current.key_id and certificate.created_ms > current.created_ms)
+        )
+        return newest and certificate.current and self._keys.has_private(certificate.key_id)
+
+    def absorb_one(self, certificate: KeyCertificate) -> None:
+        """Take in one certificate; it is of the operator that is trusted here."""
+        known = self._keys.certificate(certificate.key_id)
+        if known is None:
+            write_whole(self._keys.file(certificate.key_id, "crt"), certificate.pem.encode())
+            known = certificate.under(self._keys.revocations())
+        if self._is_to_be_used(known):
+            self._keys.point(known)

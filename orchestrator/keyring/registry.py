@@ -1,7 +1,7 @@
-"""The public keys of a stack, in Redis, as far as the operator vouches for them.
+"""The public keys of a stack, in Redis, as far as the operator has certified them.
 
-Redis is where keys are found, not why they are believed: every record carries the operator's
-signature and is checked against the operator's public key that the data folder has pinned.
+Redis is where certificates are found, not why they are believed: each is verified against the operator's certificate that
+the data folder has pinned, and the list of revocations in Redis counts unless one with a higher number was seen before.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import suppress
 from typing import Final
 
 import redis
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
+from orchestrator.keyring.certificates import Authority, KeyCertificate, Revocations
 from orchestrator.keyring.files import locked
-from orchestrator.keyring.folder import Records
-from orchestrator.keyring.record import KeyRecord, TrustedKey
+from orchestrator.keyring.folder import Certificates, by_agent_and_age, is_key_id
 from orchestrator.keyring.store import KeyStore
+from orchestrator.log import get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
@@ -32,6 +32,12 @@ _CACHE_ENTRIES: Final = 4096
 #: Seconds for which it is remembered which ids Redis had, once one was asked for that it had not.
 MISSES_S: Final = 0.05
 _NONE: Final[tuple[float, frozenset[str]]] = (float("-inf"), frozenset())
+#: The field of the list of revocations, beside those of the certificates.
+REVOCATIONS: Final = "crl"
+#: How often a list is published once more, as another host has published one meanwhile.
+_TRIES: Final = 8
+
+_log = get_logger()
 
 
 class KeyRegistry:
@@ -46,106 +52,92 @@ class KeyRegistry:
         self._ids = _NONE
         self._cache_s = cache_s
         self._clock = clock or SystemClock()
-        self._cache: dict[str, tuple[float, TrustedKey]] = {}
-        self._operator: Ed25519PublicKey | None = None
+        self._cache: dict[str, tuple[float, KeyCertificate]] = {}
+        self._operator: Authority | None = None
+        #: The newest list of revocations that was found in Redis: the folder may be one that cannot be written to.
+        self._revocations = Revocations()
+        self._read = ""
         self._lock = threading.Lock()
 
     def has_operator(self) -> bool:
-        """Whether this Redis has an operator."""
+        """Return whether this Redis has an operator."""
         return self._operator_pem() is not None
 
-    def settle_operator(self) -> Ed25519PublicKey:
+    def settle_operator(self) -> Authority:
         """Agree with Redis on who the operator is, and pin the answer.
 
         The first data folder that comes to an empty Redis is the operator's; later ones trust on first use,
-        unless a bundle named the operator before.
+        unless an import named the operator before.
 
         Raises:
             KeyringError: this folder trusts another operator than the one of this Redis.
         """
         operator = self.store.operator
-        ours, theirs = operator.pem, self._operator_pem()
-        public = operator.public()
-        if public is not None and ours is not None and theirs is None:
-            self._client.setnx(keys.operator_key(), ours)
-            theirs = self._operator_pem()
-        if public is not None and ours is not None and theirs is not None and theirs.strip() == ours.strip():
+        ours, theirs = operator.authority(), self._operator_pem()
+        if ours is not None and theirs is None:
+            theirs = self._publish_operator(ours)
+        if ours is not None and ours.pem == theirs:
             # Nothing to settle, and so nothing to lock: the holder of the lock may wait for Redis, or be frozen.
-            self._operator = public
-            return public
+            self._operator = ours
+            return ours
         with locked(self.store.folder):
-            ours = operator.pem
-            if ours is None:
-                theirs = self._operator_pem()
-                if theirs is not None:
-                    operator.pin(theirs)
-                    ours = theirs
-                else:
-                    operator.create()
-                    ours = operator.pem
-            assert ours is not None
-            theirs = self._operator_pem()
+            ours, theirs = operator.authority(), self._operator_pem()
+            if ours is None and theirs is not None:
+                ours = Authority.read(theirs)
+                operator.pin(ours)
+            ours = ours or operator.create()[0]
             if theirs is None:
-                self._client.setnx(keys.operator_key(), ours)
-                theirs = self._operator_pem()
-            if theirs is not None and theirs.strip() != ours.strip():
+                theirs = self._publish_operator(ours)
+            if theirs != ours.pem:
                 if self.store.list():
                     raise KeyringError(
-                        f"{self.store.folder} trusts another operator than the keys in this Redis are vouched for by: "
+                        f"{self.store.folder} trusts another operator than the one who certified the keys in this Redis: "
                         "use the data folder that belongs to this Redis, or an empty one and `orchestra keys import`"
                     )
-                # Two empty folders met an empty Redis at once, or nothing was ever vouched for here.
+                # Two empty folders met an empty Redis at once, or nothing was ever certified here.
+                ours = Authority.read(theirs)
                 operator.forget()
-                operator.pin(theirs)
-            public = operator.public()
-            assert public is not None
-            self._operator = public
-            return public
+                operator.pin(ours)
+            self._operator = ours
+            return ours
 
-    def register(self, record: KeyRecord) -> KeyRecord:
-        """Make a record known; harmless to repeat.
-
-        Returns:
-            The record that stands: this one, or a newer version that another host has made known before.
-        """
-        answer = self._scripts.run(
-            "register_key", [keys.public_keys()], [record.key_id, record.serial, record.to_json()]
-        )
-        with self._lock:
-            self._cache.pop(record.key_id, None)
-        self._ids = _NONE
-        return KeyRecord.from_json(answer)
+    def register(self, certificate: KeyCertificate) -> None:
+        """Make a certificate known, and learn what was revoked elsewhere; harmless to repeat."""
+        self._publish([certificate])
 
     def register_all(self) -> None:
-        """Make every record of this data folder known, and learn what became of them elsewhere.
+        """Make every certificate of this data folder known, and learn what was revoked elsewhere.
 
         Raises:
             KeyringError: this folder trusts another operator than the one of this Redis.
         """
-        operator = self.settle_operator()
-        registered = [self.register(record) for record in self.store.list()]
-        self.store.absorb(record for record in registered if record.is_vouched_by(operator))
+        self.settle_operator()
+        self._publish(self.store.list())
+        self.store.absorb(self.store.list())
 
-    def revoke(self, key_id: str) -> KeyRecord:
+    def revoke(self, key_id: str) -> KeyCertificate:
         """Revoke a key that Redis or this folder knows, everywhere.
 
         Raises:
             KeyringError: nobody knows it, or this is not the operator's host.
         """
         self.settle_operator()
-        record = self.record(key_id)
-        if record is not None:
-            self.store.absorb([record])
-        return self.register(self.store.revoke(key_id))
+        found = self.certificate(key_id)
+        if found is not None:
+            self.store.absorb([found])
+        self._publish([])
+        revoked = self.store.revoke(key_id)
+        self._publish([revoked])
+        return revoked
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
-        """The trusted signing key of that id, or None.
+    def lookup(self, key_id: str) -> KeyCertificate | None:
+        """Return the signing key of that id that the operator has certified, or None.
 
         What is found is kept for ``cache_s`` seconds. After one that is not found, Redis is not asked for
         ``MISSES_S`` seconds for ids that it did not have then: a flood of invented ids costs no round trip each.
 
         Raises:
-            SignatureError: ``key-not-vouched``: a record is there, but the operator does not stand for it.
+            SignatureError: ``key-not-certified``: a certificate is there, but not one of the operator.
         """
         now = self._clock.monotonic()
         cached = self._cache.get(key_id)
@@ -154,91 +146,128 @@ class KeyRegistry:
         taken_at, ids = self._ids
         if now - taken_at < MISSES_S and key_id not in ids:
             return None
-        record = self.record(key_id) or self._own(key_id)
-        if record is None:
+        found = self.certificate(key_id) or self._own(key_id)
+        if found is None:
             self._ids = (now, frozenset(map(_text, self._client.hkeys(keys.public_keys()))))
-        if record is None or record.use != "sign":
+        if found is None or found.use != "sign":
             return None
-        key = TrustedKey(self._with_memory(record))
         with self._lock:
             if len(self._cache) >= _CACHE_ENTRIES:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[key_id] = (now, key)
-        return key
+            self._cache[key_id] = (now, found)
+        return found
 
     def encryption_key(self, agent: str) -> Recipient | None:
-        """The key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
-        fitting = [record for record in self._records(agent, "encrypt") if record.current]
+        """Return the key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
+        fitting = [each for each in self._certificates(agent, "encrypt") if each.current]
         if not fitting:
             return None
-        record = max(fitting, key=lambda record: (record.created_ms, record.key_id))
-        assert isinstance(record.public, RSAPublicKey)
-        return Recipient(record.key_id, record.public)
+        newest = max(fitting, key=by_agent_and_age)
+        assert isinstance(newest.public, RSAPublicKey)
+        return Recipient(newest.key_id, newest.public)
 
-    def signing_keys(self, agent: str) -> list[TrustedKey]:
-        """The keys with which an agent signs or has signed, but for revoked ones; the newest first."""
-        fitting = [record for record in self._records(agent, "sign") if record.revoked_ms is None]
-        fitting.sort(key=lambda record: (record.created_ms, record.key_id), reverse=True)
-        return [TrustedKey(record) for record in fitting]
+    def signing_keys(self, agent: str) -> Certificates:
+        """Return the keys with which an agent signs or has signed, but for revoked ones; the newest first."""
+        fitting = [each for each in self._certificates(agent, "sign") if each.revoked_ms is None]
+        return sorted(fitting, key=by_agent_and_age, reverse=True)
 
-    def record(self, key_id: str) -> KeyRecord | None:
-        """The record of that id in Redis, checked.
+    def certificate(self, key_id: str) -> KeyCertificate | None:
+        """Return the certificate of that id in Redis, verified.
 
         Raises:
-            SignatureError: ``key-not-vouched``: the operator does not stand for it.
+            SignatureError: ``key-not-certified``: it is not one of the operator.
         """
-        raw = self._client.hget(keys.public_keys(), key_id)
-        return None if raw is None else self._checked(key_id, raw)
+        if not is_key_id(key_id):
+            return None
+        raw, listed = self._client.hmget(keys.public_keys(), [key_id, REVOCATIONS])
+        return None if raw is None else self._verified(key_id, raw, self._learned(listed))
 
-    def _own(self, key_id: str) -> KeyRecord | None:
-        """The record of a key of this data folder that Redis has lost: it is made known again."""
+    def _own(self, key_id: str) -> KeyCertificate | None:
+        """Return the certificate of a key of this data folder that Redis has lost: it is made known again."""
         with suppress(KeyringError):  # a message may name anything as its key
-            record = self.store.record(key_id)
-            if record is not None and record.is_vouched_by(self.settle_operator()):
-                return self.register(record)
+            self.settle_operator()
+            found = self.store.lookup(key_id)
+            if found is not None:
+                self.register(found)
+                return found
         return None
 
-    def list(self) -> Records:
-        """Every record in Redis that the operator stands for, by agent and age."""
-        return sorted(
-            self._records(), key=lambda record: (record.agent, record.use, record.created_ms, record.key_id)
-        )
+    def list(self) -> Certificates:
+        """Return every certificate in Redis that the operator has issued, by agent and age."""
+        return sorted(self._certificates(), key=by_agent_and_age)
 
-    def _records(self, agent: str = "", use: str = "") -> Iterator[KeyRecord]:
-        """The records in Redis that the operator stands for; with an agent and a use those alone."""
-        for name, raw in self._client.hgetall(keys.public_keys()).items():
-            with suppress(KeyringError, SignatureError):
-                record = KeyRecord.from_json(raw)
-                # Most records are of others. They are passed over before their signatures are checked.
-                if not agent or (record.agent, record.use) == (agent, use):
-                    yield self._with_memory(self._checked(_text(name), raw))
+    def _certificates(self, agent: str = "", use: str = "") -> Iterator[KeyCertificate]:
+        found = self._client.hgetall(keys.public_keys())
+        revocations = self._learned(found.pop(REVOCATIONS.encode(), None))
+        for name, raw in found.items():
+            with suppress(SignatureError):
+                each = self._verified(_text(name), raw, revocations)
+                if not agent or (each.agent, each.use) == (agent, use):
+                    yield each
 
-    def _checked(self, key_id: str, raw: bytes | str) -> KeyRecord:
+    def _verified(self, key_id: str, raw: bytes | str, revocations: Revocations) -> KeyCertificate:
         operator = self._operator or self.settle_operator()
-        try:
-            record = KeyRecord.from_json(raw)
-            if record.key_id == key_id and record.is_vouched_by(operator):
-                return record
-        except KeyringError:
-            pass
+        with suppress(KeyringError):
+            found = operator.certificate_of(_text(raw))
+            if found.key_id == key_id:
+                return found.under(revocations).under(self.store.revocations())
         raise SignatureError(
-            "key-not-vouched",
-            f"the record of key {key_id!r} in Redis does not carry the signature of the operator that is trusted "
-            "here; register it from the operator's host",
+            "key-not-certified",
+            f"the certificate of key {key_id!r} in Redis is not one of the operator that is trusted here; register "
+            "it from the operator's host",
         )
 
-    def _with_memory(self, record: KeyRecord) -> KeyRecord:
-        """An old record put back into Redis does not undo a revocation that was seen here."""
-        if record.revoked_ms is not None:
-            if not self.store.is_revoked(record.key_id):
-                self.store.remember_revoked(record.key_id)
-        elif self.store.is_revoked(record.key_id):
-            return record.changed(revoked_ms=self._clock.now_ms())
-        return record
+    # --- revocations -----------------------------------------------------------------------
+
+    def _learned(self, raw: bytes | str | None) -> Revocations:
+        """Return what is known of revocations once the list in Redis was read."""
+        pem = "" if raw is None else _text(raw)
+        if pem and pem != self._read:
+            try:
+                found = (self._operator or self.settle_operator()).revocations(pem)
+            except KeyringError as error:
+                _log.error("revocations-not-signed", error=str(error), action="they count for nothing")
+            else:
+                known = max(self._revocations.number, self.store.revocations().number)
+                if found.number < known:
+                    _log.error("revocations-rolled-back", number=found.number, known=known, action="refused")
+                else:
+                    self._revocations = found
+                    self.store.absorb(revocations=found)
+            self._read = pem
+        return self._revocations
+
+    def _publish(self, certificates: Certificates) -> None:
+        """Make certificates known, and agree with Redis on the newest list of revocations."""
+        for _ in range(_TRIES):
+            pipeline = self._client.pipeline(transaction=False)
+            if certificates:
+                pipeline.hset(keys.public_keys(), mapping={each.key_id: each.pem for each in certificates})
+            pipeline.hget(keys.public_keys(), REVOCATIONS)
+            raw = pipeline.execute()[-1]
+            theirs, ours = self._learned(raw), self.store.revocations()
+            if not ours.pem or (raw is not None and _text(raw) == ours.pem):
+                break
+            if theirs.number >= ours.number and theirs.pem == _text(raw or b""):
+                break  # a folder that cannot be written to is behind
+            names = [keys.public_keys()]
+            if self._scripts.run("replace_revocations", names, [REVOCATIONS, raw or b"", ours.pem]):
+                break
+        with self._lock:
+            for each in certificates:
+                self._cache.pop(each.key_id, None)
+        self._ids = _NONE
+
+    # --- operator --------------------------------------------------------------------------
 
     def _operator_pem(self) -> str | None:
         raw = self._client.get(keys.operator_key())
         return None if raw is None else _text(raw)
+
+    def _publish_operator(self, authority: Authority) -> str:
+        """Make the operator known where nobody is; return the certificate that stands."""
+        self._client.setnx(keys.operator_key(), authority.pem)
+        return self._operator_pem() or authority.pem
 
 
 def _text(raw: object) -> str:

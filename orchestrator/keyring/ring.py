@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import KeyringError
-from orchestrator.keyring.record import TrustedKey
+from orchestrator.keyring.certificates import KeyCertificate
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
 from orchestrator.machine import Clock, SystemClock
@@ -63,7 +63,7 @@ class Keyring:
             if self.store.current(agent) is not None:
                 self.store.signer(agent)
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
+    def lookup(self, key_id: str) -> KeyCertificate | None:
         """As :meth:`KeyRegistry.lookup`."""
         return self.registry.lookup(key_id)
 
@@ -93,14 +93,14 @@ class Keyring:
             KeyringError: the key has to be made and this is not the operator's host.
         """
         self.registry.settle_operator()
-        record = self.store.create(agent, "encrypt")
-        self.registry.register(record)
-        return record.key_id
+        certificate = self.store.create(agent, "encrypt")
+        self.registry.register(certificate)
+        return certificate.key_id
 
     def decryption_key(self, key_id: str) -> RSAPrivateKey | None:
         """The private key of that id if it is here and is one for encryption; rotated ones still decrypt."""
-        record = self.store.record(key_id)
-        if record is None or record.use != "encrypt" or not self.store.has_private(key_id):
+        known = self.store.certificate(key_id)
+        if known is None or known.use != "encrypt" or not self.store.has_private(key_id):
             return None
         key = self.store.private_key(key_id)
         return key if isinstance(key, RSAPrivateKey) else None
@@ -110,13 +110,11 @@ class Keyring:
         return last is None or self._clock.monotonic() - last > _REGISTER_AGAIN_S
 
     def _register(self, key_id: str) -> None:
-        record = self.store.record(key_id)
-        if record is None:
+        known = self.store.certificate(key_id)
+        if known is None:
             raise KeyringError(
-                f"the record of key {key_id} is gone from {self.store.folder}; import the key again"
+                f"the certificate of key {key_id} is gone from {self.store.folder}; import the key again"
             )
-        registered = self.registry.register(record)
-        if registered.serial > record.serial:
-            self.store.absorb([registered])
+        self.registry.register(known)
         with self._lock:
             self._registered[key_id] = self._clock.monotonic()

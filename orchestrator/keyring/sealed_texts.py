@@ -7,7 +7,6 @@ reader's encryption key instead.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError, SignatureError
-from orchestrator.keyring.codes import Codes
+from orchestrator.keyring.codes import Codes, derived_key
 from orchestrator.keyring.ring import Keyring
 from orchestrator.policy.sealed_text import token
 
@@ -65,7 +64,8 @@ class SealedTexts:
         plan = self._codes.plan(by, (by, *to, *self._always))
         key, nonce = AESGCM.generate_key(256), os.urandom(_NONCE)
         readers = [
-            f"{reader}={_text(aes_key_wrap(_wrapping(secret), key))}" for reader, secret in plan.secrets
+            f"{reader}={_text(aes_key_wrap(derived_key(secret, _DOMAIN), key))}"
+            for reader, secret in plan.secrets
         ]
         for reader in plan.missing:
             name, public = self._recipient(reader)
@@ -95,11 +95,7 @@ class SealedTexts:
             return None if private is None else private.decrypt(_octets(wrapped), _OAEP)
         name, _, wrapped = reader.partition("=")
         secret = self._codes.shared(sender, name)
-        return aes_key_unwrap(_wrapping(secret), _octets(wrapped)) if secret else None
-
-
-def _wrapping(secret: bytes) -> bytes:
-    return hashlib.blake2b(_DOMAIN, key=secret, digest_size=32).digest()
+        return aes_key_unwrap(derived_key(secret, _DOMAIN), _octets(wrapped)) if secret else None
 
 
 def _bound(label: str) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from orchestrator.errors import DamagedRecord, LimitExceeded
+from orchestrator.errors import DamagedRecord
 from orchestrator.ids import session_of_approval
-from orchestrator.ledger import decode, layout
+from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Item, Session
 from orchestrator.ledger.transitions import Claim, Outgoing
@@ -66,27 +65,23 @@ class Approvals:
         seal = claim.seal and claim.seal.reading(SWEEPER)
         text = ledger.seals.write(str(request), seal)
         record = ledger.seals.write_record(record, seal)
-        record["proof"] = ledger.vouch_for_item(
-            approval, session, record, text, by=request.agent, to=request.agent
+        reply = ledger.post(
+            session,
+            record,
+            text,
+            item=approval,
+            by=request.agent,
+            to=request.agent,
+            envelope=envelope,
+            run=claim.run,
+            claim=claim.claim,
+            speaker=session,
+            effect=effect,
+            opens=session,
+            person="delivered",
+            due_ms=request.expires_ms,
+            most_open=ledger.limits.open_questions,
         )
-        reply = ledger.call_held(
-            claim,
-            "request_approval",
-            [
-                ledger.now,
-                approval,
-                json.dumps(record),
-                text,
-                layout.payload(envelope),
-                claim.claim,
-                effect,
-                request.expires_ms,
-                ledger.limits.open_questions,
-            ],
-            stream=layout.stream(session, envelope),
-        )
-        if reply[0] == b"limit":
-            raise LimitExceeded(decode.text(reply[1]), int(reply[2]), f"session {session}")
         name = decode.text(reply[1])
         if reply[0] == b"exists":
             item = ledger.item(session, name)

@@ -45,11 +45,16 @@ class HeldBack:
 class AgentLimit:
     """What holds for the runs of one agent."""
 
+    #: The agent.
     agent: str
+    #: How many are.
     at_work: int
-    limit: int | None  #: None: any number
-    set_by: Literal["", "operator", "definition"]  #: "": there is no limit
-    paused: Kind | None  #: whether the agent itself is paused, or its queue
+    #: How many may be; null: any number.
+    limit: int | None
+    #: `operator`: by `orchestra agents limit`; `definition`: by the agent or the settings; empty: nobody.
+    set_by: Literal["", "operator", "definition"]
+    #: Whether the agent or its queue is paused; null: neither is.
+    paused: Kind | None
     since_ms: int  #: since when; 0: it is not
 
 
@@ -57,10 +62,14 @@ class AgentLimit:
 class TreeLimit:
     """What holds for the runs of one tree."""
 
+    #: The root session of the tree.
     root: str
+    #: How many are.
     at_work: int
+    #: How many may be; null: any number.
     limit: int | None
-    blocked: int  #: ready runs that wait for a run of this tree to end
+    #: Ready runs that wait for one of these to end.
+    blocked: int
 
 
 class Concurrency:
@@ -71,10 +80,10 @@ class Concurrency:
         self._scripts = Scripts(client)
         self._shards = range(shards)
 
-    def announce(self, agents: Mapping[str, tuple[str, int | None]], *, trees: int | None) -> None:
-        """Say what the definitions and settings of a worker want: of each agent its queue and how many runs at once."""
+    def announce(self, agents: Mapping[str, tuple[str, int | None]]) -> None:
+        """Say what the definitions of a worker want: of each agent its queue and how many runs at once."""
         for shard in self._shards:
-            facts: list[Arg] = ["default-trees", "" if trees is None else trees]
+            facts: list[Arg] = []
             for agent, (queue, most) in agents.items():
                 share = "" if most is None else max(1, self._share(most, shard))
                 facts += [f"queue:{agent}", queue, f"default:{agent}", share]
@@ -91,7 +100,7 @@ class Concurrency:
                 f"a limit of {most} cannot be kept: it is divided among the {len(self._shards)} shards of the ledger; "
                 f"give at least {len(self._shards)}, or pause the agent"
                 if most > 0
-                else f"a limit is at least 1; to let nothing of {agent!r} run: orchestra pause {agent}"
+                else f"a limit is at least 1; to let nothing of {agent!r} run: orchestra agents pause {agent}"
             )
         for shard in self._shards:
             value = self._share(most, shard) if isinstance(most, int) else most
@@ -136,7 +145,7 @@ class Concurrency:
     def unblock(self, shard: int) -> list[str]:
         """Make blocked runs of each tree ready again, as far as there is room; the agents whose workers are to be told."""
         told: list[str] = []
-        for root in map(text, self._redis.smembers(ledger_keys.blocked_trees(shard))):
+        for root in map(text, sorted(self._redis.smembers(ledger_keys.blocked_trees(shard)))):
             reply = self._scripts.run("unblock", [ledger_keys.running(shard)], ["", root, _UNBLOCKED_AT_ONCE])
             told += map(text, reply)
         return told
@@ -160,21 +169,21 @@ class Concurrency:
             if since is not None:
                 return HeldBack(
                     waits_for=f"{kind} {name!r} is paused since {isoformat(int(since))}",
-                    mover=f"you: orchestra unpause {name}",
+                    mover=f"you: orchestra agents unpause {name}",
                 )
         most = _number(limits.get(f"agent:{agent}", limits.get(f"default:{agent}")))
         at_work = self._at_work(shard, f"agent:{agent}")
         if most is not None and at_work >= most:
             return HeldBack(
                 waits_for=f"agent {agent!r} has {at_work} of at most {self._whole(agent, most)} runs at work",
-                mover=f"the end of one of them; or you: orchestra limit {agent} N",
+                mover=f"the end of one of them; or you: orchestra agents limit {agent} N",
             )
         most = _tree_limit(limits, root)
         at_work = self._at_work(shard, f"tree:{root}") if root else 0
         if root and most is not None and at_work >= most:
             return HeldBack(
                 waits_for=f"its tree has {at_work} of at most {most} runs at work",
-                mover=f"the end of one of them; or you: orchestra limit {root} N",
+                mover=f"the end of one of them; or you: orchestra agents limit {root} N",
             )
         return None
 
@@ -291,7 +300,7 @@ def _check_tree_limit(most: Most) -> None:
 
 
 def _tree_limit(limits: Mapping[str, str], root: str) -> int | None:
-    for field in (f"tree:{root}", "trees", "default-trees"):
+    for field in (f"tree:{root}", "trees"):
         if field in limits:
             return _number(limits[field])
     return None

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import redis
 
-from orchestrator.errors import ClaimLost
+from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import shard_of
-from orchestrator.ledger import decode
+from orchestrator.ledger import decode, layout
 from orchestrator.ledger.large_text import Shortened
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.sealing import Seal, Vault
 from orchestrator.ledger.statements import Statement, Vouch
-from orchestrator.ledger.transitions import Claim, Report, TreeLimits
+from orchestrator.ledger.transitions import Claim, Outgoing, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.raw_pipeline import exchange
@@ -63,20 +63,64 @@ class LedgerCore(LedgerReader):
         """An empty batch, for transitions that go out in one round trip."""
         return self.scripts.batch()
 
-    def call(self, script: str, args: Sequence[Arg], **ids: str) -> Any:
-        """Run a script on the keys of these ids, as :meth:`Scripts.call` does."""
-        return self.scripts.call(script, args, **ids)
+    def transition(self, script: str, session: str, *octets: Arg, **asked: object) -> Any:
+        """Run a script about a session: what it decides on is one request, and texts and envelopes go behind that."""
+        return self.scripts.run(script, *layout.call(session, *octets, now=self.now, **asked))
 
-    def call_held(self, claim: Claim, script: str, args: Sequence[Arg], **ids: str) -> Any:
-        """Run a script for the holder of a run; the ids of the run and of its session need not be given.
+    def effect_of(self, claim: Claim, script: str, *octets: Arg, **asked: object) -> Any:
+        """Run a script about the session of a run, for its holder; as :meth:`transition`.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        held = {"session": claim.session, "run": claim.run, "root": claim.root}
-        reply = self.scripts.call(script, args, **{**held, **ids})
+        reply = self.transition(script, claim.session, *octets, run=claim.run, claim=claim.claim, **asked)
         if reply[0] == b"lost":
             raise ClaimLost(claim.run)
+        return reply
+
+    def post(
+        self,
+        session: str,
+        record: dict[str, Any],
+        text: str,
+        *,
+        item: str,
+        by: str,
+        to: str,
+        envelope: Outgoing | None = None,
+        **more: object,
+    ) -> list[bytes]:
+        """Put a message into a session's queue or before a person, which the agent ``to`` runs; the answer of ``post``.
+
+        ``more`` is what else the script is asked for.
+
+        Raises:
+            ClaimLost, UnknownSession, WrongState, LimitExceeded: as their texts say; nothing was changed.
+        """
+        record["proof"] = self.vouch_for_item(item, session, record, text, by=by, to=to)
+        asked = {"now": self.now, "id": item, "record": record, **more}
+        reply: list[bytes] = self.scripts.run("post", *layout.post(session, text, envelope=envelope, **asked))
+        match reply[0]:
+            case b"lost":
+                raise ClaimLost(str(more["run"]))
+            case b"unknown":
+                raise UnknownSession(session)
+            case b"closed":
+                raise WrongState(f"session {session}", decode.text(reply[1]), "it will not run again")
+            case b"answered":
+                raise WrongState(f"the question to {session}", "answered", "it has its reply already")
+            case b"person":
+                how = (
+                    "it is answered with `orchestra approve` or `orchestra deny`, by no agent and no program"
+                )
+                raise WrongState(f"the approval of {session}", "a person's to give", how)
+            case b"limit":
+                limit = decode.text(reply[1])
+                whose = {
+                    "conversation_max_messages": f"conversation {more.get('conversation')}",
+                    "max_runs_per_tree": f"the tree of session {session}",
+                }
+                raise LimitExceeded(limit, int(reply[2]), whose.get(limit, f"session {session}"))
         return reply
 
     def vouch_for_item(

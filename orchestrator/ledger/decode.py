@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from enum import StrEnum
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger.model import JSON, Item, ItemState, Run, RunState, Session, SessionState, Try
@@ -27,16 +27,16 @@ _ON_DEPLOY = get_args(OnDeploy)
 _COSTS = tuple(field.name for field in fields(Cost))
 
 
-def _fields(kind: type, annotation: str) -> tuple[str, ...]:
+def _fields(kind: type, annotation: type) -> tuple[str, ...]:
     """The names of the fields of a class of values that have this type."""
-    return tuple(field.name for field in fields(kind) if field.type == annotation)
+    return tuple(name for name, held in get_type_hints(kind).items() if held is annotation)
 
 
-_SESSION_TEXTS, _SESSION_NUMBERS, _SESSION_FLAGS = (_fields(Session, kind) for kind in ("str", "int", "bool"))
-_RUN_TEXTS = _fields(Run, "str")
+_SESSION_TEXTS, _SESSION_NUMBERS, _SESSION_FLAGS = (_fields(Session, kind) for kind in (str, int, bool))
+_RUN_TEXTS = _fields(Run, str)
 #: Numbers of a run whose fields have another name in Redis.
 _RENAMED = {"claimable_ms": "not_before", "allowed": "attempts"}
-_RUN_NUMBERS = {name: _RENAMED.get(name, name) for name in _fields(Run, "int")}
+_RUN_NUMBERS = {name: _RENAMED.get(name, name) for name in _fields(Run, int)}
 _ITEM_FIELDS = {field.name for field in fields(Item)} - {"id", "callback", "extra"}
 
 

@@ -138,21 +138,16 @@ class Journal:
                 said = StepRecord(header=header, value=inline).statement(claim.run, claim.agent)
                 header = replace(header, proof=self._core.vouch(said, by=claim.agent, to=claim.agent))
             try:
-                reply = self._core.call_held(
+                reply = self._core.effect_of(
                     claim,
                     "step",
-                    [
-                        "",
-                        claim.claim,
-                        header.key,
-                        _written(header),
-                        inline,
-                        len(value),
-                        sha256,
-                        self.limits.steps,
-                        self.limits.bytes,
-                    ],
+                    _written(header),
+                    inline,
+                    key=header.key,
+                    size=len(value),
                     sha256=sha256,
+                    most_steps=self.limits.steps,
+                    most_bytes=self.limits.bytes,
                 )
             except redis.ResponseError as error:
                 raise self._not_a_hash(claim.run, error) from error
@@ -202,7 +197,7 @@ class Journal:
             ClaimLost: the run is not held under this claim any more.
         """
         for start in range(0, len(steps), _AT_ONCE):
-            self._core.call_held(claim, "forget_steps", [claim.claim, *steps[start : start + _AT_ONCE]])
+            self._core.effect_of(claim, "forget_steps", steps=steps[start : start + _AT_ONCE])
 
     def _hash(self, run: str) -> dict[bytes, bytes]:
         try:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import redis
 
 from orchestrator.envelope.payload import BlobRef, BlobStore
+from orchestrator.errors import InputError
 from orchestrator.ids import shard_of
 from orchestrator.ledger.sealing import Seal, Seals
 from orchestrator.redisdb import ledger_keys
@@ -144,3 +145,26 @@ def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:
     if len(octets) <= limit_bytes:
         return text
     return octets[:limit_bytes].decode(errors="ignore") + "\n[cut]"
+
+
+def check_text(name: str, value: object) -> str:
+    """The value, which is text.
+
+    Raises:
+        InputError: it is not.
+    """
+    if not isinstance(value, str):
+        raise InputError(f"{name} = {value!r} is not text; give a str")
+    return value
+
+
+def check_size(name: str, value: str, most: int = MAX_BESIDE_BYTES) -> None:
+    """See that what stands beside a text is short: every look at the session reads it.
+
+    Raises:
+        InputError: it is not.
+    """
+    if len(value) > most // 4 and (size := len(value.encode(errors="surrogatepass"))) > most:
+        raise InputError(
+            f"{name} has {size} bytes, and at most {most} are allowed; put long text into the task or the message"
+        )

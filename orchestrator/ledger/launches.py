@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orchestrator.errors import ClaimLost, LimitExceeded
-from orchestrator.ids import callback_id, is_session_id, run_id, shard_of
+from orchestrator.ids import is_session_id, run_id
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.forks import Fork
@@ -25,7 +25,8 @@ from orchestrator.ledger.transitions import (
 )
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.key_table import in_its_shard
+from orchestrator.redisdb.scripts import Arg, request
 
 #: Launches in one script call: few enough that nobody else waits long for the server.
 LAUNCHES_AT_ONCE: Final = 50
@@ -55,6 +56,7 @@ class Launches:
         time_limit_ms: int = 0,
         seal: Seal | None = None,
         by: str = "",
+        options: str = "",
     ) -> Submitted:
         """Make a root session and publish its task-delegation, at once or at ``at_ms`` (milliseconds since the epoch).
 
@@ -63,6 +65,7 @@ class Launches:
         a plan for the session to carry out. ``make_fork`` stores what the session begins with, if it is a fork.
         ``structured`` is what is said of the task beside the prompt, as JSON, and ``time_limit_ms`` how long the session
         may take, 0 for as long as it takes. With a ``seal`` the session is encrypted. ``by`` gives the task; else the operator does.
+        ``options`` is what the session keeps of how it was launched, as JSON.
 
         Raises:
             KeyringError: a reader of the ``seal`` has no key.
@@ -76,6 +79,8 @@ class Launches:
             "message": envelope.message_id,
             "chain": json.dumps([envelope.message_id]),
         }
+        if options:
+            facts["options"] = options
         if planned:
             facts["planned"] = "1"
         if seal is not None:
@@ -84,33 +89,31 @@ class Launches:
             self._core.seals.write(prompt, seal),
             self._core.seals.write(structured, seal),
         )
+        launch = {
+            "id": session_id,
+            "agent": agent,
+            "budget": budget_facts(budget),
+            "time_limit_ms": time_limit_ms,
+            "stream": layout.stream_name(envelope),
+            "encrypted": seal is not None,
+        }
         reply = [b"whole"]
         while reply[0] == b"whole":
-            texts, kept = "", "[]"
+            begins_with: dict[str, str] = {}
+            kept: list[str] = []
             if make_fork is not None:
                 fork = make_fork()
-                begins_with = self._begins_with(fork, session_id, agent)
-                texts, kept = json.dumps(begins_with), json.dumps(fork.kept)
-                kept_task = begins_with.get("task", "")
+                begins_with, kept = self._begins_with(fork, session_id, agent), fork.kept
+                kept_task = begins_with.pop("task", "")
                 facts |= fork.facts
             facts["task_proof"] = self._core.vouch_for_task(session_id, facts, kept_prompt, kept_task, by=by)
-            reply = self._core.call(
-                "submit",
-                [
-                    self._core.now,
-                    session_id,
-                    kept_prompt,
-                    envelope.data,
-                    budget_facts(budget),
-                    texts,
-                    kept,
-                    at_ms or "",
-                    kept_task if make_fork is None else "",
-                    time_limit_ms,
-                    *layout.pairs(facts),
-                ],
-                session=session_id,
-                stream=layout.stream(session_id, envelope),
+            octets: list[Arg] = []
+            about = layout.launch(
+                launch, facts, octets, prompt=kept_prompt, envelope=envelope.data, task=kept_task
+            )
+            octets += layout.pairs(begins_with)
+            reply = self._core.transition(
+                "launch", session_id, *octets, launches=[about], due_ms=at_ms, kept=kept
             )
         created = reply[0] == b"created"
         if created:
@@ -159,7 +162,7 @@ class Launches:
         """
         batch = self._core.scripts.batch()
         for start in range(0, len(launches), LAUNCHES_AT_ONCE):
-            batch.script("delegate", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
+            batch.script("launch", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
         answers = batch.execute()
         for answer in answers:
             if isinstance(answer, Exception):
@@ -167,66 +170,63 @@ class Launches:
         return [done for answer in answers for done in self._delegated(claim, answer)]
 
     def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
-        parent, limits = claim.session, self._core.limits
-        names = [
-            ledger_keys.session(parent),
-            ledger_keys.items(parent),
-            ledger_keys.run(claim.run),
-            ledger_keys.effects(claim.run),
-            ledger_keys.tree(claim.root),
-            keys.totals(shard_of(parent)),
-            ledger_keys.session(claim.root),
-            ledger_keys.timers(shard_of(parent)),
-        ]
-        args: list[Arg] = [
-            self._core.now,
-            claim.claim,
-            limits.max_children,
-            limits.max_depth,
-            limits.max_tree_sessions,
-            limits.max_tree_runs,
-        ]
-        for launch in launches:
-            envelope, seal = launch.envelope, None
-            if envelope.encrypted:
-                seal = Seal(label=claim.root, by=claim.agent, to=(launch.agent, launch.caller_agent))
-            names += (
-                ledger_keys.session(launch.child_id),
-                ledger_keys.bodies(launch.child_id),
-                layout.stream(parent, envelope),
-                ledger_keys.items(launch.caller if is_session_id(launch.caller) else parent),
-                ledger_keys.budget(launch.child_id),
-            )
-            title, prompt, task = (
-                self._core.seals.write(text, seal) for text in (launch.title, launch.description, launch.task)
-            )
-            facts = {"agent": launch.agent, "title": title, "message": envelope.message_id}
-            args += (
-                launch.effect,
-                launch.child_id,
-                callback_id(launch.child_id),
-                "1" if launch.callback else "0",
-                launch.group,
-                launch.on_failure,
-                launch.on_close,
-                envelope.priority,
-                title,
-                prompt,
-                envelope.data,
-                launch.agent,
-                launch.correlation,
-                envelope.message_id,
-                json.dumps([envelope.message_id, *launch.chain]),
-                launch.caller,
-                launch.caller_agent,
-                budget_facts(launch.budget),
-                task,
-                launch.time_limit_ms,
-                "1" if envelope.encrypted else "",
-                json.dumps(list(launch.after)) if envelope.encrypted and launch.after else "",
-                self._core.vouch_for_task(launch.child_id, facts, prompt, task, by=claim.agent),
-            )
-        return names, args
+        limits = self._core.limits
+        octets: list[Arg] = []
+        about = [self._child(claim, launch, octets) for launch in launches]
+        body = request(
+            now=self._core.now,
+            run=claim.run,
+            claim=claim.claim,
+            max_children=limits.max_children,
+            max_depth=limits.max_depth,
+            max_sessions=limits.max_tree_sessions,
+            max_runs=limits.max_tree_runs,
+            launches=about,
+        )
+        return [ledger_keys.session(claim.session)], [body, *octets]
+
+    def _child(self, claim: Claim, launch: Launch, octets: list[Arg]) -> dict[str, object]:
+        """Return what the script is asked for about a child, whose texts and facts are appended to ``octets``."""
+        envelope, seal = launch.envelope, None
+        if envelope.encrypted:
+            seal = Seal(label=claim.root, by=claim.agent, to=(launch.agent, launch.caller_agent))
+        title, prompt, task = (
+            self._core.seals.write(text, seal) for text in (launch.title, launch.description, launch.task)
+        )
+        facts: dict[str, Arg] = {
+            "agent": launch.agent,
+            "title": title,
+            "message": envelope.message_id,
+            "priority": envelope.priority,
+            "delegator": launch.caller_agent if is_session_id(launch.caller) else claim.agent,
+            "correlation": launch.correlation,
+            "chain": json.dumps([envelope.message_id, *launch.chain]),
+            "caller": launch.caller,
+        }
+        if launch.options:
+            facts["options"] = launch.options
+        facts["task_proof"] = self._core.vouch_for_task(launch.child_id, facts, prompt, task, by=claim.agent)
+        if seal is not None:
+            facts["encrypted"] = "1"
+            if launch.after:
+                facts["after"] = json.dumps(list(launch.after))
+        about = {
+            "id": launch.child_id,
+            "agent": launch.agent,
+            "effect": launch.effect,
+            "priority": envelope.priority,
+            "title": title,
+            "owed": launch.callback,
+            "group": launch.group,
+            "on_failure": launch.on_failure,
+            "on_close": launch.on_close,
+            "caller": launch.caller,
+            "budget": budget_facts(launch.budget),
+            "time_limit_ms": launch.time_limit_ms,
+            "stream": layout.stream_name(envelope),
+            "encrypted": seal is not None,
+        }
+        return layout.launch(about, facts, octets, prompt=prompt, envelope=envelope.data, task=task)
 
     @staticmethod
     def _delegated(claim: Claim, reply: Sequence[bytes]) -> list[Delegated]:
@@ -246,22 +246,27 @@ class Launches:
 
         ``group`` is the router's, ``keep_ms`` how long it is remembered which sessions a conversation began.
         """
-        names = [ledger_keys.queued(shard), ledger_keys.timers(shard)]
-        args: list[Arg] = [self._core.now, group, self._core.limits.redispatch_ms, keep_ms]
-        for one in starts:
-            run = run_id(one.session, 1)
-            names += (
-                ledger_keys.session(one.session),
-                ledger_keys.runs(one.session),
-                ledger_keys.run(run),
-                keys.seen(shard, one.sender, one.message),
-                one.stream,
-                keys.conversation(shard, one.conversation),
-                ledger_keys.ready(shard, one.recipient),
-                ledger_keys.turns(shard, one.recipient),
-            )
-            args += (run, one.message, one.entry, one.mark_ms, one.recipient, one.digest, one.review_due_ms)
-        return names, args
+        launches = [
+            {
+                "session": one.session,
+                "run": run_id(one.session, 1),
+                "message": one.message,
+                "entry": one.entry,
+                "seen": in_its_shard(keys.seen(shard, one.sender, one.message)),
+                "stream": in_its_shard(one.stream),
+                "conversation": in_its_shard(keys.conversation(shard, one.conversation)),
+                "mark_ms": one.mark_ms,
+                "recipient": one.recipient,
+                "digest": one.digest,
+                **({"review_ms": one.review_due_ms} if one.review_due_ms else {}),
+            }
+            for one in starts
+        ]
+        limits = self._core.limits
+        asked = request(
+            now=self._core.now, group=group, look_ms=limits.redispatch_ms, keep_ms=keep_ms, launches=launches
+        )
+        return [ledger_keys.queued(shard)], [asked]
 
     @staticmethod
     def started(session_id: str, reply: Sequence[bytes]) -> RunRef | None:

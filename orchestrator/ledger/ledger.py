@@ -73,7 +73,6 @@ class Ledger(LedgerCore):
         inbox = Inbox(self)
         self.enqueue = inbox.enqueue
         self.send = inbox.send
-        self.ask_user = inbox.ask_user
         self.withdraw = inbox.withdraw
         self.claim_item = inbox.claim_item
         self.flush = inbox.flush

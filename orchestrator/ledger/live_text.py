@@ -33,14 +33,19 @@ Kind = Literal["begin", "text", "call", "result", "replaced"]
 class LiveEvent:
     """One piece of what a session is writing."""
 
-    position: str  #: reads on after this event
-    #: `begin`: an answer of the model begins; `text`: more of it; `call`, `result`: of a tool; `replaced`: what came
-    #: since the position `since` is void, because its run is tried again.
+    #: Where it is; `--after` reads on behind it.
+    position: str
+    #: `begin`: an answer of the model begins; `text`: more of it; `call`, `result`: of a tool; `replaced`: the
+    #: run is tried again, and what came since `since` is void.
     kind: Kind
-    run: str  #: the run that writes
-    text: str = ""  #: the piece; of a result what the tool returned, or its beginning
-    tool: str = ""  #: of a call and its result: the tool
-    since: str = ""  #: of `replaced`: the position from which on everything is void
+    #: The run that writes it.
+    run: str
+    #: Of `text`: the piece; of `result`: its beginning.
+    text: str = ""
+    #: Of `call` and `result`: the tool.
+    tool: str = ""
+    #: Of `replaced`: the position of the first piece that is void.
+    since: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from orchestrator.policy.budget import Cost
-from orchestrator.policy.versions import OnDeploy, lane_of
+from orchestrator.policy.versions import OnDeploy
 
 JSON = Any
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Words:
+    """The mark of a field that holds what somebody says: in the ledger it is encrypted, where its session is."""
+
+    json: bool = False  #: the words are values of JSON
+
+
+#: The type of a field that holds what somebody says.
+Encrypted = Annotated[T, Words()]
+
+
+@cache
+def encrypted_fields(model: type) -> Mapping[str, Words]:
+    """Return the marks of the fields of a model that are encrypted where their session is, by name."""
+    hints = get_type_hints(model, include_extras=True)
+    marks = {name: [m for m in get_args(hint)[1:] if isinstance(m, Words)] for name, hint in hints.items()}
+    return {name: found[0] for name, found in marks.items() if found}
 
 
 class SessionState(StrEnum):
@@ -67,82 +88,114 @@ class ItemState(StrEnum):
 class Session:
     """A session as the ledger has it."""
 
-    id: str  #: begins with `ses_`
-    agent: str  #: the name of its agent
-    parent: str  #: empty for a root
-    root: str  #: the root of its tree; its own id, if it is one
-    depth: int  #: 0 for a root
-    state: SessionState  #: where it stands
-    title: str  #: what people call it
-    run: str  #: the non-terminal run, or empty: busy means that this is not empty
-    launched: int  #: delegations for which a callback is owed
-    delivered: int  #: callbacks of its children that a committed run has had
-    dead: int  #: callbacks that will not be delivered, each with a reason
-    owed: int  #: launched, and the child has not ended yet
-    runs: int  #: runs that it has had so far
-    created_ms: int  #: when it was launched, in milliseconds since 1970
-    updated_ms: int  #: when anything of it changed last
-    ended_ms: int  #: 0 while it has not ended
-    correlation: str  #: the conversation's id
-    message: str  #: message-id of the envelope that launched it
-    chain: tuple[str, ...]  #: message ids from the launch back to the root, nearest first
-    callback: bool  #: whether its parent is owed a callback
-    reason: str  #: why it failed, was stopped or deleted
-    progress: int  #: 0 to 100, or -1 while unknown
-    activity: str  #: what its agent says that it is doing
-    priority: str  #: `critical`, `high`, `normal` or `low`
-    task: str  #: Celery task id whose result this root owes, or empty
-    waiting: JSON  #: waiting policies by group of delegations, "" being the default one
-    questions: tuple[str, ...]  #: ids of its own questions that have no reply yet
-    close_policy: str  #: what becomes of its children when it is closed: stop, abandon, heir:<session>
-    parked: str = ""  #: why its launch waits, in words, or empty
-    entry: str = ""  #: where its launch stands, type:priority:entry; empty if it came from outside
-    due_ms: int = 0  #: when it was to begin, if it was scheduled; 0: at once
-    delegator: str = ""  #: the agent or external program that gave it its task; empty: a user did
-    children: int = 0  #: delegations in all, also those for which nothing is owed
-    trouble: str = ""  #: how the last try of its present run ended, while that is to be tried again
-    task_id: str = (
-        ""  #: the task-id under which an external program gave it its task; empty: its own id is that
-    )
-    sealed: bool = False  #: whether its prompt is an envelope with a body encrypted for its agent
-    encrypted: bool = (
-        False  #: whether what it says and is told is sealed in the ledger, and encrypted on its way
-    )
+    #: Its id.
+    id: str
+    #: The agent that has it.
+    agent: str
+    #: The session that launched it; empty: it is a root.
+    parent: str
+    #: The root of its tree.
+    root: str
+    #: Its generation; a root has 0.
+    depth: int
+    #: Where it stands: `scheduled`, `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`;
+    #: `damaged`: its record cannot be read.
+    state: SessionState
+    #: What people call it.
+    title: Encrypted[str]
+    #: Its run that is queued or running; else empty.
+    run: str
+    #: Delegations that bring it a callback.
+    launched: int
+    #: Callbacks that were delivered to it.
+    delivered: int
+    #: Callbacks that will not be delivered, each with a reason.
+    dead: int
+    #: Children whose callbacks are outstanding.
+    owed: int
+    #: Runs so far.
+    runs: int
+    #: When it was launched.
+    created_ms: int
+    #: When it last changed.
+    updated_ms: int
+    #: When it ended; 0 or null: it has not.
+    ended_ms: int
+    #: Its conversation.
+    correlation: str
+    #: The message that launched it.
+    message: str
+    #: Message-ids from its launch back to the root's, nearest first.
+    chain: tuple[str, ...]
+    #: Whether its end is a callback to its parent.
+    callback: bool
+    #: Why it failed, was stopped or deleted; else empty.
+    reason: Encrypted[str]
+    #: Per cent done, as its agent says; null: it does not say.
+    progress: int
+    #: What it does now, as its agent says; else empty.
+    activity: Encrypted[str]
+    #: The priority of its task.
+    priority: str
+    #: The Celery task under which a root's result is stored; else empty.
+    task: str
+    #: Its waiting policies by group of delegations; `""` is the default group.
+    waiting: JSON
+    #: Ids of its questions that have no reply yet, approvals included.
+    questions: tuple[str, ...]
+    #: What becomes of its children when it ends: `stop`, `abandon`, `heir:SESSION`.
+    close_policy: str
+    #: Why its start waits, in words; else empty.
+    parked: str = ""
+    #: Where its launch stands in the streams, `type:priority:entry`; else empty.
+    entry: str = ""
+    #: When it was to begin; 0 or null: it was not scheduled.
+    due_ms: int = 0
+    #: The agent or program that gave it its task; empty: a user did.
+    delegator: str = ""
+    #: All its delegations, also those without a callback.
+    children: int = 0
+    #: How the last try of its present run ended, while that is to be tried again; else empty.
+    trouble: Encrypted[str] = ""
+    #: The task-id under which an external program gave it its task; empty: its own id is that.
+    task_id: str = ""
+    #: Whether its prompt is an encrypted message from outside.
+    sealed: bool = False
+    #: Whether its texts are encrypted in messages and sealed in the ledger.
+    encrypted: bool = False
     caller: str = (
         ""  #: who hears of it instead of the session that launched it; `none`: nobody; empty: that session
     )
     planned: bool = False  #: whether its prompt is a plan that the operator gave it to carry out
-    damage: tuple[str, ...] = ()  #: what cannot be read of its record, a sentence each
-    steps: int = 0  #: durable steps that its runs recorded
-    step: str = ""  #: the one that was recorded last
+    #: What it was launched with beside its task, as a JSON object; empty: nothing.
+    options: str = ""
+    #: What cannot be read of its record in the ledger.
+    damage: tuple[str, ...] = ()
+    #: Durable steps that its runs recorded.
+    steps: int = 0
+    #: The durable step that was recorded last; else empty.
+    step: str = ""
     last_said: str = ""  #: message-id of its latest status-update
     report: str = ""  #: message-id of the envelope that reports its latest end
     proof: str = ""  #: of who reports its latest end; empty while it has not ended
     task_proof: str = ""  #: of who gave it its task
-    budgets: tuple[
-        str, ...
-    ] = ()  #: sessions whose budgets it counts against, the root first; itself, if it has one
-    used: Cost = field(default_factory=Cost)  #: what its own calls of models have cost so far
-    forked_from: str = ""  #: the session that it is a fork of
-    forked_at: str = ""  #: the run of that session at which it begins
-    version: str = ""  #: the version of its agent's definition; empty before its first run
-    on_deploy: OnDeploy = (
-        "latest"  #: what becomes of it when its agent has another version, as it was when it began
-    )
+    #: Sessions whose budgets its calls of models count against, the root first; itself, if it has one.
+    budgets: tuple[str, ...] = ()
+    #: What its own calls of models have cost so far.
+    used: Cost = field(default_factory=Cost)
+    #: The session that it is a fork of; else empty.
+    forked_from: str = ""
+    #: The run of that session at which it begins; else empty.
+    forked_at: str = ""
+    #: The version of its agent's definition that it began with, or of its latest run if `on_deploy` is
+    #: `latest`; empty before its first run.
+    version: str = ""
+    #: What becomes of it when its agent has another version: any worker takes it, or it fails.
+    on_deploy: OnDeploy = "latest"
 
     def policy_for(self, on_close: str) -> str:
         """What becomes of a child of whose delegation ``on_close`` is, when this session is closed."""
         return on_close or self.close_policy or "stop"
-
-    @property
-    def pinned(self) -> str:
-        """The version that a worker must have to take its runs; empty: any will do."""
-        return self.version if self.on_deploy == "pin" else ""
-
-    @property
-    def lane(self) -> str:
-        """Among whose ready runs its own are: its agent's, or those that wait for one version of it."""
-        return lane_of(self.agent, self.pinned)
 
     @property
     def reported_as(self) -> str:
@@ -171,8 +224,8 @@ class Try:
 
     #: failed: its agent raised; died: its worker process did; lost: its lease stood still; parked: it freed its slot.
     how: Literal["failed", "died", "lost", "parked"]
-    reason: str  #: of bounded length
-    traceback: str  #: likewise; empty where there is none
+    reason: Encrypted[str]  #: of bounded length
+    traceback: Encrypted[str]  #: likewise; empty where there is none
     attempt: int  #: how often the run had been claimed by then
     worker: str
     started_ms: int
@@ -198,12 +251,11 @@ class Run:
     created_ms: int  #: when it was queued, in milliseconds since 1970
     started_ms: int  #: when a worker took it last; 0: none has
     ended_ms: int  #: 0 while it has not ended
-    stop: str  #: reason for which it was asked to stop, or empty
-    reason: str  #: why it failed or was stopped
+    stop: Encrypted[str]  #: reason for which it was asked to stop, or empty
+    reason: Encrypted[str]  #: why it failed or was stopped
     awaits: tuple[str, ...] = ()  #: items that it stands still for: the end of a child, or a reply
-    overdue: tuple[
-        str, ...
-    ] = ()  #: groups of delegations whose deadline made this run, with children missing
+    #: Groups of delegations whose deadline made this run, with children missing.
+    overdue: tuple[str, ...] = ()
     failures: int = 0  #: how often its agent raised
     allowed: int = 0  #: how often it may; 0 while it has not
     died: int = 0  #: how often its worker process died
@@ -211,7 +263,8 @@ class Run:
     tries: tuple[Try, ...] = ()  #: the last ones that ended without an answer
     steps: int = 0  #: durable steps that it has recorded
     version: str = ""  #: the version of the definition that took it last
-    last_steps: str = ""  #: the last of them, once it has ended, as `read_headers` takes them
+    #: The last of them, once it has ended, as `read_headers` takes them.
+    last_steps: Annotated[str, Words(json=True)] = ""
 
     @property
     def external(self) -> bool:
@@ -233,8 +286,8 @@ class Item:
     seq: int  #: the parent's sequence number, 0 while owed
     size: int  #: bytes of its text
     run: str  #: the run that carries or carried it
-    reason: str  #: why it is dead
-    title: str = ""
+    reason: Encrypted[str]  #: why it is dead
+    title: Encrypted[str] = ""
     callback: bool = True  #: False: a delegation that owes nothing
     at_ms: int = 0
     extra: JSON = field(default_factory=dict)

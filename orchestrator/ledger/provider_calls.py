@@ -11,7 +11,7 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import RunState
 from orchestrator.policy.provider_limits import ProviderLimit
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.scripts import request
 
 #: Milliseconds that a place in the queue is kept after its time: a slot has to be free, and the sweep has to look.
 KEPT_MS = 30_000
@@ -80,21 +80,23 @@ class ProviderCalls:
             tokens: the most that the call can take.
             time_limit_ms: the longest that the call can take.
         """
-        args: list[Arg] = [
-            self._core.now,
-            call,
-            waiter,
-            tree,
-            tokens,
-            limit.requests_per_minute or "",
-            limit.tokens_per_minute or "",
-            limit.calls or "",
-            time_limit_ms,
-            KEPT_MS,
-        ]
-        reply = self._core.call("acquire_call", args, account=lane.account, model=lane.model)
+        asked = request(
+            now=self._core.now,
+            model=lane.model,
+            call=call,
+            waiter=waiter,
+            tree=tree,
+            tokens=tokens,
+            requests_a_minute=limit.requests_per_minute,
+            tokens_a_minute=limit.tokens_per_minute,
+            calls=limit.calls,
+            time_ms=time_limit_ms,
+            kept_ms=KEPT_MS,
+        )
+        held = [ledger_keys.provider_held(lane.account)]
+        reply = self._core.scripts.run("acquire_call", held, [asked])
         if reply[0] != b"granted" and limit.calls and self._free_lost(lane):
-            reply = self._core.call("acquire_call", args, account=lane.account, model=lane.model)
+            reply = self._core.scripts.run("acquire_call", held, [asked])
         number = int(reply[1])
         if reply[0] == b"granted":
             return Granted(call=call, second=number, tokens=tokens)
@@ -120,10 +122,17 @@ class ProviderCalls:
 
     def release(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
         """A call has ended; ``tokens`` is what it took, None: what was counted."""
-        used = "" if tokens is None else tokens
-        args: list[Arg] = [self._core.now, granted.call, granted.second, granted.tokens, used, took_ms]
-        self._core.call("release_call", args, account=lane.account, model=lane.model)
+        asked = request(
+            model=lane.model,
+            call=granted.call,
+            second=granted.second,
+            counted=granted.tokens,
+            tokens="" if tokens is None else str(tokens),
+            took_ms=took_ms,
+        )
+        self._core.scripts.run("release_call", [ledger_keys.provider_held(lane.account)], [asked])
 
     def hold_back(self, lane: Lane, *, for_ms: int, why: str = "") -> int:
         """Let nobody call the provider under this key for so long; until when, in ms since the epoch."""
-        return int(self._core.call("hold_back", [self._core.now, for_ms, why], account=lane.account)[0])
+        held = [ledger_keys.provider_held(lane.account)]
+        return int(self._core.scripts.run("hold_back", held, [self._core.now, for_ms, why])[0])

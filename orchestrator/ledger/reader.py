@@ -81,7 +81,7 @@ class LedgerReader:
                     raise raw
                 found.append(decode.unreadable_session(session_id, f"its key is not a hash: {raw}"))
             elif raw:
-                found.append(self.seals.session(decode.session(decode.mapping(raw), session_id)))
+                found.append(self.seals.model(decode.session(decode.mapping(raw), session_id)))
         return found
 
     def run(self, run_id: str) -> Run | None:
@@ -232,7 +232,7 @@ class LedgerReader:
         pipe.hmget(ledger_keys.bodies(session_id), ["result", "whole", "end"])
         facts, (text, whole, body) = pipe.execute()
         read = decode.mapping(facts)
-        session = self.seals.session(decode.session(read, session_id))
+        session = self.seals.model(decode.session(read, session_id))
         return (
             session,
             self.seals.read(decode.text(text)),

@@ -29,7 +29,7 @@ from orchestrator.ledger.transitions import (
 )
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.scripts import Arg
+from orchestrator.redisdb.scripts import Arg, request
 
 _log = get_logger()
 
@@ -41,17 +41,14 @@ class Runs:
         self._core = core
 
     def claim(
-        self, run_id: str, claim_id: str, *, session_id: str, worker: str, agent: str = "", version: str = ""
+        self, run_id: str, claim_id: str, *, session_id: str, worker: str, version: str = ""
     ) -> Claimed | None:
         """Take a certain queued run under a random claim id; None when another has it or it has ended.
 
-        ``agent`` is the session's; looked up when it is not given. ``version`` is what the worker has of it, as in a
-        slot: a run that is pinned to another version is not taken.
+        ``version`` is what the worker has of it, as in a slot.
         """
-        agent = agent or decode.text(self._core.redis.hget(ledger_keys.session(session_id), "agent"))
-        args: list[Arg] = [self._core.now, run_id, claim_id, worker, version]
-        reply = self._core.call("claim", args, session=session_id, run=run_id, agent=agent)
-        return self._held(claim_id, reply)
+        asked = {"run": run_id, "claim": claim_id, "worker": worker, "version": version}
+        return self._held(claim_id, self._core.transition("claim", session_id, **asked))
 
     def claim_next(self, shard: int, wish: Next) -> None:
         """Take the next ready run that a slot serves, if there is one: ``wish`` holds it then."""
@@ -59,20 +56,17 @@ class Runs:
 
     def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
         slot = wish.slot
-        names = [ledger_keys.running(shard), ledger_keys.queued(shard), ledger_keys.slots(shard)]
-        for agent in slot.agents:
-            names += (ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent))
-        args: list[Arg] = [
-            self._core.now,
-            wish.claim,
-            slot.worker,
-            slot.name,
-            "1" if wish.rung else "0",
-            "" if wish.rank is None else wish.rank,
-            *layout.run_and_session(shard),
-            *(slot.versions.get(agent, "") for agent in slot.agents),
-        ]
-        return names, args
+        asked = request(
+            now=self._core.now,
+            claim=wish.claim,
+            worker=slot.worker,
+            slot=slot.name,
+            rung=wish.rung,
+            rank="" if wish.rank is None else str(wish.rank),
+            agents=slot.agents,
+            versions=[slot.versions.get(agent, "") for agent in slot.agents],
+        )
+        return [ledger_keys.running(shard)], [asked]
 
     def _fulfil(self, wish: Next, reply: Sequence[Any]) -> None:
         wish.asked = True
@@ -87,7 +81,7 @@ class Runs:
             return None
         read = self._core.seals.read
         of_session, of_run = json.loads(reply[1]), json.loads(reply[2])
-        session = self._core.seals.session(decode.session(of_session, of_run.get("session", "")))
+        session = self._core.seals.model(decode.session(of_session, of_run.get("session", "")))
         run, damage = decode.run_as_far_as_it_goes({**of_run, "id": session.run})
         run = self._core.seals.run(run)
         damage += session.damage
@@ -132,7 +126,7 @@ class Runs:
 
     def renew(self, claim: Claim) -> Renewal:
         """The heartbeat of a holder: moves the renewal counter that the reaper watches."""
-        reply = self._core.call("renew", [claim.claim], run=claim.run)
+        reply = self._core.scripts.run("renew", [ledger_keys.run(claim.run)], [claim.claim])
         held = reply[0] == b"held"
         return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
 
@@ -170,66 +164,46 @@ class Runs:
         envelope = make_envelope() if expect_over or outcome.status not in ("completed", "parked") else None
         status = outcome.told if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else write(json.dumps(outcome.state), claim.own_seal)
-        waiting = "" if outcome.waiting is None else json.dumps(outcome.waiting)
         if state:
             state = f"{self._core.vouch_for_own('state', claim.session, claim.agent, state)}\n{state}"
         memory = self._keep_memory(claim, outcome)
+        ended = layout.end_of_try(
+            outcome.status, outcome.text, outcome.traceback, write=partial(write, seal=claim.seal)
+        )
         questions = "open" if answer_questions is not None else ""
         attached = self._keep_attachments(claim, outcome, seal) if envelope is not None else {}
         while True:
+            asked = request(
+                now=self._core.now,
+                run=claim.run,
+                claim=claim.claim,
+                parent=parent,
+                status=outcome.status,
+                attempts=attempts,
+                wait_ms=outcome.parked_ms if outcome.status == "parked" else retry_ms,
+                **({"try": ended} if outcome.status in ("failed", "parked") else {}),
+                waiting="" if outcome.waiting is None else json.dumps(outcome.waiting),
+                last_effect=outcome.last_effect,
+                questions=questions,
+                left_out=outcome.steps_left_out,
+                steps_failed=outcome.steps_failed,
+                proof=self._prove_end(
+                    about, envelope, short, {"status": status, "attachments": attached, "body": body}
+                ),
+                whole=short.json,
+                memory=self._memory_reference(claim, memory),
+                attachments=json.dumps(attached) if attached else "",
+                attached=[str(ref["sha256"]) for ref in attached.values()],
+                keep_runs=self._core.limits.fork_runs,
+                # The digest of a sealed text would tell what everybody can guess.
+                digest=digest_of(outcome.text) if outcome.once and short.ref is None and seal is None else "",
+                stream=layout.stream_name(envelope),
+                message=envelope.message_id if envelope is not None else "",
+                told=status,
+            )
             call: tuple[list[str], list[Arg]] = (
-                [
-                    *layout.ending(claim.session, parent=parent, run=claim.run, envelope=envelope),
-                    ledger_keys.effects(claim.run),
-                    layout.large_text(claim.session, short),
-                    ledger_keys.large_texts(claim.session),
-                    layout.large_text(claim.session, memory),
-                    *(ledger_keys.large_text(claim.session, str(ref["sha256"])) for ref in attached.values()),
-                ],
-                [
-                    self._core.now,
-                    claim.claim,
-                    outcome.status,
-                    short.text,
-                    state,
-                    waiting,
-                    layout.payload(envelope),
-                    attempts,
-                    outcome.parked_ms if outcome.status == "parked" else retry_ms,
-                    short.json,
-                    layout.end_of_try(
-                        outcome.status,
-                        outcome.text,
-                        outcome.traceback,
-                        write=partial(self._core.seals.write, seal=claim.seal),
-                    )
-                    if outcome.status in ("failed", "parked")
-                    else "",
-                    questions,
-                    json.dumps(list(outcome.steps_left_out)),
-                    json.dumps(list(outcome.steps_failed)),
-                    self._core.vouch_for_end(
-                        about,
-                        status,
-                        short.text,
-                        whole=short.ref,
-                        attachments=attached,
-                        message=envelope.message_id,
-                        body=body,
-                        by=about.agent,
-                    )
-                    if envelope is not None and about is not None
-                    else "",
-                    self._memory_reference(claim, memory),
-                    # The digest of a sealed text would tell what everybody can guess.
-                    digest_of(outcome.text) if outcome.once and short.ref is None and seal is None else "",
-                    self._core.limits.fork_runs,
-                    json.dumps(attached) if attached else "",
-                    body,
-                    envelope.message_id if envelope is not None else "",
-                    status,
-                    outcome.last_effect,
-                ],
+                [ledger_keys.session(claim.session)],
+                [asked, short.text, state, layout.payload(envelope), body],
             )
             if following is None or following.asked:
                 reply = self._core.scripts.run("commit", *call)
@@ -276,7 +250,7 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        reply = self._core.call_held(claim, "reject", [claim.claim, item_id, reason])
+        reply = self._core.effect_of(claim, "reject", item=item_id, reason=reason)
         return bool(reply[0] == b"rejected")
 
     def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Shortened, str]:
@@ -286,6 +260,23 @@ class Runs:
         else:
             short = Shortened(text=self._core.seals.write(beginning(outcome.text), seal), ref=None)
         return short, self._core.seals.write(outcome.body, seal)
+
+    def _prove_end(
+        self, about: Session | None, envelope: Outgoing | None, short: Shortened, said: Mapping[str, Any]
+    ) -> str:
+        """The proof that the agent of a session says how it ends; empty while the session does not end."""
+        if about is None or envelope is None:
+            return ""
+        return self._core.vouch_for_end(
+            about,
+            said["status"],
+            short.text,
+            whole=short.ref,
+            attachments=said["attachments"],
+            message=envelope.message_id,
+            body=said["body"],
+            by=about.agent,
+        )
 
     def _keep_memory(self, claim: Claim, outcome: Outcome) -> Shortened:
         """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
@@ -358,19 +349,15 @@ class Runs:
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        reply = self._core.call_held(
+        octets = [layout.payload(envelope), self._core.seals.write(value, claim.own_seal)]
+        reply = self._core.effect_of(
             claim,
             "effect",
-            [
-                self._core.now,
-                claim.claim,
-                effect,
-                layout.payload(envelope),
-                self._core.seals.write(value, claim.own_seal),
-                "1" if only_audit else "",
-                *layout.pairs(facts or {}),
-            ],
-            stream=layout.stream(claim.session, envelope),
+            *octets,
+            *layout.pairs(facts or {}),
+            effect=effect,
+            stream=layout.stream_name(envelope),
+            only_audit=only_audit,
         )
         return self._core.seals.read(decode.text(reply[1])) if reply[0] == b"exists" else value
 
@@ -398,6 +385,5 @@ class Runs:
 
         It reads of its task in the stream, holds no lease, and reports by envelope. False: the run is not queued.
         """
-        args: list[Arg] = [self._core.now, dispatch.run, dispatch.agent]
-        ids = {"session": dispatch.session, "run": dispatch.run, "agent": dispatch.agent}
-        return bool(self._core.call("claim_external", args, **ids))
+        asked = {"run": dispatch.run, "agent": dispatch.agent}
+        return bool(self._core.transition("claim_external", dispatch.session, **asked))

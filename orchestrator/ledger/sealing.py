@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from orchestrator.ledger.model import Item, Run, Session
+from orchestrator.ledger.model import Item, Run, Session, Try, encrypted_fields
 from orchestrator.policy.sealed_text import ENCRYPTED, defused, has_sealed, in_values, replace_sealed
+
+M = TypeVar("M", Session, Run, Item, Try)
 
 #: What of an item's record is said by somebody.
 RECORD_TEXTS: Final = ("title", "context", "body")
@@ -111,44 +113,27 @@ class Seals:
 
         return Opened(replace_sealed(text, one), text, failed)
 
-    def session(self, session: Session) -> Session:
-        """A session with its texts readable."""
-        if not any(map(has_sealed, (session.title, session.reason, session.activity, session.trouble))):
-            return session
-        return replace(
-            session,
-            title=self.read(session.title),
-            reason=self.read(session.reason),
-            activity=self.read(session.activity),
-            trouble=self.read(session.trouble),
-        )
+    def model(self, value: M) -> M:
+        """A session, a run or a try with its words readable."""
+        found: dict[str, Any] = {}
+        kind: type = type(value)
+        for name, mark in encrypted_fields(kind).items():
+            kept = getattr(value, name)
+            if has_sealed(kept):
+                found[name] = self._read_json(kept) if mark.json else self.read(kept)
+        return replace(value, **found) if found else value
 
     def run(self, run: Run) -> Run:
-        """A run with its texts readable."""
-        tried = any(has_sealed(one.reason) or has_sealed(one.traceback) for one in run.tries)
-        if not (tried or any(map(has_sealed, (run.reason, run.stop, run.last_steps)))):
-            return run
-        return replace(
-            run,
-            reason=self.read(run.reason),
-            stop=self.read(run.stop),
-            last_steps=self._read_json(run.last_steps),
-            tries=tuple(
-                replace(one, reason=self.read(one.reason), traceback=self.read(one.traceback))
-                for one in run.tries
-            ),
-        )
+        """A run with its words and those of its tries readable."""
+        tries = tuple(map(self.model, run.tries))
+        changed = any(new is not old for new, old in zip(tries, run.tries, strict=True))
+        return self.model(replace(run, tries=tries) if changed else run)
 
     def item(self, item: Item) -> Item:
-        """An item with its texts readable."""
-        extra = {name: self.read(item.extra[name]) for name in ("context", "body") if item.extra.get(name)}
-        if not has_sealed(item.title + item.reason) and all(
-            extra[name] is item.extra[name] for name in extra
-        ):
-            return item
-        return replace(
-            item, title=self.read(item.title), reason=self.read(item.reason), extra={**item.extra, **extra}
-        )
+        """An item with its words readable."""
+        extra = {name: self.read(item.extra[name]) for name in RECORD_TEXTS if item.extra.get(name)}
+        changed = any(extra[name] is not item.extra[name] for name in extra)
+        return self.model(replace(item, extra={**item.extra, **extra}) if changed else item)
 
     def _read_json(self, text: str) -> str:
         if not has_sealed(text):

@@ -111,7 +111,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         return None
     else:
         h = decode.mapping(facts)
-        session = ledger.seals.session(decode.session(h, session_id))
+        session = ledger.seals.model(decode.session(h, session_id))
     found = list(
         _each(
             items.items(), lambda pair: ledger.seals.item(decode.item(decode.text(pair[0]), pair[1])), damage

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import BudgetExceeded, ClaimLost
+from orchestrator.errors import BudgetExceeded
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.budget import RESOURCES, Budget, BudgetState, Cost, refusal
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.scripts import Arg, keys_of
 
 #: Seconds that an agent's budget is for, unless it says otherwise.
 DAY_S = 86_400
@@ -51,33 +50,31 @@ class Spending:
         """
         limits = agent_budget.limits if agent_budget is not None else {}
         per_ms = round(((agent_budget.per_s if agent_budget is not None else None) or DAY_S) * 1000)
-        names = [*keys_of("reserve", {"run": claim.run, "agent": agent}), *map(ledger_keys.budget, budgets)]
-        args: list[Arg] = [
-            self._core.now,
-            claim.claim,
-            reservation,
-            cost.requests,
-            cost.tokens,
-            cost.nano_usd,
-            *(limits.get(name, "") for name in RESOURCES),
-            per_ms,
-            cost.input_tokens,
-        ]
-        reply = self._core.scripts.run("reserve", names, args)
-        if reply[0] == b"lost":
-            raise ClaimLost(claim.run)
+        need = {"requests": cost.requests, "tokens": cost.tokens, "nano": cost.nano_usd}
+        reply = self._core.effect_of(
+            claim,
+            "reserve",
+            reservation=reservation,
+            need=_as_text({**need, "input": cost.input_tokens}),
+            agent=agent,
+            most=_as_text({name: limits[name] for name in RESOURCES if name in limits}),
+            window_ms=per_ms,
+            budgets=budgets,
+        )
         if reply[0] == b"refused":
             number, resource = int(reply[1]), decode.text(reply[2])
-            raw: Any = self._client.hgetall(names[number - 1])
+            shard = shard_of(claim.run)
+            name = ledger_keys.budget(budgets[number - 1]) if number else ledger_keys.spending(shard, agent)
+            raw: Any = self._client.hgetall(name)
             state = budget_state(decode.mapping(raw))
-            needed = {"requests": cost.requests, "tokens": cost.tokens, "nano": cost.nano_usd}[resource]
-            if number == 3:
+            needed = need[resource]
+            if not number:
                 state = BudgetState(
                     limits=limits, spent=state.spent, reserved=state.reserved, users=state.users
                 )
                 whose = f"agent {agent!r}"
             else:
-                session = budgets[number - 4]
+                session = budgets[number - 1]
                 whose = f"tree {session}" if session == claim.root else f"session {session}"
             error = BudgetExceeded(whose, resource, refusal(state, resource, needed))
             error.left = int(reply[3])
@@ -89,20 +86,15 @@ class Spending:
         Raises:
             ClaimLost: the run is not held under this claim any more; what it had reserved has come back.
         """
-        reply = self._core.call_held(
-            claim,
-            "spend",
-            [
-                self._core.now,
-                claim.claim,
-                reservation,
-                agent,
-                cost.requests,
-                cost.input_tokens,
-                cost.output_tokens,
-                cost.nano_usd,
-                cost.estimated,
-            ],
+        spent = {
+            "requests": cost.requests,
+            "input_tokens": cost.input_tokens,
+            "output_tokens": cost.output_tokens,
+            "nano_usd": cost.nano_usd,
+            "estimated": cost.estimated,
+        }
+        reply = self._core.effect_of(
+            claim, "spend", reservation=reservation, agent=agent, cost=_as_text(spent)
         )
         return bool(reply[0] == b"done")
 
@@ -142,3 +134,8 @@ def budget_facts(budget: Budget | None) -> str:
     if budget is None:
         return ""
     return " ".join(f"{name} {limit}" for name, limit in budget.limits.items())
+
+
+def _as_text(amounts: Mapping[str, int]) -> dict[str, str]:
+    """Amounts as a script takes them, whose numbers are exact up to 2^53."""
+    return {name: str(amount) for name, amount in amounts.items()}

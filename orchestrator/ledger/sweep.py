@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import UnknownSession
 from orchestrator.ids import callback_id, reply_id, shard_of
-from orchestrator.ledger import decode, layout
+from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import is_wrong_type
-from orchestrator.redisdb.scripts import Arg, keys_of
+from orchestrator.redisdb.key_table import in_its_shard
+from orchestrator.redisdb.scripts import request
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.
 _RETIRED_AT_ONCE = 50_000
@@ -107,53 +107,19 @@ class Sweep:
 
     def make_ready(self, run_id: str) -> RunRef | None:
         """Make a queued run ready; None if it is not queued any more."""
-        session, cause = (
-            decode.text(v) for v in self._core.redis.hmget(ledger_keys.run(run_id), "session", "cause")
-        )
-        agent = decode.text(self._core.redis.hget(ledger_keys.session(session), "agent")) if session else ""
-        reply = self._core.call(
-            "make_ready",
-            [self._core.now, run_id, self._core.limits.redispatch_ms, self._core.limits.redispatch_cap_ms],
-            run=run_id,
-            session=session,
-            agent=agent,
-        )
+        limits = self._core.limits
+        asked = request(now=self._core.now, base_ms=limits.redispatch_ms, cap_ms=limits.redispatch_cap_ms)
+        reply = self._core.scripts.run("make_ready", [ledger_keys.run(run_id)], [asked])
         if reply[0] != b"ready":
             return None
-        return RunRef(
-            run=run_id,
-            session=session,
-            agent=agent,
-            cause=cause,
-            version=decode.text(reply[2]),
-            ring=reply[1] == b"1",
-        )
+        session, agent, cause = map(decode.text, reply[2:])
+        return RunRef(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
 
     def make_all_ready(self, shard: int) -> list[RunRef]:
         """Make every queued run ready whose wait has passed; those that were made so."""
         queued = self._core.redis.zrange(ledger_keys.queued(shard), 0, -1)
         made = (self.make_ready(decode.text(run)) for run in queued)
         return [run for run in made if run is not None]
-
-    def unpin(self, session_id: str) -> RunRef | None:
-        """Let any version of its agent go on with a session; its run, if workers are to be told of it.
-
-        Raises:
-            UnknownSession: there is no such session.
-        """
-        about = self._core.session(session_id)
-        run = about.run
-        while True:
-            args = [self._core.now, run]
-            reply = self._core.call("unpin", args, session=session_id, run=run, agent=about.agent)
-            if reply[0] != b"run":
-                break
-            run = decode.text(reply[1])
-        if reply[0] == b"unknown":
-            raise UnknownSession(session_id)
-        if reply[0] == b"free" or reply[1] != b"1":
-            return None
-        return RunRef(run=run, session=session_id, agent=about.agent, cause="")
 
     def waiting(self, shard: int) -> list[str]:
         """Sessions with something in their queue."""
@@ -169,7 +135,7 @@ class Sweep:
 
     def mark_result_published(self, root: str) -> None:
         """Note that the result of a root is stored where its caller waits for it."""
-        self._core.call("publish_result", [self._core.now, root, self._core.limits.tree_ttl_ms], session=root)
+        self._core.transition("publish_result", root, ttl_ms=self._core.limits.tree_ttl_ms)
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
@@ -198,12 +164,12 @@ class Sweep:
         priority, message = map(
             decode.text, self._core.redis.hmget(ledger_keys.session(session_id), "priority", "message")
         )
-        reply = self._core.call(
-            "submit_due",
-            [self._core.now, session_id, _SUBMITTED_TTL_MS],
-            session=session_id,
-            stream=keys.messages(shard, "task-delegation", priority or "high"),
-            mark=keys.seen(shard, sender, message),
+        reply = self._core.transition(
+            "launch",
+            session_id,
+            stream=f"msg:task-delegation:{priority or 'high'}",
+            seen=in_its_shard(keys.seen(shard, sender, message)),
+            mark_ms=_SUBMITTED_TTL_MS,
         )
         return decode.text(reply[0])
 
@@ -226,47 +192,26 @@ class Sweep:
 
         Returns the names of the indexes and fields that were wrong.
         """
-        run = ""
-        while True:
-            root = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "root")) or session_id
-            reply = self._core.call(
-                "reindex",
-                [self._core.now, session_id, run, self._core.limits.tree_ttl_ms, "1" if recount else ""],
-                session=session_id,
-                run=run,
-                root=root,
-            )
-            if reply[0] != b"run":
-                return [decode.text(what) for what in reply[1:]]
-            run = decode.text(reply[1])
+        ttl_ms = self._core.limits.tree_ttl_ms
+        reply = self._core.transition("reindex", session_id, ttl_ms=ttl_ms, recount=recount)
+        return [decode.text(what) for what in reply[1:]]
 
     def restore_text(self, child: str) -> bool:
         """Copy what a child said at its end from its parent's records, or to them; False: nothing could be copied."""
         about = self._core.find([child])
         if not about or not about[0].parent:
             return False
-        parent, digest = about[0].parent, ""
-        while True:
-            ids = {"session": child, "parent": parent, "sha256": digest}
-            reply = self._core.call("restore_text", [callback_id(child), digest], **ids)
-            if reply[0] != b"whole":
-                return bool(reply[0] == b"restored")
-            digest = decode.text(reply[1])
+        asked = {"callback": callback_id(child), "parent": about[0].parent}
+        return bool(self._core.transition("restore_text", child, **asked)[0] == b"restored")
 
     def tell_again(self, child: str, status: str) -> bool:
         """Have a parent told of the end of a child that counts as told and is not; False: there is nothing to tell."""
-        parent = decode.text(self._core.redis.hget(ledger_keys.session(child), "parent"))
-        while True:
-            names = layout.ending(child, parent=parent, run="")
-            reply = self._core.scripts.run("tell_again", names, [self._core.now, status])
-            if reply[0] != b"parent":
-                return bool(reply[0] != b"nothing")
-            parent = decode.text(reply[1])
+        return bool(self._core.transition("tell_again", child, status=status)[0] != b"nothing")
 
     def reopen_question(self, question: str, *, asker: str, asked: str) -> bool:
         """Let the asker of a question that is still to be answered wait for it again; False: it does, or need not."""
-        args: list[Arg] = [question, reply_id(question)]
-        return bool(self._core.call("reopen_question", args, session=asked, asker=asker)[0] == b"open")
+        ids = {"question": question, "reply": reply_id(question), "asker": asker}
+        return bool(self._core.transition("reopen_question", asked, **ids)[0] == b"open")
 
     def restore_question_timers(self, lost: Mapping[str, int]) -> None:
         """Have open questions given up when their time is over; one that is answered by then is left alone."""
@@ -305,11 +250,7 @@ class Sweep:
 
     def delete_session(self, session_id: str, root: str) -> int:
         """Remove one session of an expired tree; how many sessions the tree has left. The root goes last."""
-        lane = decode.session(decode.mapping(self._core.redis.hgetall(ledger_keys.session(session_id)))).lane
-        ids = {"session": session_id, "root": root, "agent": lane}
-        reply = self._core.scripts.run(
-            "delete_session",
-            [*keys_of("delete_session", ids), *self._core.owned_keys(session_id)],
-            [session_id, root, *self._core.redis.lrange(ledger_keys.runs(session_id), 0, -1)],
-        )
+        runs = [decode.text(run) for run in self._core.redis.lrange(ledger_keys.runs(session_id), 0, -1)]
+        owned = self._core.owned_keys(session_id)
+        reply = self._core.transition("delete_session", session_id, *owned, root=root, runs=runs)
         return int(reply[1])

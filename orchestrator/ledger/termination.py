@@ -10,7 +10,6 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.transitions import Lease, Outgoing, StopVerdict
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.scripts import Arg, keys_of
 
 
 class Termination:
@@ -19,31 +18,30 @@ class Termination:
     def __init__(self, core: LedgerCore) -> None:
         self._core = core
 
-    def _end(
-        self, script: str, session_id: str, args: Sequence[Arg], *, run: str, parent: str, by: str
-    ) -> list[bytes]:
+    def _end(self, script: str, session_id: str, *, by: str, **asked: object) -> list[bytes]:
         """Run a script that may end a session, until it has all that it asks for; its answer.
 
-        It asks for the keys of another run or parent, or for the envelopes that report the end. Its last arguments
-        say whether envelopes are still to be made, then the proof of the reason, then the envelopes.
+        It asks for what is said to another parent than the one that was read, or for the envelopes that report the end.
         """
         report, core = self._core.report, self._core
-        ids = {"run": run, "parent": parent}
+        parent = decode.text(core.redis.hget(ledger_keys.session(session_id), "parent"))
+        unmade = {"unmade": report is not None or core.vouch is not None}
         reports: Sequence[Outgoing] = ()
-        unmade: list[Arg] = ["" if report is None and core.vouch is None else "1", ""]
-        last = unmade
+        last: dict[str, object] = dict(unmade)
         while True:
-            names = layout.ending(session_id, **ids, envelope=next(iter(reports), None))
-            reply: list[bytes] = core.scripts.run(script, names, [core.now, *args, *last])
+            stream = layout.stream_name(next(iter(reports), None))
+            envelopes = [one.data for one in reports]
+            reply: list[bytes] = core.transition(
+                script, session_id, *envelopes, parent=parent, stream=stream, **asked, **last
+            )
             match reply[0]:
-                case b"run" | b"parent" as which:
-                    ids[which.decode()] = decode.text(reply[1])
-                    reports, last = (), unmade  # the proof is for another reader
+                case b"parent":
+                    parent = decode.text(reply[1])
+                    reports, last = (), dict(unmade)  # the proof is for another reader
                 case b"report":
                     why = decode.text(reply[1])
                     reports = () if report is None else report(core.session(session_id), why, by)
-                    proof = self._vouch_for_failure(session_id, why, by)
-                    last = ["", proof, *(one.data for one in reports)]
+                    last = {"proof": self._vouch_for_failure(session_id, why, by)}
                 case _:
                     return reply
 
@@ -57,11 +55,7 @@ class Termination:
         parent = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "parent"))
         while True:
             proof = self._vouch_for_failure(session_id, reason, by)
-            reply = self._core.scripts.run(
-                "refuse",
-                layout.ending(session_id, parent=parent, run=""),
-                [self._core.now, reason, proof],
-            )
+            reply = self._core.transition("refuse", session_id, parent=parent, reason=reason, proof=proof)
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")
             parent = decode.text(reply[1])
@@ -82,10 +76,7 @@ class Termination:
         Raises:
             KeyringError: the report cannot be signed; nothing was changed.
         """
-        facts = self._core.redis.hmget(ledger_keys.session(session_id), "parent", "run")
-        parent, run = decode.text(facts[0]), decode.text(facts[1])
-        args: list[Arg] = [reason, state, "1" if force else "0"]
-        reply = self._end("stop", session_id, args, run=run, parent=parent, by=by)
+        reply = self._end("stop", session_id, by=by, reason=reason, state=state, force=force)
         return StopVerdict(
             outcome=cast("Literal['ended', 'asked', 'over', 'unknown']", decode.text(reply[0])),
             detail=decode.text(reply[1]) if len(reply) > 1 else "",
@@ -102,22 +93,22 @@ class Termination:
         Raises:
             KeyringError: it would end, and the report of that cannot be signed; nothing was changed.
         """
-        parent = decode.text(self._core.redis.hget(ledger_keys.session(lease.session), "parent"))
-        args: list[Arg] = [
-            lease.claim,
-            lease.lease_version,
-            self._core.limits.max_lost_workers,
-            self._core.limits.max_process_deaths,
-            died,
-            wait_ms,
-            layout.end_of_try("died" if died else "lost", died or "lease lost"),
-        ]
-        reply = self._end("release", lease.session, args, run=lease.run, parent=parent, by=by)
+        asked = {
+            "run": lease.run,
+            "claim": lease.claim,
+            "lease": lease.lease_version,
+            "most_lost": self._core.limits.max_lost_workers,
+            "most_died": self._core.limits.max_process_deaths,
+            "died": died,
+            "wait_ms": wait_ms,
+            "try": layout.end_of_try("died" if died else "lost", died or "lease lost"),
+        }
+        reply = self._end("release", lease.session, by=by, **asked)
         return cast('Literal["queued", "ended", "moved"]', decode.text(reply[0]))
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
         """Let a callback die that a closed parent is still owed; False if it is not owed."""
-        return bool(self._core.call("abandon", [callback, reason], session=parent)[0] == b"dead")
+        return bool(self._core.transition("abandon", parent, callback=callback, reason=reason)[0] == b"dead")
 
     def inherit(
         self, parent: str, heir: str, child: str, callback: str
@@ -129,13 +120,14 @@ class Termination:
         that it would wait for its own end).
         """
         while True:
-            reply = self._core.scripts.run(
+            reply = self._core.transition(
                 "inherit",
-                [
-                    *keys_of("inherit", {"session": parent, "heir": heir, "child": child}),
-                    *map(ledger_keys.session, self._above(heir)),
-                ],
-                [callback, heir, f"handed to heir {heir}"],
+                parent,
+                callback=callback,
+                heir=heir,
+                child=child,
+                above=self._above(heir),
+                reason=f"handed to heir {heir}",
             )
             if reply[0] != b"moved":
                 return cast('Literal["handed", "not owed", "no heir", "kin"]', decode.text(reply[0]))
@@ -155,13 +147,9 @@ class Termination:
         caller has gone through them in the present state.
         """
         heard, by = self._still_heard(session_id)
-        reply = self._core.scripts.run(
-            "finish_cleanup",
-            [
-                *keys_of("finish_cleanup", {"session": session_id}),
-                *self._core.owned_keys(session_id, but=heard),
-            ],
-            [session_id, seen_as or "", " ".join(by)],
+        owned = self._core.owned_keys(session_id, but=heard)
+        reply = self._core.transition(
+            "finish_cleanup", session_id, *owned, seen_as=seen_as, heard_by=" ".join(by)
         )
         return bool(reply[0] in (b"kept", b"tombstone"))
 

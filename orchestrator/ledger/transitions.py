@@ -10,12 +10,11 @@ from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
 from orchestrator.ledger.sealing import Seal
 from orchestrator.ledger.statements import Statement
 from orchestrator.policy.budget import Budget
-from orchestrator.policy.versions import lane_of
 
 
 @dataclass(frozen=True, kw_only=True)
 class JournalLimits:
-    """Bounds of the durable steps of one run; see the settings of the same names."""
+    """Bounds of the durable steps of one run."""
 
     steps: int = 10_000
     bytes: int = 64 * 1024 * 1024  #: of all values together
@@ -25,13 +24,13 @@ class JournalLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeLimits:
-    """Bounds that the ledger's transitions keep; see the settings of the same names."""
+    """Bounds that the ledger's transitions keep; some are settings of the same names."""
 
     max_children: int = 100_000
-    max_depth: int = 50
+    max_depth: int = 50  #: generations of a tree, the root being the first
     max_tree_sessions: int = 1_000_000
-    max_tree_runs: int = 10_000_000
-    open_questions: int = 50
+    max_tree_runs: int = 10_000_000  #: then a tree may only finish what it has started
+    open_questions: int = 50  #: of one session, approvals included, so that no agent floods who answers
     conversation_messages: int = 1_000_000
     resume_max_items: int = 500
     resume_max_bytes: int = 1_048_576
@@ -92,14 +91,8 @@ class RunRef:
     session: str
     agent: str
     cause: str
-    version: str = ""  #: the version of the agent that a worker must have to take it; empty: any
     #: whether workers are to be told of it: they are not told again and again while all are busy
     ring: bool = field(default=True, compare=False)
-
-    @property
-    def lane(self) -> str:
-        """Among whose ready runs it is."""
-        return lane_of(self.agent, self.version)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +134,7 @@ class Launch:
     after: Sequence[
         str
     ] = ()  #: sessions that must be completed before, which an encrypted envelope does not tell
+    options: str = ""  #: what the session keeps of how it was launched, as JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +199,7 @@ class Slot:
     worker: str
     agents: tuple[
         str, ...
-    ]  #: in an order that is fair: the first of two equally urgent runs' agents is served; lanes of them, too
+    ]  #: in an order that is fair: the first of two equally urgent runs' agents is served
     #: Of each of these the definition's version and what it says of deploys: `<version> <on_deploy>`.
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -278,15 +272,6 @@ class TooLate:
     """The session's time had passed when its run answered: nothing was changed, and it has failed."""
 
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunsSoFar:
-    """How many runs a session has had, which gives the next one its id; whose tree it is in; and its agent."""
-
-    runs: int
-    root: str
-    agent: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from mcp.server import MCPServer
-from pydantic import Field
+from mcp.server.lowlevel import Server
 
 from orchestrator.client.client import Client
 from orchestrator.client.waiting import is_over
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Session
 from orchestrator.machine import isoformat
-from orchestrator.mcp.calls import in_thread
-from orchestrator.mcp.tasks import LongWaits
+from orchestrator.mcp.serving import build_server
+from orchestrator.operations import requests
+from orchestrator.operations.table import OF_APPROVER, OF_OPERATOR
 
 INSTRUCTIONS: Final = (
     "You operate a stack of agent-orchestra for a person. Submit work to agents, look at its sessions, and answer the "
@@ -24,158 +25,99 @@ INSTRUCTIONS: Final = (
 AGAIN_S: Final = 1.0
 #: Sessions of a tree that are shown; all of them are counted.
 SHOWN: Final = 200
-
-TimeoutS = Annotated[float, Field(ge=0, le=50, description="Seconds to wait at most.")]
-Key = Annotated[
-    str | None, Field(description="The same key is the same session, however often it is submitted.")
-]
+#: Seconds that one call waits by default.
+WAIT_S: Final = 20.0
 
 
-def build_operator_server(client: Client, *, may_approve: bool = False) -> MCPServer[Any]:
+def build_operator_server(client: Client, *, may_approve: bool = False) -> Server[Any]:
     """A server whose tools act for the operator; with ``may_approve`` also where only a person may."""
-    tools = OperatorTools(client)
-    waits = LongWaits(
-        {"wait": tools.wait}, {"wait": lambda asked, _: ("wait", {"session": asked["session"]})}
-    )
-    server: MCPServer[Any] = MCPServer(
-        "agent-orchestra operator", instructions=INSTRUCTIONS, log_level="WARNING", extensions=[waits]
-    )
-    for tool in (
-        tools.agents,
-        tools.submit,
-        tools.plan,
-        tools.wait,
-        tools.sessions,
-        tools.status,
-        tools.questions,
-        tools.reply,
-        tools.approvals,
-        tools.resume,
-        tools.stop,
-    ):
-        server.add_tool(tool)
-    if may_approve:
-        server.add_tool(tools.approve)
-        server.add_tool(tools.deny)
-    return server
+    tools, table = OperatorTools(client), OF_OPERATOR | (OF_APPROVER if may_approve else {})
+
+    def call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = getattr(tools, name)(table[name].read(given))
+        return answer
+
+    return build_server("agent-orchestra operator", INSTRUCTIONS, table, call)
 
 
 class OperatorTools:
-    """The tools. Their docstrings and fields are what a model reads."""
+    """What carries the tools out: a method for each row of the table."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    async def agents(self) -> dict[str, Any]:
-        """The agents that work can be given to."""
-        found = await in_thread(self._client.agents)
-        return {"agents": [record.listed for record in found]}
+    def agents(self, _: requests.ListAllAgents) -> dict[str, Any]:
+        """List the agents."""
+        return {"agents": [record.listed for record in self._client.agents()]}
 
-    async def submit(self, agent: str, prompt: str, title: str = "", key: Key = None) -> dict[str, Any]:
-        """Give an agent a prompt. Returns the id of its session, for `wait`."""
-        handle = await in_thread(self._client.submit, agent, prompt, title=title, key=key)
+    def submit(self, request: requests.Submit) -> dict[str, Any]:
+        """Begin a root session."""
+        handle = self._client.submit(**request)
         return {"session": handle.id, "new": handle.new}
 
-    async def plan(
-        self,
-        plan: Annotated[
-            str, Field(description="A JSON array of objects with role, task, sequence and caller.")
-        ],
-        agent: Annotated[str, Field(description="Who carries it out; by default the only caller.")] = "",
-        key: Key = None,
-    ) -> dict[str, Any]:
-        """Have a plan carried out. Returns the id of its session."""
-        handle = await in_thread(self._client.submit_plan, plan, agent=agent, key=key)
+    def plan(self, request: requests.SubmitPlan) -> dict[str, Any]:
+        """Begin a root session with a plan."""
+        handle = self._client.submit_plan(**request)
         return {"session": handle.id, "new": handle.new}
 
-    async def wait(self, session: str, timeout_s: TimeoutS = 20.0) -> dict[str, Any]:
-        """Wait for the final answer of a session."""
-        return await in_thread(_wait, self._client, session, timeout_s)
+    def wait(self, request: requests.AwaitSession) -> dict[str, Any]:
+        """Wait for the end of a session."""
+        return _wait(self._client, request["session"], request.get("timeout_s", WAIT_S))
 
-    async def sessions(self, limit: Annotated[int, Field(ge=1, le=200)] = 20) -> dict[str, Any]:
-        """The latest sessions that were submitted, newest first."""
-        return {"sessions": [_shown(s) for s in await in_thread(self._client.sessions, limit=limit)]}
+    def sessions(self, request: requests.ListSessions) -> dict[str, Any]:
+        """List roots."""
+        return {
+            "sessions": [_shown(found) for found in self._client.sessions(limit=request.get("limit", 20))]
+        }
 
-    async def status(self, session: str) -> dict[str, Any]:
-        """How a session and everything below it stands."""
-        tree = await in_thread(self._client.tree, session)
+    def status(self, request: requests.ShowTree) -> dict[str, Any]:
+        """Show a tree."""
+        tree = self._client.tree(request["session"])
         return {"count": len(tree), "sessions": [_shown(member) for member in tree[:SHOWN]]}
 
-    async def questions(self, session: str) -> dict[str, Any]:
-        """The open questions of a session and everything below it. Answer one with `reply`."""
-        return {
-            "questions": [
-                {
-                    "question": q.id,
-                    "session": q.session,
-                    "agent": q.agent,
-                    "type": q.kind,
-                    "text": q.text,
-                    "context": q.context,
-                }
-                for q in await in_thread(self._client.questions, session)
-            ]
-        }
+    def questions(self, request: requests.ListQuestions) -> dict[str, Any]:
+        """List the questions of a tree."""
+        names = ("session", "agent", "kind", "text", "context")
+        found = self._client.questions(request["session"])
+        return {"questions": [{"question": one.id, **_fields(one, names)} for one in found]}
 
-    async def reply(self, question: str, text: str) -> dict[str, Any]:
-        """Answer a question in the place of the session that was asked."""
-        return {"session": await in_thread(self._client.reply, question, text)}
+    def reply(self, request: requests.AnswerQuestion) -> dict[str, Any]:
+        """Answer a question."""
+        return {"session": self._client.reply(request["question"], request["text"])}
 
-    async def approvals(self, session: str = "") -> dict[str, Any]:
-        """What waits for the person's yes or no; with a session only what it and its tree below it ask. Show it to them."""
+    def approvals(self, request: requests.ListApprovals) -> dict[str, Any]:
+        """List approvals."""
+        names = ("id", "session", "agent", "tool", "arguments", "digest", "reason", "default", "fault")
         return {
             "approvals": [
-                {
-                    "id": one.id,
-                    "session": one.session,
-                    "agent": one.agent,
-                    "tool": one.tool,
-                    "arguments": one.arguments,
-                    "digest": one.digest,
-                    "reason": one.reason,
-                    "expires": isoformat(one.expires_ms) if one.expires_ms else None,
-                    "default": one.default,
-                    "fault": one.fault,
-                }
-                for one in await in_thread(self._client.approvals, session)
+                {**_fields(one, names), "expires": isoformat(one.expires_ms) if one.expires_ms else None}
+                for one in self._client.approvals(request.get("session", ""))
             ]
         }
 
-    async def approve(
-        self,
-        approval: str,
-        digest: Annotated[str, Field(description="As `approvals` gave it, with what the person has seen.")],
-        comment: str = "",
-    ) -> dict[str, Any]:
-        """Say yes for the person, who has seen tool and arguments and has told you to. Never decide this yourself."""
-        done = await in_thread(self._client.approve, approval, comment, digest=digest)
+    def approve(self, request: requests.Approve) -> dict[str, Any]:
+        """Approve."""
+        done = self._client.approve(request["approval"], request.get("comment", ""), digest=request["digest"])
         return {"session": done.session, "tool": done.tool}
 
-    async def deny(self, approval: str, comment: str = "") -> dict[str, Any]:
-        """Say no for the person, who has told you to."""
-        done = await in_thread(self._client.deny, approval, comment)
+    def deny(self, request: requests.Deny) -> dict[str, Any]:
+        """Deny."""
+        done = self._client.deny(request["approval"], request.get("comment", ""))
         return {"session": done.session, "tool": done.tool}
 
-    async def resume(self, session: str, prompt: str, key: Key = None) -> dict[str, Any]:
+    def resume(self, request: requests.Resume) -> dict[str, Any]:
         """Give a session another prompt."""
-        return {"item": await in_thread(self._client.resume, session, prompt, key=key)}
+        return {"item": self._client.resume(**request)}
 
-    async def stop(self, session: str, reason: str = "stopped by the operator's assistant") -> dict[str, Any]:
-        """Stop a session and, by its policy, everything below it. `stopping` counts what is still at work below it.
-
-        `ended`: it has ended; `asked`: its agent was asked to stop; `over`: it had ended before. Call it again after
-        ask_again_s seconds to see whether all have ended.
-        """
-        return await in_thread(_stop, self._client, session, reason)
-
-
-def _stop(client: Client, session: str, reason: str) -> dict[str, Any]:
-    stopping = client.stopping(session)
-    client.step(stopping)
-    outcome = client.stop(session, reason).outcome
-    below = len(client.step(stopping) or ())
-    again = AGAIN_S if below or outcome == "asked" else None
-    return {"outcome": outcome, "stopping": below, "ask_again_s": again}
+    def stop(self, request: requests.Stop) -> dict[str, Any]:
+        """Stop a session; count what is still at work below it."""
+        client, session = self._client, request["session"]
+        stopping = client.stopping(session)
+        client.step(stopping)
+        outcome = client.stop(session, request.get("reason", "stopped by the operator's assistant")).outcome
+        below = len(client.step(stopping) or ())
+        again = AGAIN_S if below or outcome == "asked" else None
+        return {"outcome": outcome, "stopping": below, "ask_again_s": again}
 
 
 def _wait(client: Client, session: str, timeout_s: float) -> dict[str, Any]:
@@ -196,16 +138,15 @@ def _wait(client: Client, session: str, timeout_s: float) -> dict[str, Any]:
 
 
 def _shown(session: Session) -> dict[str, Any]:
-    progress: int | None = session.progress if session.progress >= 0 else None
     return {
         "session": session.id,
-        "parent": session.parent,
-        "agent": session.agent,
-        "title": session.title,
+        **_fields(session, ("parent", "agent", "title", "activity", "reason")),
         "state": session.state.value,
-        "progress": progress,
-        "activity": session.activity,
+        "progress": session.progress if session.progress >= 0 else None,
         "questions": len(session.questions) - len(session.approvals),
         "approvals": len(session.approvals),
-        "reason": session.reason,
     }
+
+
+def _fields(value: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}

@@ -18,7 +18,7 @@ from orchestrator.ledger.statements import TASK, Statement
 from orchestrator.log import Seldom, get_logger
 
 if TYPE_CHECKING:
-    from orchestrator.envelope.details import Detailed
+    from orchestrator.envelope.message_types import DetailedBody
     from orchestrator.envelope.model_values import Priority
     from orchestrator.policy.callback import Callback
 
@@ -145,7 +145,7 @@ def checked_callbacks(
 
 def callback_from(item: Item, text: str) -> Callback:
     """An item of a session's queue as the callback that its agent gets."""
-    from orchestrator.envelope.details import details_of
+    from orchestrator.envelope.prompt_text import details_of
     from orchestrator.envelope.structured import unpack_body
     from orchestrator.policy.callback import Callback
 
@@ -167,7 +167,7 @@ def callback_from(item: Item, text: str) -> Callback:
     )
 
 
-def _plain_body(item: Item, text: str) -> Detailed | None:
+def _plain_body(item: Item, text: str) -> DetailedBody | None:
     """The body of an item that consists of a text alone."""
     from orchestrator.envelope.bodies import ErrorReport, Query, TaskCompletion
     from orchestrator.envelope.model_values import UNKNOWN_TASK

@@ -6,47 +6,47 @@ what the audit trail and programs in other languages read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import (
     Assignment,
-    ErrorDetails,
-    EscalationMatter,
-    File,
-    QueryContext,
-    RecoveryOption,
-)
-from orchestrator.envelope.bodies.exchange import ErrorType, RecommendedAction
-from orchestrator.envelope.bodies.work import EscalationReason
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Body,
+    BudgetLimits,
     Dependency,
+    ErrorDetails,
     ErrorReport,
     Escalation,
-    Header,
+    EscalationMatter,
+    File,
+    LaunchTerms,
     Message,
-    Party,
     Query,
+    QueryContext,
+    RecoveryOption,
     Reply,
-    RetryPolicy,
     Review,
     ReviewRequest,
     Task,
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.bodies.exchange import ErrorType, RecommendedAction
+from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.message_types import MAX_TIMEOUT_S, SESSION_STARTING
+from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Priority, Severity, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
+from orchestrator.errors import InputError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.ring import Keyring
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.machine import SystemClock
 from orchestrator.messages.recipients import EncryptionKeys
+from orchestrator.policy.budget import NANO, Budget
 from orchestrator.policy.routing import RoutingTable
 
 #: Characters of an answer that its summary repeats.
@@ -86,8 +86,61 @@ class Delivery:
 
 AS_ROUTED = Delivery()
 
-#: What begins a session.
-Launching = (TaskDelegation, ReviewRequest, Escalation)
+
+def delivery_of(options: Mapping[str, Any]) -> Delivery:
+    """The delivery that the options of a launch ask for, see `operations.requests.LaunchOptions`."""
+    return Delivery(
+        priority=options.get("priority"),
+        expires_s=options.get("expires_s"),
+        retry_policy=options.get("retry_policy"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The terms on which a session is launched, beside its task."""
+
+    group: str = ""  #: the group of delegations that it belongs to
+    time_limit_ms: int = 0  #: within which it must have ended; 0: as long as it takes
+    budget: Budget | None = None  #: what it and everything below it may spend; None: as much as it takes
+    plan: bool = False  #: whether its prompt is a plan that it carries out before its agent is called
+
+    def in_message(self) -> LaunchTerms | None:
+        """Return them as the body of a message has them; None if there are none."""
+        limits = self.budget.limits if self.budget is not None else {}
+        budget = BudgetLimits(
+            requests=limits.get("requests"), tokens=limits.get("tokens"), nano_usd=limits.get("nano")
+        )
+        terms = LaunchTerms(
+            group=self.group or None,
+            time_limit_ms=self.time_limit_ms or None,
+            budget=None if self.budget is None else budget,
+            plan=self.plan or None,
+        )
+        return None if terms == LaunchTerms() else terms
+
+    @classmethod
+    def of_message(cls, terms: LaunchTerms | None) -> Terms:
+        """Read them from the body of a message.
+
+        Raises:
+            InputError: a value is larger than any that a launch can be given.
+        """
+        if terms is None:
+            return cls()
+        time_limit_ms = terms.time_limit_ms or 0
+        if time_limit_ms > MAX_TIMEOUT_S * 1000:
+            raise InputError(
+                f"the message gives its session a time limit of {time_limit_ms} ms; at most {MAX_TIMEOUT_S} s are possible"
+            )
+        limits, budget = terms.budget, None
+        if limits is not None:
+            usd = None if limits.nano_usd is None else limits.nano_usd / NANO
+            budget = Budget(requests=limits.requests, tokens=limits.tokens, usd=usd)
+        return cls(group=terms.group or "", time_limit_ms=time_limit_ms, budget=budget, plan=bool(terms.plan))
+
+
+NO_TERMS: Final = Terms()
 
 
 class MessageFactory:
@@ -126,14 +179,15 @@ class MessageFactory:
         title: str,
         description: str,
         thread: Thread,
-        priority: Priority | None = None,
         after: Sequence[str] = (),
         task: Task | None = None,
         delivery: Delivery = AS_ROUTED,
+        terms: Terms = NO_TERMS,
     ) -> Outgoing:
         """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
 
-        ``after`` are the tasks that must be completed before this one begins. ``task`` has the other fields.
+        ``after`` are the tasks that must be completed before this one begins. ``task`` has the other fields,
+        and ``terms`` say what its session is given.
         """
         given = task or Task()
         body = TaskDelegation(
@@ -148,10 +202,9 @@ class MessageFactory:
                 ),
             ),
             assignment=self._assignment(sender, recipient),
+            launch=terms.in_message(),
         )
-        return self._write(
-            body, sender=sender, recipient=recipient, thread=thread, priority=priority, delivery=delivery
-        )
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=delivery)
 
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
@@ -241,6 +294,7 @@ class MessageFactory:
         files: tuple[str, ...] = (),
         priority: Priority | None = None,
         review: Review | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Outgoing:
         """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own.
 
@@ -257,6 +311,7 @@ class MessageFactory:
                 files=(*given.files, *(File(path=path, text="to be reviewed") for path in files)),
             ),
             assignment=self._assignment(sender, recipient),
+            launch=terms.in_message(),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -273,6 +328,7 @@ class MessageFactory:
         reason: EscalationReason | None = None,
         priority: Priority | None = None,
         matter: EscalationMatter | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Outgoing:
         """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle.
 
@@ -289,6 +345,7 @@ class MessageFactory:
                 description=description,
             ),
             assignment=self._assignment(sender, recipient),
+            launch=terms.in_message(),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -335,7 +392,7 @@ class MessageFactory:
             body=body,
         )
         signer = self._keyring.signer(sender)
-        launching, encrypted = isinstance(body, Launching), self._encrypts(thread, sender, recipient)
+        launching, encrypted = body.type in SESSION_STARTING, self._encrypts(thread, sender, recipient)
         if encrypted:
             if launching:  # the recipient is going to answer
                 self._recipients.recipient(sender)

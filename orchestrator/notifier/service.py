@@ -1,32 +1,33 @@
 """The notifier: delivers the entries of the streams `notices` to each target at least once, any number of copies.
 
 The consumer groups keep how often an entry was tried, and when last. So a killed copy loses nothing: another copy takes
-over its entries, each when its next attempt is due.
+over its entries, each when its next attempt is due. What was given up is among the dead letters.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
 import redis
 
 from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.decode import text
 from orchestrator.log import get_logger
 from orchestrator.notifier.events import EVENTS, CloudEvent, bare_event, event_of
-from orchestrator.notifier.targets import Target, targets_of
+from orchestrator.notifier.targets import TIMEOUT_S, Target, targets_of
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
+from orchestrator.redisdb.scripts import Arg, Scripts
 from orchestrator.streams import (
     NOTICES,
     Consumer,
+    DeadLimits,
     Entry,
     Portion,
     RedisStreams,
@@ -44,12 +45,14 @@ _TRIM_EVERY: Final = 20
 AT_ONCE: Final = 4
 #: Entries that wait for another attempt and are looked at in one go.
 _PAGE: Final = 1000
+#: Attempts to deliver one event to one target: about four hours with the waits between them.
+ATTEMPTS: Final = 15
 #: The longest wait between two attempts, in seconds.
 _LONGEST_S: Final = 3600.0
 #: Seconds beyond the time limit of a delivery after which another copy takes it over.
 _MARGIN_S: Final = 5.0
-#: Dead notifications that a shard keeps, about.
-_MOST_DEAD: Final = 10_000
+#: The type of a dead letter that is a notification; in its stream the name of the target stands for the priority.
+NOTIFICATION: Final = "notification"
 
 _log = get_logger()
 
@@ -80,12 +83,14 @@ class Notifier:
         *,
         consumer: str,
         shards: int = 1,
-        attempts: int = 15,
-        timeout_s: float = 10,
+        attempts: int = ATTEMPTS,
+        timeout_s: float = TIMEOUT_S,
         backoff_s: float = 1,
         events: Collection[str] = tuple(EVENTS),
+        dead_limits: DeadLimits | None = None,
     ) -> None:
-        self._redis = client
+        self._scripts = Scripts(client)
+        self._dead_limits = dead_limits or DeadLimits()
         self._streams = RedisStreams(client)
         self._ledger = ledger
         self._consumer = consumer
@@ -204,18 +209,39 @@ class Notifier:
             log.warning("notification-failed", attempt=attempt, reason=reason, again_in_s=again_s)
             return
         log.error("notification-dead", attempts=attempt, reason=reason)
-        facts: dict[Any, Any] = {
-            "event": self._event(entry).encode(),
-            "target": lane.target.name,
-            "attempts": attempt,
+        fields: dict[Arg, Arg] = {
+            "envelope": self._event(entry).encode(),
+            "stream": str(StreamId(shard, NOTIFICATION, lane.target.name)),
+            "entry": entry.id,
+            "rule": "notification-undeliverable",
             "reason": reason,
+            "attempts": attempt,
+            # It has a share of the dead letters of its own: what strangers send drops none of it.
+            "verified": 1,
+            "sender": "notifier",
+            "recipient": lane.target.name,
         }
-        # A transaction goes on after a command that failed: a key of another type is found before the transaction.
-        self._redis.xlen(keys.dead_notices(shard))
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.xadd(keys.dead_notices(shard), facts, maxlen=_MOST_DEAD, approximate=True)
-        pipe.xack(stream_key(entry.stream), lane.group, entry.id)
-        pipe.execute()
+        dead = keys.dead(shard)
+        self._scripts.run(
+            "route_dead",
+            [
+                stream_key(entry.stream),
+                dead,
+                dead,
+                keys.totals(shard),
+                dead,
+                keys.dead_index(shard),
+                keys.dead_usage(shard),
+            ],
+            [
+                lane.group,
+                entry.id,
+                "notifier",
+                *self._dead_limits.args,
+                0,
+                *chain.from_iterable(fields.items()),
+            ],
+        )
 
 
 def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:
@@ -231,50 +257,6 @@ def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:
         targets_of(settings),
         consumer=consumer_name("notifier"),
         shards=settings.shards,
-        attempts=settings.notify_attempts,
-        timeout_s=settings.notify_timeout_s,
         events=settings.notify_events,
+        dead_limits=DeadLimits.of(settings),
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadNotification:
-    """A notification that was given up."""
-
-    id: str  #: of its entry among the dead ones, with its shard
-    target: str
-    attempts: int
-    reason: str
-    event: Mapping[str, Any]
-    body: bytes
-
-
-def dead_notifications(client: redis.Redis, shards: int) -> list[DeadNotification]:
-    """Every notification that was given up, oldest first in each shard."""
-    found = []
-    for shard in range(shards):
-        entries: Any = client.xrange(keys.dead_notices(shard))
-        for entry, fields in entries:
-            facts = _facts(fields)
-            found.append(
-                DeadNotification(
-                    id=f"{shard:02x}-{text(entry)}",
-                    target=facts.get("target", ""),
-                    attempts=int(facts.get("attempts", 0)),
-                    reason=facts.get("reason", ""),
-                    event=json.loads(facts.get("event", "{}")),
-                    body=facts.get("event", "").encode(),
-                )
-            )
-    return found
-
-
-def drop_dead(client: redis.Redis, notification: str) -> None:
-    """Take one out of the dead ones."""
-    shard, _, entry = notification.partition("-")
-    client.xdel(keys.dead_notices(int(shard, 16)), entry)
-
-
-def _facts(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    # A reason may have been cut in the middle of a character.
-    return {k.decode(errors="replace"): v.decode(errors="replace") for k, v in (fields or {}).items()}

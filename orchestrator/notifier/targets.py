@@ -26,6 +26,8 @@ from orchestrator.config.settings import ENV_PREFIX, Settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.keyring.files import write_whole
 
+#: Seconds that one delivery may take.
+TIMEOUT_S: Final = 10.0
 #: Characters of what went wrong that are kept.
 _REASON_CHARS: Final = 300
 _KEY_PREFIX: Final = "whsec_"
@@ -167,9 +169,9 @@ def targets_of(settings: Settings) -> list[Target]:
     found: list[Target] = []
     if settings.notify_url:
         secret = read_secret(settings.notify_secret_path)
-        found.append(Webhook(settings.notify_url, secret, timeout_s=settings.notify_timeout_s))
+        found.append(Webhook(settings.notify_url, secret, timeout_s=TIMEOUT_S))
     if settings.notify_command:
-        found.append(CommandTarget(settings.notify_command, timeout_s=settings.notify_timeout_s))
+        found.append(CommandTarget(settings.notify_command, timeout_s=TIMEOUT_S))
     return found
 
 

@@ -34,13 +34,15 @@ _PAIR = re.compile(r"\s*(requests|tokens|usd|per_s)\s*=\s*([0-9.][0-9_.eE+-]*)\s
 class Cost:
     """What one call costs, or may cost at most."""
 
-    requests: int = 0  #: calls of models
-    input_tokens: int = 0  #: tokens that went in, those of caches included
-    output_tokens: int = 0  #: tokens that came out
+    #: Requests.
+    requests: int = 0
+    #: Tokens of the requests.
+    input_tokens: int = 0
+    #: Tokens of the answers.
+    output_tokens: int = 0
     nano_usd: int = 0  #: billionths of a US dollar
-    estimated: int = (
-        0  #: of the tokens, those that nobody reported: an estimate, rather too high than too low
-    )
+    #: Of the tokens, those that no provider reported: an estimate.
+    estimated: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         return Cost(

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.guarded_tags import defuse, restore
+from orchestrator.policy.kinds import HEADINGS
 
 _TAG = re.compile(r"<(/?)agent-callback((?: [a-z]+=\"[^\"<>]*\")*)>")
 _ATTRIBUTE = re.compile(r"([a-z]+)=\"([^\"]*)\"")
@@ -28,13 +29,6 @@ _UNSAFE_IN_ATTRIBUTE = re.compile(
 )
 _REFERENCE = re.compile(rf"&(?:#([0-9]{{1,7}})|({'|'.join(_CHARACTER)}));")
 
-_HEADINGS = {
-    "query": "## Query",
-    "blocker": "## Blocker",
-    "clarification": "## Clarification",
-    "error": "## Error",
-    "reply": "## Reply",
-}
 #: A size has fewer digits than this.
 _DIGITS = 19
 _ATTACHED = "\n[attached: "
@@ -147,7 +141,7 @@ def _context(callback: Callback) -> str:
 
 def _heading(callback: Callback) -> str:
     if callback.kind != "completion":
-        return _HEADINGS.get(callback.kind, "## Message")
+        return f"## {HEADINGS.get(callback.kind, 'Message')}"
     return "## Error" if callback.status == "failed" else "## Child Result"
 
 
@@ -157,7 +151,7 @@ def _instruction(callback: Callback) -> str:
     if callback.kind != "completion":
         if callback.can_reply:
             return _AFTER_QUESTION
-        return _AFTER_REPORT if callback.kind in _HEADINGS else _AFTER_MESSAGE
+        return _AFTER_REPORT if callback.kind in HEADINGS else _AFTER_MESSAGE
     return _AFTER_ERROR if callback.status == "failed" else _AFTER_RESULT
 
 

@@ -10,10 +10,20 @@ from __future__ import annotations
 import unicodedata
 from typing import Final
 
+from orchestrator.envelope.message_types import MESSAGE_TYPES
+
 #: What an agent may call its question.
 QUESTIONS: Final = frozenset({"query", "blocker", "clarification", "error"})
+#: The headings of kinds in a prompt; any other kind has that of a message.
+HEADINGS: Final = {
+    "blocker": "Blocker",
+    "clarification": "Clarification",
+    **{name: row.heading for name, row in MESSAGE_TYPES.items() if row.heading},
+}
 #: Kinds that only the system gives an item.
-SYSTEM: Final = frozenset({"completion", "prompt", "reply", "message", "escalation", "aggregated"})
+SYSTEM: Final = (
+    frozenset({"completion", "prompt", "message", "escalation", "aggregated"}) | HEADINGS.keys() - QUESTIONS
+)
 #: Characters of a sender's word that are kept.
 MAX_CHARS: Final = 100
 
@@ -33,5 +43,9 @@ def _own(word: str, *, taken: frozenset[str], default: str) -> str:
     if not shown or shown == default:
         return default
     # Case and signs make no difference.
-    plain = "".join(c for c in unicodedata.normalize("NFKC", shown).casefold() if c.isalpha())
-    return f"agent-{shown}" if plain in taken and shown not in QUESTIONS - taken else shown
+    likened = _plain(shown) in {_plain(kind) for kind in taken}
+    return f"agent-{shown}" if likened and shown not in QUESTIONS - taken else shown
+
+
+def _plain(word: str) -> str:
+    return "".join(c for c in unicodedata.normalize("NFKC", word).casefold() if c.isalpha())

@@ -58,7 +58,9 @@ class Assignment(BaseModel):
 class Wave:
     """Assignments that run at the same time."""
 
+    #: Their place in the order.
     sequence: int
+    #: The assignments, in the order of the plan.
     assignments: tuple[Assignment, ...]
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
-from orchestrator.policy.routing import Backoff
+#: How the waits between attempts grow.
+Backoff = Literal["exponential", "linear"]
+
 
 #: Milliseconds before the second attempt, before jitter.
 BASE_MS = 1000

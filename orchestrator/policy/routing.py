@@ -1,79 +1,21 @@
-"""The routing table: who sends which type of message to whom, how urgent, how long, how often.
+"""The routing table: the routes of the message types, as settings change them, and who may send what to whom by it.
 
-Seven rows come from the protocol; `reply` and `message` were added so that everything agents say is an
-envelope. Rows are data: a table ``[routing.<type>]`` of a TOML file overrides any part of any row.
-A header that names a priority or a retry policy wins over its row.
+A table ``[routing.<type>]`` of a TOML file overrides any part of any route. A header that names a priority or a retry
+policy wins over its route.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import Any, Final, Literal
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from orchestrator.envelope.message_types import MESSAGE_TYPES, Route
 from orchestrator.errors import ConfigurationError
 
-Priority = Literal["critical", "high", "normal", "low"]
-Backoff = Literal["exponential", "linear"]
-#: Who a message goes to, as seen from its sender.
-Recipient = Literal[
-    "subordinate", "delegator", "delegate", "escalation-path", "code-reviewer", "tech-lead", "any"
-]
-
-
-#: Types that begin a session: recorded for their recipient when the router has done so.
-LAUNCHES = frozenset({"task-delegation", "review-request", "escalation"})
-
-
-#: The longest timeout of a row, in seconds: ten years, which is as good as none.
-MAX_TIMEOUT_S = 315_360_000
-
-
-class Row(BaseModel):
-    """What holds for one type of message."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    #: The role that sends it, or `any`; a higher rank may always do what a lower one may.
-    sender: Literal["coordinator", "specialist", "any"]
-    recipient: Recipient
-    priority: Priority
-    #: Seconds within which one attempt must have been accepted: recorded in the ledger for its recipient.
-    timeout_s: float = Field(gt=0, le=MAX_TIMEOUT_S)
-    #: Attempts in all, the first included.
-    attempts: int = Field(ge=1, le=100)
-    backoff: Backoff = "exponential"
-
-
-_ROWS: Mapping[str, Row] = MappingProxyType(
-    {
-        "task-delegation": Row(
-            sender="coordinator", recipient="subordinate", priority="high", timeout_s=300, attempts=3
-        ),
-        "status-update": Row(
-            sender="specialist", recipient="delegator", priority="normal", timeout_s=120, attempts=1
-        ),
-        "task-completion": Row(
-            sender="specialist", recipient="delegator", priority="high", timeout_s=60, attempts=1
-        ),
-        "error": Row(
-            sender="any", recipient="escalation-path", priority="critical", timeout_s=30, attempts=2
-        ),
-        "query": Row(
-            sender="specialist", recipient="delegator", priority="normal", timeout_s=180, attempts=2
-        ),
-        "review-request": Row(
-            sender="specialist", recipient="code-reviewer", priority="high", timeout_s=86_400, attempts=1
-        ),
-        "escalation": Row(
-            sender="coordinator", recipient="tech-lead", priority="critical", timeout_s=60, attempts=3
-        ),
-        "reply": Row(sender="any", recipient="delegate", priority="high", timeout_s=180, attempts=3),
-        "message": Row(sender="any", recipient="any", priority="normal", timeout_s=300, attempts=2),
-    }
-)
+_ROUTES: Final = {name: row.route for name, row in MESSAGE_TYPES.items()}
 
 
 class RoutingTable:
@@ -83,7 +25,7 @@ class RoutingTable:
 
     def __init__(
         self,
-        rows: Mapping[str, Row] = _ROWS,
+        rows: Mapping[str, Route] = _ROUTES,
         *,
         tech_lead: str = "tech-lead",
         code_reviewer: str = "code-reviewer",
@@ -92,13 +34,13 @@ class RoutingTable:
         self.tech_lead = tech_lead
         self.code_reviewer = code_reviewer
 
-    def __getitem__(self, message_type: str) -> Row:
+    def __getitem__(self, message_type: str) -> Route:
         return self._rows[message_type]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rows)
 
-    def items(self) -> list[tuple[str, Row]]:
+    def items(self) -> list[tuple[str, Route]]:
         """Every type with its row, in the order of the protocol."""
         return list(self._rows.items())
 
@@ -121,7 +63,7 @@ class RoutingTable:
             if not isinstance(value, str) or not value.strip():
                 raise ConfigurationError(f"[routing] {field} = {value!r}: give the name of an agent")
             names[field] = value
-        rows = dict(_ROWS)
+        rows = dict(_ROUTES)
         for message_type, overrides in given.items():
             if message_type not in rows:
                 known = ", ".join(rows)
@@ -131,14 +73,92 @@ class RoutingTable:
             if not isinstance(overrides, Mapping):
                 raise ConfigurationError(f"[routing.{message_type}] must be a table of a row's fields")
             try:
-                rows[message_type] = Row.model_validate({**rows[message_type].model_dump(), **overrides})
+                rows[message_type] = Route.model_validate({**rows[message_type].model_dump(), **overrides})
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 field = ".".join(str(part) for part in first["loc"])
                 if first["type"] == "extra_forbidden":
-                    known = ", ".join(Row.model_fields)
+                    known = ", ".join(Route.model_fields)
                     raise ConfigurationError(
                         f"[routing.{message_type}] {field}: there is no such field; the fields are {known}"
                     ) from None
                 raise ConfigurationError(f"[routing.{message_type}] {field}: {first['msg']}") from None
         return cls(rows, **names)
+
+
+#: Higher stands above lower.
+RANK = {"orchestrator": 3, "coordinator": 2, "specialist": 1}
+
+#: How an entry of a list of agents begins that means every agent with a tag.
+TAG_PREFIX: Final = "tag:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Principal:
+    """One end of a message, as the registry knows it."""
+
+    name: str
+    role: str
+    #: Agents it may send to, by name or `tag:TAG`; None: no list.
+    may_send_to: Collection[str] | None = None
+    #: Agents it takes messages from, likewise; None: no list.
+    accepts_from: Collection[str] | None = None
+    tags: Collection[str] = ()
+
+    @property
+    def entries(self) -> frozenset[str]:
+        """The entries of lists that mean it."""
+        return frozenset({self.name, *(f"{TAG_PREFIX}{tag}" for tag in self.tags)})
+
+
+def refusal(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
+    """Why the sender may not send this type to the recipient, or None: it may.
+
+    An agent that has no list may send what its row and the ranks allow. The system's own agents
+    (role orchestrator) stand above all others; reports and replies go back to whoever gave the work.
+    """
+    return _unlisted(message_type, sender, recipient, table) or _outranked(
+        message_type, sender, recipient, table
+    )
+
+
+def _unlisted(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
+    """Why the lists of the two forbid it; the operator is on every list."""
+    if MESSAGE_TYPES[message_type].report or table.operator in {sender.name, recipient.name}:
+        return None
+    if sender.may_send_to is not None and recipient.entries.isdisjoint(sender.may_send_to):
+        return (
+            f"{sender.name!r} may send only to {_list(sender.may_send_to)}; "
+            f"add {recipient.name!r} to its may_send_to to allow it"
+        )
+    if recipient.accepts_from is not None and sender.entries.isdisjoint(recipient.accepts_from):
+        return (
+            f"{recipient.name!r} takes messages only from {_list(recipient.accepts_from)}; "
+            f"add {sender.name!r} to its accepts_from to allow it"
+        )
+    return None
+
+
+def _outranked(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
+    """Why the ranks or the table's row forbid it."""
+    row = table[message_type]
+    if MESSAGE_TYPES[message_type].by_rank:
+        if RANK[sender.role] < RANK[recipient.role]:
+            return (
+                f"{sender.name!r} ({sender.role}) may not delegate to {recipient.name!r} ({recipient.role}): "
+                "work goes to an agent of equal or lower rank; send an escalation instead"
+            )
+    elif row.sender != "any" and RANK[sender.role] < RANK[row.sender]:
+        return (
+            f"a message of type {message_type} is sent by a {row.sender} or higher, and {sender.name!r} is a "
+            f"{sender.role}: ask whoever gave {sender.name!r} its task"
+        )
+    if row.recipient == "code-reviewer" and recipient.name not in {table.code_reviewer, table.operator}:
+        return f"a message of type {message_type} goes to {table.code_reviewer!r}, not to {recipient.name!r}"
+    if row.recipient == "tech-lead" and recipient.name not in {table.tech_lead, table.operator}:
+        return f"a message of type {message_type} goes to {table.tech_lead!r}, not to {recipient.name!r}"
+    return None
+
+
+def _list(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) or "nobody"

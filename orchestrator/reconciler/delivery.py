@@ -23,14 +23,12 @@ from orchestrator.ledger import (
     Ledger,
     Outgoing,
     RunRef,
-    RunsSoFar,
     Session,
     SessionState,
 )
 from orchestrator.ledger.snapshot import take_snapshot
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat
-from orchestrator.policy.versions import lane_queue
 from orchestrator.redisdb.client import is_outage
 
 #: Tells workers of runs that are ready; raises when the broker is out of reach.
@@ -58,7 +56,7 @@ def hand_over(runs: Iterable[RunRef], *, ledger: Ledger, agents: AgentRegistry) 
         elif record.external:
             ledger.take_external(run)
         else:
-            found.append((run, lane_queue(run.lane) if run.version else record.queue))
+            found.append((run, record.queue))
     return found
 
 
@@ -79,7 +77,7 @@ class Delivery:
             return False
         return True
 
-    def flush(self, sessions: Iterable[str], known: Mapping[str, RunsSoFar] = MappingProxyType({})) -> int:
+    def flush(self, sessions: Iterable[str], known: Mapping[str, int] = MappingProxyType({})) -> int:
         """Resume each of these sessions that is not busy and has what it waits for; how many were resumed.
 
         ``known`` spares asking how far they are. It may be out of date: the ledger checks it.

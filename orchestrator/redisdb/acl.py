@@ -47,9 +47,10 @@ KEYS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         "callbacks": _LEDGER | _COMMON | {"conversation"},
         "reaper": _LEDGER | _COMMON | _DEAD | {"conversation", "inbox", "seen"},
         "worker": _LEDGER | _COMMON | _PROVIDERS | {"conversation"},
-        "notifier": frozenset(
+        "notifier": _DEAD
+        | frozenset(
             {
-                *("notices", "dead_notices", "totals", "services", "format_version", "agreed"),
+                *("notices", "totals", "services", "format_version", "agreed"),
                 *("session", "items", "bodies"),
             }
         ),
@@ -90,8 +91,21 @@ _AUDIT: Final = (
     *("+multi", "+exec", "+discard", "+eval", "+evalsha", "+script|load", "+script|exists"),
     *_CONNECTION,
 )
-#: Its own two streams, and what it says of a session; `hset` and `hdel` are for its signs of life.
+#: Its own stream, the dead letters, and what it says of a session; `hset` and `hdel` are for its signs of life, too.
 _NOTIFIER: Final = (
+    *(
+        "+xdel",
+        "+xrange",
+        "+hlen",
+        "+hkeys",
+        "+hincrby",
+        "+zadd",
+        "+zcard",
+        "+zrange",
+        "+zrem",
+        "+zlexcount",
+        "+zrangebylex",
+    ),
     *("+xreadgroup", "+xack", "+xpending", "+xclaim", "+xadd", "+xtrim", "+xlen", "+xinfo"),
     *(
         "+xgroup|create",

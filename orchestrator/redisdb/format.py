@@ -18,11 +18,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.server_clock import server_ms
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
-FORMAT: Final = 4
-#: What a ledger has that was written before ledgers said their format.
-_UNSAID: Final = 1
-#: Shards that are looked at for trees of such a ledger.
-_SHARDS: Final = 16
+FORMAT: Final = 5
 #: The settings that all parts have the same: where sessions are, and after how long a silent worker has lost its runs.
 AGREED: Final = ("shards", "lease_s")
 #: Milliseconds within which a part that begins shows its first sign of life.
@@ -30,7 +26,7 @@ _BEGINS_MS: Final = 5_000
 
 
 def check_format(client: redis.Redis, url: str) -> None:
-    """Return if the ledger has the format of this program; an empty one has it from now on.
+    """Return if the ledger has the format of this program; one that says none has it from now on.
 
     Raises:
         UnsupportedFormat: an older or a newer program wrote it.
@@ -38,8 +34,6 @@ def check_format(client: redis.Redis, url: str) -> None:
     """
     try:
         said: Any = client.get(keys.format_version())
-        if said is None and any(client.exists(ledger_keys.roots(shard)) for shard in range(_SHARDS)):
-            said = _UNSAID
     except redis.exceptions.NoPermissionError:
         return  # a user that may do less than any part of a stack, as an external program's
     if said is None:

@@ -40,6 +40,11 @@ def shard_tag(shard: int) -> str:
     return f"{PREFIX}:{{{shard:02x}}}"
 
 
+def in_its_shard(key: str) -> str:
+    """Return a key without what all keys of its shard begin with, as a script is asked about it."""
+    return key.partition("}:")[2]
+
+
 # Every transition names several keys of the same few sessions and runs.
 @lru_cache(maxsize=1024)
 def _of(identifier: str) -> str:

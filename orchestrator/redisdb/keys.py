@@ -27,9 +27,6 @@ transitions = of_shard("transitions", "transitions", "stream", "ledger",
 notices = of_shard("notices", "notices", "stream", "ledger",
     "permanent; an entry leaves when every target was told or has given it up; about 100,000 at most",
     "What the notifier tells people of: questions, approvals, ends of roots, dead callbacks; there since a notifier first ran.")
-dead_notices = of_shard("dead_notices", "notices-dead", "stream", "ledger",
-    "permanent; an entry leaves by a retry or a drop; about 10,000 at most",
-    "Notifications that were given up: the event as JSON, its target, attempts, the last error.")
 totals = of_shard("totals", "totals", "hash", "ledger", PERMANENT,
     "Counters of the shard: envelopes published for each stream, messages dropped from each inbox that was full.")
 outbox = in_shard("outbox", "out:<program>", "stream", "external programs",
@@ -43,7 +40,7 @@ inbox = in_shard("inbox", "in:<program>", "stream", "router",
 replayed = in_shard("replayed", "replayed:<message>", "string", "router", "seven days",
     "The entry of a message that a replay of the audit trail has published, by its new message-id.")
 dead = of_shard("dead", "dead", "stream", "router",
-    "permanent; entries leave by replay or drop, after dead_letter_ttl_s, or where there are too many",
+    "permanent; entries leave by replay or drop, after 30 days, or where there are too many",
     "Dead letters: reason, rule, attempts, original bytes, time.")
 dead_index = of_shard("dead_index", "dead-index", "zset", "router",
     "permanent; one member for each dead letter",
@@ -58,9 +55,9 @@ agreed = of_stack("agreed", "agreed", "hash", "service", PERMANENT,
 agents = of_stack("agents", "agents", "zset", "workers", "permanent; a member for each name, until withdrawn",
     "Names of registered agents, scored by when a worker last announced them.")
 public_keys = of_stack("public_keys", "keys", "hash", "keyring", "permanent; one field for each public key",
-    "Key id → JSON record of a public key: agent, use, algorithm, PEM, times, the operator's signature.")
+    "Key id → certificate (X.509, PEM) that the operator has issued; `crl` → the operator's list of revocations (PEM).")
 operator_key = of_stack("operator_key", "operator-key", "string", "keyring", PERMANENT,
-    "The operator's public key in PEM, as the first data folder of the stack published it.")
+    "The operator's certificate in PEM, as the first data folder of the stack published it.")
 services = of_stack("services", "services", "hash", "service",
     "permanent; a field leaves when its service stops, or an hour after its last sign of life",
     "Instance → JSON of a running service or worker: name, host, pid, until when it counts as alive, agents it serves.")

@@ -62,11 +62,11 @@ running = of_shard("running", "running", "zset", "ledger", "permanent; one membe
 queued = of_shard("queued", "queued", "zset", "ledger", "permanent; one member for each queued run",
     "Runs that no worker has claimed yet, scored by when the sweep looks at them; a retry is not ready before that.")
 ready = in_shard("ready", "ready:<agent>", "zset", "ledger", "permanent; one member for each ready run",
-    "An agent's queued runs that a slot may take now, by priority, then turns of the trees; `<agent>@<version>`: those that only a worker with that version may.")
+    "An agent's queued runs that a slot may take now, by priority, then turns of the trees.")
 turns = in_shard("turns", "turns:<agent>", "hash", "ledger", "as long as the agent has ready runs",
     "The last turn of each tree among an agent's ready runs, and when workers were last told that there are some.")
 run_limits = of_shard("run_limits", "limits", "hash", "ledger", "permanent; a few fields for each agent",
-    "Runs at once: `agent:<name>`, `tree:<root>`, `trees`, with `default:<name>`, `default-trees` and `queue:<name>` by workers; `paused:agent:<name>`, `paused:queue:<name>` since when.")
+    "Runs at once: `agent:<name>`, `tree:<root>`, `trees`, with `default:<name>` and `queue:<name>` by workers; `paused:agent:<name>`, `paused:queue:<name>` since when.")
 limits_said = of_shard("limits_said", "limits-said", "hash", "ledger", "permanent; a field for each limit and pause of an operator",
     "What of `limits` an operator has said, once more: the doctor puts it back where `limits` was overwritten or deleted.")
 at_work = of_shard("at_work", "at-work", "hash", "ledger", "permanent; two fields for each run at work",

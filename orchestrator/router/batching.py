@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Final
 import redis
 
 from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS
+from orchestrator.envelope.message_types import TERMINAL_TYPES
 from orchestrator.ledger import Ledger, Start
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
-from orchestrator.redisdb.scripts import Arg, Batch
+from orchestrator.redisdb.scripts import Arg, Batch, request
 from orchestrator.router.commands import (
     DONE,
     DUPLICATE,
@@ -24,7 +25,7 @@ from orchestrator.router.commands import (
     task_taken,
     task_unknown,
 )
-from orchestrator.router.received import ENDING, ReceivedMessage
+from orchestrator.router.received import ReceivedMessage
 from orchestrator.streams import stream_key
 
 #: Messages in one call: few enough that nobody else waits long for the server.
@@ -124,23 +125,22 @@ class Marking(BatchedCommand):
     script: ClassVar[str] = "route_done"
 
     def __init__(self, limits: ConversationLimits) -> None:
-        self._limits = limits
+        self.limits = limits
 
     def call(self, shard: int, messages: Sequence[ReceivedMessage]) -> tuple[Sequence[str], Sequence[Arg]]:
         """See :class:`BatchedCommand`."""
-        limits = self._limits
-        names: list[str] = []
-        args: list[Arg] = [messages[0].group, limits.max_age_ms]
-        for received in messages:
-            names += (
-                stream_key(received.entry.stream),
-                keys.seen(shard, received.sender, received.id),
-                keys.conversation(shard, received.conversation),
-            )
-            most = 0 if received.type in ENDING else limits.conversation_messages
-            args += (received.entry.id, limits.mark_ms(received), received.first, most, received.digest)
-            args.append(self._party(received))
-        return names, args
+        limits = self.limits
+        rows = [
+            {
+                **limits.place(received),
+                "first": received.first,
+                "most": 0 if received.type in TERMINAL_TYPES else limits.conversation_messages,
+                "program": self._party(received),
+            }
+            for received in messages
+        ]
+        body = request(group=messages[0].group, keep_ms=limits.max_age_ms, messages=rows)
+        return [keys.totals(shard)], [body]
 
     @staticmethod
     def _party(received: ReceivedMessage) -> str:
@@ -163,5 +163,5 @@ class Marking(BatchedCommand):
             case "o":
                 return message_id_taken(received)
             case "c":
-                return self._limits.conversation_fault("chain", received)
-        return self._limits.conversation_fault("limit", received)
+                return self.limits.conversation_fault("chain", received)
+        return self.limits.conversation_fault("limit", received)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import redis
@@ -11,6 +11,7 @@ from orchestrator import machine
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.errors import KeyringError
 from orchestrator.machine import Clock
 from orchestrator.policy.routing import RoutingTable
@@ -20,7 +21,6 @@ from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.batching import Marking, Starting
 from orchestrator.router.commands import ConversationLimits
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
-from orchestrator.router.deadletters.store import dead_limits
 from orchestrator.router.delayed.dependencies import Dependencies
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.router.delayed.redelivery import Redelivery
@@ -32,7 +32,12 @@ from orchestrator.router.router import Router
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import Validator
 from orchestrator.runtime.service import shared_keys_of
-from orchestrator.streams import MESSAGE_TYPES, RedisStreams, all_streams
+from orchestrator.streams import DeadLimits, RedisStreams, all_streams
+
+#: Messages that the chain of one message may name.
+MAX_CHAIN = 1_000
+#: Messages a minute that routers take from the outbox of one external program in a shard.
+QUOTA = 12_000
 
 
 def limits_of(settings: Settings, table: RoutingTable) -> ConversationLimits:
@@ -57,7 +62,7 @@ def build_validator(parts: Container, clock: Clock) -> Validator:
         signatures_required=settings.signatures_required,
         max_bytes=settings.max_message_bytes,
         max_age_ms=limits_of(settings, parts.routing).max_age_ms,
-        max_chain=settings.conversation_max_depth,
+        max_chain=MAX_CHAIN,
         can_encrypt_to=partial(_can_encrypt_to, parts),
     )
 
@@ -97,7 +102,7 @@ def build_router(
     settings: Settings,
     *,
     consumer: str,
-    types: Sequence[str] = MESSAGE_TYPES,
+    types: Iterable[str] = MESSAGE_TYPES,
     dispatcher: Dispatcher | None = None,
     clock: Clock | None = None,
     reclaim_idle_ms: int | None = None,
@@ -141,7 +146,7 @@ def build_router(
             shards=settings.shards,
             shared=shared,
             max_bytes=settings.max_message_bytes,
-            quota=settings.sender_quota_per_minute,
+            quota=QUOTA,
         ),
         admission=Admission(
             client, validator=validator, retries=retries, dependencies=dependencies, shared=shared
@@ -156,7 +161,7 @@ def build_router(
             table=table,
             find_agent=parts.agents.get,
             shards=settings.shards,
-            limits=dead_limits(settings),
+            limits=DeadLimits.of(settings),
         ),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,

@@ -11,6 +11,7 @@ from orchestrator.envelope.model import Header
 from orchestrator.ledger import RunRef
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.key_table import in_its_shard
 from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.validator import reject
@@ -49,22 +50,6 @@ def outcome_of(answer: bytes, received: ReceivedMessage) -> CommandOutcome | Non
         case b"other":
             return message_id_taken(received)
     return None
-
-
-def mark_ids(received: ReceivedMessage) -> dict[str, str]:
-    """What the headers of scripts name beside sessions: the duplicate mark, the entry's stream, the conversation."""
-    mark, stream, _ = mark_keys(received)
-    return {"mark": mark, "stream": stream, "correlation": received.conversation}
-
-
-def mark_keys(received: ReceivedMessage) -> list[str]:
-    """The keys of the duplicate mark, of the entry's stream and of the conversation, as scripts take them."""
-    shard = received.entry.stream.shard
-    return [
-        keys.seen(shard, received.sender, received.id),
-        stream_key(received.entry.stream),
-        keys.conversation(shard, received.conversation),
-    ]
 
 
 def failed(script: str, why: object, received: ReceivedMessage) -> CommandOutcome:
@@ -182,15 +167,21 @@ class ConversationLimits:
         """Milliseconds that the message's duplicate mark is kept: as long as a copy of it may be accepted."""
         return mark_ms(received.message.header, self.max_age_ms) + received.ahead_ms
 
-    def mark_args(self, received: ReceivedMessage) -> list[Arg]:
-        """Group, entry id, the mark's lifetime, digest and the conversation's lifetime, as scripts take them."""
-        return [
-            received.group,
-            received.entry.id,
-            self.mark_ms(received),
-            received.digest,
-            self.max_age_ms,
-        ]
+    def mark(self, received: ReceivedMessage) -> dict[str, str | int]:
+        """Return what a script has to know of a message to mark and acknowledge it."""
+        return {**self.place(received), "group": received.group, "keep_ms": self.max_age_ms}
+
+    def place(self, received: ReceivedMessage) -> dict[str, str | int]:
+        """Return what is its own of :meth:`mark`: where the message stands, and what its mark is."""
+        shard = received.entry.stream.shard
+        return {
+            "seen": in_its_shard(keys.seen(shard, received.sender, received.id)),
+            "stream": in_its_shard(stream_key(received.entry.stream)),
+            "conversation": in_its_shard(keys.conversation(shard, received.conversation)),
+            "entry": received.entry.id,
+            "digest": received.digest,
+            "mark_ms": self.mark_ms(received),
+        }
 
     def conversation_fault(self, fault: str, received: ReceivedMessage) -> CommandOutcome:
         """The rejection that a script means by `chain` or `limit`."""

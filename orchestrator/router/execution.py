@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import redis
 
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.ledger import Ledger
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import refuses_everything
-from orchestrator.redisdb.scripts import would_write
+from orchestrator.redisdb.scripts import request, would_write
 from orchestrator.router.batching import BatchedCommand, Marking, Starting
 from orchestrator.router.commands import DONE, Batched, CommandOutcome, Resolved, ScriptCommand, failed
 from orchestrator.router.handlers import Handlers
 from orchestrator.router.received import ReceivedMessage
-from orchestrator.streams import ROUTER_GROUP, StreamId, stream_key
+from orchestrator.streams import ROUTER_GROUP, StreamId
 
 
 class Execution:
@@ -37,6 +37,7 @@ class Execution:
         self._shared = shared
         self._most_in_inbox = most_in_inbox
         self._handlers = handlers
+        self._marking = marking
         self._batched: dict[Batched, BatchedCommand] = {
             Batched.START_RUN: starting,
             Batched.ACK_ONLY: marking,
@@ -124,18 +125,16 @@ class Execution:
             return
         batch = self._ledger.batch()
         for received in done:
-            stream, entry = received.entry.stream, received.entry
             batch.script(
                 "route_inbox",
+                [keys.inbox(received.entry.stream.shard, received.program)],
                 [
-                    stream_key(stream),
-                    keys.seen(stream.shard, received.sender, received.id),
-                    keys.inbox(stream.shard, received.program),
-                    keys.totals(stream.shard),
-                ],
-                [
-                    *(ROUTER_GROUP, entry.id, received.digest, self._most_in_inbox, received.program),
-                    entry.data or b"",
+                    request(
+                        mark={**self._marking.limits.mark(received), "group": ROUTER_GROUP},
+                        program=received.program,
+                        most=self._most_in_inbox,
+                    ),
+                    received.entry.data or b"",
                 ],
             )
         for received, answer in zip(done, batch.execute(), strict=True):
@@ -163,6 +162,6 @@ def _independent(
     for number, received in enumerate(messages):
         if launches and any(ref.lower() in launches for ref in received.message.header.conversation_chain):
             return messages[:number], messages[number:]
-        if received.type in LAUNCHES:
+        if received.type in SESSION_STARTING:
             launches.add(received.id)
     return messages, []

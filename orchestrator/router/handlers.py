@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import redis
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.ledger import Ledger
 from orchestrator.messages.factory import MessageFactory
-from orchestrator.policy.routing import LAUNCHES, RoutingTable
+from orchestrator.policy.routing import RoutingTable
 from orchestrator.router.commands import Batched, ConversationLimits, Resolved, Step, task_unknown
 from orchestrator.router.external import ExternalLaunches, ExternalMessages
 from orchestrator.router.received import ReceivedMessage
@@ -49,7 +49,7 @@ class Handlers:
         self._resolver.load([received for received in messages if self._needs_resolver(received)])
 
     def _needs_resolver(self, received: ReceivedMessage) -> bool:
-        if received.type in LAUNCHES:
+        if received.type in SESSION_STARTING:
             return not is_session_id(received.task_id)
         return self._is_external(received)
 
@@ -58,8 +58,8 @@ class Handlers:
         body = received.body
         if received.type == "escalation" and received.recipient == self._operator:
             return Batched.ACK_ONLY  # for people to see: there is nobody to start
-        if received.type in LAUNCHES:
-            assert body is None or isinstance(body, (TaskDelegation, ReviewRequest, Escalation))
+        if received.type in SESSION_STARTING:
+            assert body is None or isinstance(body, LaunchBody)
             task_id = received.task_id
             if is_session_id(task_id):
                 # In a stream of another shard it is a copy that somebody put there.

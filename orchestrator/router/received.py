@@ -5,23 +5,13 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from orchestrator.envelope.bodies import ClearBody
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Body,
-    Escalation,
-    ReviewRequest,
-    StatusUpdate,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.message_types import ClearBody, task_id_of
+from orchestrator.envelope.model import AgentMessage, Body
 from orchestrator.ids import is_session_id, shard_of
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
-#: Types that are never refused for being late or for the length of their conversation: they end what others wait for.
-ENDING = frozenset({"task-completion", "error", "reply"})
 #: What people see instead of a title that only the recipient can read.
 SEALED_TITLE = "(encrypted)"
 
@@ -116,16 +106,6 @@ class Rejection:
     message: AgentMessage | None = None
     #: Whether the sender's signature was verified, so that its name can be relied upon.
     trusted: bool = False
-
-
-def task_id_of(body: Body | None) -> str:
-    """The task-id in a body; empty where its type has none or it cannot be read."""
-    match body:
-        case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
-            return about.task_id
-        case StatusUpdate(task_id=task_id) | TaskCompletion(task_id=task_id):
-            return task_id
-    return ""
 
 
 def launched_task(entry: Entry, body: Body | None) -> str:

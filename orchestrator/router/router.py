@@ -165,7 +165,7 @@ class Router:
 
         The most urgent first, and not all of it at once: what is new does not wait for what was left over.
         """
-        for (entry,) in self._consumer.left_over(limit=1, alone=True):
+        for (entry,) in self._consumer.left_over(limit=1):
             handled.reclaimed += 1
             # The first delivery was in a batch and does not count against this entry.
             if entry.stream.type == OUTBOX:
@@ -284,7 +284,7 @@ class Router:
         if not ready:
             return
         try:
-            self._dispatcher.ring((run.lane, queue) for run, queue in ready if run.ring)
+            self._dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
         except ServerUnavailable as error:
             # The ledger has them ready; the sweep rings when the broker is back.
             get_logger().warning("ring-failed", error=str(error), runs=len(ready))

@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -31,7 +31,6 @@ from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import ServerUnavailable
 from orchestrator.log import Seldom, configure_logging, get_logger
-from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import CONNECT_TIMEOUT_S, RETRIES, check_server, connect, is_outage
@@ -143,7 +142,7 @@ def serve(
                 if not away and not life.hinders(error):
                     raise
                 failures = min(failures + 1, _MOST_FAILURES)
-                delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * machine.uniform(0.5, 1)
+                delay = min(_BACKOFF_CAP_S, 0.05 * 2**failures) * (0.5 + machine.random() / 2)
                 log.warning("redis-away" if away else "held-up", error=str(error), retry_in_s=round(delay, 2))
                 stop.wait(delay)
     finally:
@@ -244,7 +243,7 @@ def _record(raw: bytes | str) -> ServiceRecord | None:
 
 
 def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
-    """Name and queue of every agent that a living worker serves; also of each lane, `<agent>@<version>`.
+    """Name and queue of every agent that a living worker serves.
 
     A worker that stops cleanly leaves at once. A worker that is killed leaves after a few missed heartbeats.
     """
@@ -254,12 +253,6 @@ def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
 def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
     """Whether a worker takes the runs of an agent. External programs and parts of the system count as served."""
     return record.external or record.system or (record.name, record.queue) in living
-
-
-def with_lanes(agents: Iterable[str], living: Collection[tuple[str, str]]) -> list[str]:
-    """The agents, each followed by those of its lanes, `<agent>@<version>`, that a living worker serves."""
-    lanes = sorted(name for name, _ in living if split_lane(name)[1])
-    return [one for agent in agents for one in (agent, *(n for n in lanes if split_lane(n)[0] == agent))]
 
 
 def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
@@ -272,7 +265,7 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
 
 
 def shared_keys_of(client: redis.Redis, settings: Settings) -> SharedKeys:
-    """The keys that the sessions of a stack share, those of its agents, programs and lanes among them."""
+    """The keys that the sessions of a stack share, those of its agents and programs among them."""
 
     def names() -> set[str]:
         found: set[str] = set()
@@ -332,8 +325,7 @@ class SignsOfLife:
         except OSError as error:
             get_logger().warning("no-probe", reason=str(error))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._renew, name="heartbeat", daemon=True)
-            self._thread.start()
+            self._thread = machine.start_thread(self._renew, "heartbeat")
 
     def end(self) -> None:
         """Stop the heartbeat and remove the registration, if Redis answers."""

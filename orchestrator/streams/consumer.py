@@ -56,10 +56,10 @@ class Consumer:
         """Entries that no consumer of the group has had; waits up to ``block_ms`` for a first one."""
         return self._streams.read(self._group, self.name, portions, block_ms=block_ms)
 
-    def left_over(self, *, limit: int, alone: bool = False) -> Iterator[list[Entry]]:
+    def left_over(self, *, limit: int) -> Iterator[list[Entry]]:
         """Take over what dead consumers held, ``limit`` entries of a stream at a time; nothing until the next look is due.
 
-        ``alone`` takes over from one stream after the other, so that a crash counts against no entry of another stream.
+        One stream comes after the other, so that a crash counts against no entry of another stream.
         A caller that stops early goes on at its next call.
         """
         now = self._clock.monotonic()
@@ -78,10 +78,9 @@ class Consumer:
         if now < self._next_look:
             return
         found = {stream for streams in held.values() for stream in streams}
-        sources = [stream for stream in self._sources() if stream in found]
-        for some in [[stream] for stream in sources] if alone else [sources] if sources else []:
+        for stream in filter(found.__contains__, self._sources()):
             while entries := self._streams.reclaim(
-                self._group, self.name, some, idle_ms=self._reclaim_idle_ms, limit=limit
+                self._group, self.name, [stream], idle_ms=self._reclaim_idle_ms, limit=limit
             ):
                 yield entries
         self._next_look = now + self._look_every_s

@@ -5,22 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 from orchestrator import machine
+from orchestrator.config.settings import Settings
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 
-#: The message types, in the order of the protocol.
-MESSAGE_TYPES = (
-    "task-delegation",
-    "status-update",
-    "task-completion",
-    "error",
-    "query",
-    "review-request",
-    "escalation",
-    "reply",
-    "message",
-)
 #: The priorities, highest first.
 PRIORITIES = ("critical", "high", "normal", "low")
 
@@ -156,6 +147,36 @@ def ledger_streams(name: str, shards: int = 1) -> list[StreamId]:
     return [StreamId(shard, LEDGER, name) for shard in range(shards)]
 
 
-def all_streams(shards: int = 1, types: Sequence[str] = MESSAGE_TYPES) -> list[StreamId]:
+def all_streams(shards: int = 1, types: Iterable[str] = MESSAGE_TYPES) -> list[StreamId]:
     """The streams of those types in every shard, highest priority first."""
     return [StreamId(s, t, p) for p in PRIORITIES for s in range(shards) for t in types]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLimits:
+    """How many dead letters one shard keeps, and for how long."""
+
+    entries: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    #: The part of both that one sender may take; all whose signature did not count are one.
+    share: float = 0.25
+    ttl_ms: int = 30 * 86_400_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits in the settings."""
+        return cls(
+            entries=settings.dead_letters_max_entries,
+            bytes=settings.dead_letters_max_bytes,
+        )
+
+    @property
+    def args(self) -> list[int]:
+        """Return them as the scripts take them."""
+        return [
+            self.entries,
+            self.bytes,
+            max(1, int(self.entries * self.share)),
+            max(1, int(self.bytes * self.share)),
+            self.ttl_ms,
+        ]

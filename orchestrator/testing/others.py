@@ -278,7 +278,6 @@ class Others:
             uuid.uuid4().hex,
             session_id=session,
             worker=_WORKER,
-            agent=about.agent,
         )
         if held is None:
             raise InputError(f"session {session} of {about.agent!r} has no run to do this in")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import redis
 
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, RetryLater, TooLate
 from orchestrator.ledger.journal import StepHeader, StepRecord
 from orchestrator.policy.approval import ApprovalRequest
@@ -49,7 +50,6 @@ class RecordingLedger(Ledger):
         self.effect = self._recorded(self.effect, _own)
         self.status = self._recorded(self.status, _status)
         self.send = self._recorded(self.send, self._sent)
-        self.ask_user = self._recorded(self.ask_user, _asked)
         self.journal.record = self._recorded(self.journal.record, _step)  # type: ignore[method-assign]
         self.approvals.request = self._recorded(self.approvals.request, _approval)  # type: ignore[method-assign]
 
@@ -111,11 +111,12 @@ class RecordingLedger(Ledger):
     def _sent(
         self, claim: Claim, done: str, session_id: str, text: str, *, effect: str, kind: str, **given: Any
     ) -> tuple[str, Sequence[Effect]]:
+        to_user = given.get("opens") and session_id == claim.session
         what: Any = "ask" if given.get("opens") else kind if kind in ("message", "reply") else "report"
         facts = {"kind": kind, "priority": given["priority"], "to": session_id}
         if given.get("answers"):
             facts["answers"] = given["answers"]
-        agent = next((to.agent for to in self.find([session_id])), "")
+        agent = OPERATOR if to_user else next((to.agent for to in self.find([session_id])), "")
         return effect, [Effect(kind=what, text=text, id=done, agent=agent, run=claim.run, facts=facts)]
 
 
@@ -136,13 +137,6 @@ def _launch(launch: Launch, made: Delegated, claim: Claim) -> Effect:
         run=claim.run,
         facts=facts,
     )
-
-
-def _asked(
-    claim: Claim, done: str, text: str, *, effect: str, kind: str, priority: str, **_: Any
-) -> tuple[str, Sequence[Effect]]:
-    facts = {"kind": kind, "priority": priority, "to": claim.session}
-    return effect, [Effect(kind="ask", text=text, id=done, agent="operator", run=claim.run, facts=facts)]
 
 
 def _step(claim: Claim, done: StepRecord, header: StepHeader, _value: bytes) -> tuple[str, Sequence[Effect]]:

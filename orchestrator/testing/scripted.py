@@ -314,7 +314,6 @@ class ScriptedSession:
                 uuid.uuid4().hex,
                 session_id=self.id,
                 worker="scripted",
-                agent=name,
                 version=self._runtime.version_of(name),
             )
             if held is not None:

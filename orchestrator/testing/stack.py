@@ -41,7 +41,6 @@ QUICK = {
     "lease_s": 5,
     "heartbeat_s": 1,
     "sweep_interval_s": 0.2,
-    "redispatch_after_s": 1,
     "registration_patience_s": 1,
 }
 #: Seconds that agents may take to end when the stack is left.

@@ -8,17 +8,15 @@ from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import Container
 from orchestrator.log import get_logger
-from orchestrator.policy.versions import lane_queue
 from orchestrator.runtime.service import is_served, living_agents
 
 _log = get_logger()
 
 
 def queues_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
-    """The agents that a worker serves, the lanes of versions among them, and the queue that it reads for each."""
-    own = [definition for definition in catalogue.values() if not definition.record.external]
-    queues = {definition.name: definition.record.queue for definition in own}
-    return queues | {lane: lane_queue(lane) for definition in own for lane in definition.lanes[1:]}
+    """Return the agents that a worker serves, and the queue that it reads for each."""
+    records = [definition.record for definition in catalogue.values()]
+    return {record.name: record.queue for record in records if not record.external}
 
 
 def versions_of(catalogue: Mapping[str, AgentDefinition]) -> dict[str, str]:
@@ -39,11 +37,7 @@ def announce(parts: Container, catalogue: Mapping[str, AgentDefinition]) -> None
     for record in own:
         parts.keyring.signer(record.name)
     parts.agents.announce(records)
-    settings = parts.settings
-    parts.concurrency.announce(
-        {r.name: (r.queue, r.runs_at_once or settings.agent_runs_at_once) for r in own},
-        trees=settings.tree_runs_at_once,
-    )
+    parts.concurrency.announce({record.name: (record.queue, record.runs_at_once) for record in own})
     _log.debug("agents-announced", agents=[record.name for record in records])
 
 

@@ -19,7 +19,6 @@ from orchestrator.dispatch import DEFAULT_QUEUE, Dispatcher, RootResults
 from orchestrator.errors import ServerUnavailable
 from orchestrator.keyring.store import KeyStore
 from orchestrator.log import get_logger
-from orchestrator.policy.versions import split_lane
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution import presence
@@ -59,15 +58,14 @@ class Runtime:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The agents whose runs this process takes, by name, and the lanes of versions that it has."""
+        """Return the names of the agents whose runs this process takes."""
         queues = self.slot_sharing.queues if self.slot_sharing is not None else frozenset[str]()
         judge = serves(self.catalogue, queues)
-        found = (lane for definition in self.catalogue.values() for lane in definition.lanes)
-        return tuple(sorted(lane for lane in found if judge(lane)))
+        return tuple(sorted(filter(judge, self.catalogue)))
 
-    def version_of(self, lane: str) -> str:
-        """The version and the deploy policy of an agent, or of a lane of it, as the ledger takes them with a claim."""
-        definition = self.catalogue.get(split_lane(lane)[0])
+    def version_of(self, agent: str) -> str:
+        """Return the version and the deploy policy of an agent as the ledger takes them with a claim."""
+        definition = self.catalogue.get(agent)
         return f"{definition.record.version} {definition.record.on_deploy}" if definition is not None else ""
 
     def ring_each(self, agents: Iterable[str]) -> None:
@@ -148,7 +146,7 @@ class RuntimeOfProcess:
             agent
             for shard in range(self.settings.shards)
             for agent in ledger.sweep.ready(shard, process.served)
-            if held_back(split_lane(agent)[0], shard=shard) is None
+            if held_back(agent, shard=shard) is None
         }
         return sorted(ready)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject
 
 from orchestrator import machine
 from orchestrator.client.submission import Submission
-from orchestrator.client.task_options import TaskOptions
 from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import (
     InputError,
@@ -21,9 +20,10 @@ from orchestrator.errors import (
     SubmissionRefused,
 )
 from orchestrator.log import get_logger
+from orchestrator.operations.table import SUBMIT
+from orchestrator.redisdb.retry import retry_outages, was_refused
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution.deaths import SoundRequest, release_runs_of, request_class
-from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.shutdown import TakeNoMore
 from orchestrator.worker.execution.slot import SlotLoop
 
@@ -31,6 +31,8 @@ _log = get_logger()
 
 #: Seconds after which a submission that this host cannot sign is given back to its queue.
 _GIVEN_BACK_S: Final = 1.0
+#: What a message does not say: whoever may write to the broker must not lift the budget of a tree.
+_NOT_BY_MESSAGE: Final = frozenset({"budget", "at", "retry_for_s"})
 #: A resume runs what the ledger has queued; words for a session come into the ledger first.
 _NOT_BY_HAND = (
     f"{RESUME_TASK} is not sent by hand: it is the name under which another run of a session is shown; to give a "
@@ -54,40 +56,19 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         *positional: object,
         agent: str = "",
         prompt: str | None = None,
-        title: str = "",
         token: str | None = None,
         key: str | None = None,
-        task: dict[str, Any] | None = None,
-        priority: str | None = None,
-        expires_s: float | None = None,
-        retry_policy: dict[str, Any] | None = None,
-        time_limit_s: float | None = None,
-        **others: object,
+        **options: object,
     ) -> str:
         """Submit a root session; its final answer is the result of this very task.
 
         With a ``key`` the session is that of the key, and its answer is the result of the first task that named it.
         """
-        options = {
-            "task": task,
-            "priority": priority,
-            "expires_s": expires_s,
-            "retry_policy": retry_policy,
-            "time_limit_s": time_limit_s,
-        }
+        others = [name for name in options if name not in SUBMIT.marks or name in _NOT_BY_MESSAGE]
         if positional or others:
             _refuse(runtime, celery_task, InputError(_wrong_arguments(positional, others)))
             raise Ignore
-        _submit(
-            runtime,
-            celery_task,
-            agent=agent,
-            prompt=prompt,
-            title=title,
-            token=token,
-            key=key,
-            options=options,
-        )
+        _submit(runtime, celery_task, agent=agent, prompt=prompt, token=token, key=key, options=options)
         # The result is stored when the root has ended, which is not now.
         raise Ignore
 
@@ -142,12 +123,8 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         return ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items()) or "nothing to do"
 
 
-def _wrong_arguments(positional: tuple[object, ...], others: Mapping[str, object]) -> str:
-    what = (
-        f"no argument {next(iter(others))!r}"
-        if others
-        else f"no positional arguments, and got {len(positional)}"
-    )
+def _wrong_arguments(positional: tuple[object, ...], others: Sequence[str]) -> str:
+    what = f"no argument {others[0]!r}" if others else f"no positional arguments, and got {len(positional)}"
     return (
         f"{START_TASK} takes {what}; send agent and prompt by name: "
         f'send_task("{START_TASK}", kwargs={{"agent": …, "prompt": …}})'
@@ -167,7 +144,6 @@ def _submit(
     *,
     agent: object,
     prompt: object,
-    title: object,
     token: object,
     key: object,
     options: Mapping[str, object],
@@ -176,7 +152,7 @@ def _submit(
     task_id = str(task.request.id)
     submission = Submission(runtime.get().parts)
     try:
-        if not isinstance(agent, str) or not isinstance(prompt, str | None) or not isinstance(title, str):
+        if not isinstance(agent, str) or not isinstance(prompt, str | None):
             raise InputError(f"{START_TASK} takes agent and prompt as text")
         if key is not None and (not isinstance(key, str) or not key):
             raise InputError(f"{START_TASK} takes a key as text")
@@ -185,14 +161,12 @@ def _submit(
             raise InputError(
                 'a key is not taken where submissions = "token"; submit with Client.submit(key=…)'
             )
-        words, given = prompt or "", TaskOptions.of(**options)
+        request = SUBMIT.read({"agent": agent, "prompt": prompt, "key": key or task_id, **options})
 
         def begin() -> None:
             if runtime.settings.submissions == "token":
-                submission.check_token(
-                    token, agent=agent, prompt=words, title=title, task_id=task_id, options=given
-                )
-            submission.submit(agent, words, key=key or task_id, title=title, task=task_id, options=given)
+                submission.check_token(token, request, task_id=task_id)
+            submission.submit(request, result_of=task_id)
 
         retry_outages(begin, what="submit")
     except ServerUnavailable as error:

@@ -177,35 +177,23 @@ class Terminal:
 TALK = frozenset(
     [
         "agents",
-        "approvals",
         "approve",
         "audit",
-        "budget",
-        "conversation",
-        "delete",
         "deny",
         "dlq",
         "doctor",
-        "fork",
-        "limit",
         "logs",
-        "pause",
-        "plan",
+        "message",
         "questions",
         "reply",
         "result",
         "resume",
-        "send",
+        "session",
         "sessions",
         "stop",
         "submit",
-        "token",
         "tree",
-        "unpause",
-        "url",
-        "validate",
         "why",
-        "worktrees",
     ]
 )
 
@@ -239,7 +227,8 @@ def simple_words(command: str) -> list[str]:
 def orchestra_arguments(command: str) -> list[str] | None:
     """The arguments of a command of `orchestra` that can run in this process; None for any other command line."""
     program, *arguments = simple_words(command) or [""]
-    return arguments if program == "orchestra" and arguments[:1] and arguments[0] in TALK else None
+    talks = program == "orchestra" and set(arguments[:1]) <= TALK and arguments[1:2] != ["prompt"]
+    return arguments if talks and arguments else None
 
 
 def run_here(arguments: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

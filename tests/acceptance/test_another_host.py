@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from orchestrator.config.stack import running_stacks
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
 from tests.acceptance.conftest import Terminal, wait_until
@@ -40,8 +41,9 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
     """Without any key it does not start, with those of its agents it leaves plain submissions to others."""
     (terminal.folder / "my_agents.py").write_text(AGENTS, encoding="utf-8")
     (terminal.folder / "send.py").write_text(SUBMIT, encoding="utf-8")
+    (terminal.folder / "pass").write_text("open sesame, open", encoding="utf-8")
     terminal.start("orchestra up --agents my_agents.py --serve lead").wait_for("ready after")
-    url = terminal.run("orchestra url --show-password").stdout.strip()
+    url = running_stacks(terminal.folder / ".orchestra")[0].redis_url
     there = {"ORCHESTRA_REDIS_URL": url, "ORCHESTRA_DATA": str(terminal.folder / "there")}
     celery = "celery -A orchestrator worker --concurrency 2"
     lacking = (
@@ -55,9 +57,11 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
         assert "orchestra keys export" in refused.output
         assert "Traceback" not in refused.output
 
-    export = "orchestra keys export lead counter writer --agents my_agents.py -o keys.json"
+    export = (
+        "orchestra keys export lead counter writer --agents my_agents.py -o exported --passphrase-file pass"
+    )
     assert terminal.run(export).returncode == 0
-    assert terminal.run("orchestra keys import keys.json", **there).returncode == 0
+    assert terminal.run("orchestra keys import exported --passphrase-file pass", **there).returncode == 0
     limits = '{"openai-chat/*": {"calls": 1}, "openai/qwen*": {"calls": 1}}'
     admitted = terminal.start(
         celery, **there, ORCHESTRA_AGENTS="my_agents.py", ORCHESTRA_PROVIDER_LIMITS=limits
@@ -73,12 +77,13 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
 
 def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(terminal: Terminal) -> None:
     """Without one it ends and says which; so does a stack of its own that is to work on the Redis of another."""
+    (terminal.folder / "pass").write_text("open sesame, open", encoding="utf-8")
     terminal.start("orchestra up").wait_for("ready after")
-    url = terminal.run("orchestra url --show-password").stdout.strip()
+    url = running_stacks(terminal.folder / ".orchestra")[0].redis_url
     there = {"ORCHESTRA_REDIS_URL": url, "ORCHESTRA_DATA": str(terminal.folder / "there")}
     lacking = {"router": "reaper, router", "callbacks": "reaper", "reaper": "reaper"}
     for service, keys in lacking.items():
-        refused = terminal.start(f"orchestra {service}", **there)
+        refused = terminal.start(f"orchestra service {service}", **there)
         assert refused.process.wait(60) == 2, refused.output
         said = f"{keys} are not in" if "," in keys else f"{keys} is not in"
         assert said in refused.output
@@ -89,19 +94,21 @@ def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(termi
     assert together.returncode == 2
     # Of whichever service was the first to look.
     assert re.search(r"the key(s of reaper, router are| of reaper is) not in", together.stderr)
-    unsigned = terminal.start("orchestra audit writer", **there)
+    unsigned = terminal.start("orchestra service audit", **there)
     unsigned.wait_for("audit-not-signed")
     assert "orchestra keys export operator" in unsigned.output
     assert unsigned.interrupt() == 0
-    told = terminal.start("orchestra notifier", **there, ORCHESTRA_NOTIFY_COMMAND="cat")
+    told = terminal.start("orchestra service notifier", **there, ORCHESTRA_NOTIFY_COMMAND="cat")
     wait_until(lambda: len(services(url)) == 6, "a notifier, which signs nothing", 60)
     assert told.interrupt() == 0
 
     assert terminal.run("orchestra keys generate router reaper").returncode == 0
-    assert terminal.run("orchestra keys export router reaper -o keys.json").returncode == 0
-    assert terminal.run("orchestra keys import keys.json", **there).returncode == 0
+    assert (
+        terminal.run("orchestra keys export router reaper -o exported --passphrase-file pass").returncode == 0
+    )
+    assert terminal.run("orchestra keys import exported --passphrase-file pass", **there).returncode == 0
     here = services(url)
-    started = [terminal.start(f"orchestra {service}", **there) for service in lacking]
+    started = [terminal.start(f"orchestra service {service}", **there) for service in lacking]
     wait_until(lambda: services(url) == sorted([*here, *lacking]), "the services", 60)
     assert [one.interrupt() for one in started] == [0, 0, 0]
 

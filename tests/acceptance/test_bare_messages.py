@@ -48,7 +48,8 @@ def test_a_bare_message_needs_a_token_and_a_forged_result_reaches_no_client(term
                 wrong.get(timeout=60)
         assert client.sessions() == []
 
-        task, token = terminal.run("orchestra token echo spoken").stdout.split()
+        made = client.token("echo", "spoken")
+        task, token = made.task_id, made.text
         for changes in ({"prompt": "forged"}, {"agent": "other"}):
             wrong = app.send_task("orchestrator.start_session", kwargs={**work, **changes, "token": token})
             with pytest.raises(Exception, match="its token is for"):

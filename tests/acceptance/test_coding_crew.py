@@ -77,7 +77,7 @@ def test_workers_are_killed_and_the_answer_is_right(crew: Terminal) -> None:
     diffs = [crew.run(f"orchestra result {one.id} --attachment diff").stdout for one in coders]
     assert "+Hello" in diffs[0]
     assert "+Bye" in diffs[1]
-    listed = crew.run("orchestra worktrees --json")
+    listed = crew.run("orchestra session worktrees --json")
     assert listed.returncode == 0, listed.stderr
     assert up.interrupt() == 0
 

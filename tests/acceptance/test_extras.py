@@ -96,7 +96,7 @@ USES = {
 import subprocess, sys, json
 hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
 call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
-command = [sys.executable, "-m", "orchestrator", "mcp", "--operator"]
+command = [sys.executable, "-m", "orchestrator", "program", "mcp", "--operator"]
 told = subprocess.run(command, input=call + "\\n", capture_output=True, text=True)
 print("two words" if '"serverInfo"' in told.stdout else told)
 """,

@@ -1,4 +1,4 @@
-"""A program that has redis-cli, xmllint and openssl takes part: every step of docs/foreign-programs.md as printed."""
+"""A program that has redis-cli, xmllint and openssl takes part: every step of docs/external-programs.md as printed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def echo(ctx):
 def asker(ctx):
     """Asks a program outside of the stack."""
     if ctx.cause == "start":
-        ctx.delegate("partner", title="Answer", description=ctx.prompt)
+        ctx.delegate("partner", ctx.prompt, title="Answer")
         return "waiting"
     for callback in ctx.callbacks:
         if callback.kind == "query":
@@ -61,7 +61,7 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
     stack = json.loads(next((terminal.folder / ".orchestra" / "up").glob("*.json")).read_text())
     socket = unquote(urlsplit(stack["redis_url"]).path)
     script = terminal.folder / "steps.sh"
-    script.write_text(blocks(root / "docs" / "foreign-programs.md"))
+    script.write_text(blocks(root / "docs" / "external-programs.md"))
     done = terminal.run("/bin/sh steps.sh", SOCKET=socket)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "answer: echo of hello from outside" in done.stdout

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.acceptance.shouting import AGENTS
 from tests.shipped import ROOT, make_secrets
 from tests.waiting import wait_until
 from tests.wheel import RESOLVED
@@ -46,24 +47,6 @@ HOST = (
     "/etc/resolv.conf",
     "/etc/nsswitch.conf",
 )
-AGENTS = """
-from orchestrator import agent
-
-
-@agent("lead", role="coordinator")
-def lead(ctx):
-    if ctx.cause == "start":
-        for word in ctx.prompt.split():
-            ctx.delegate("shouter", word)
-        ctx.wait_for("all")
-        return "waiting"
-    return " ".join(sorted(result.result for result in ctx.all_results))
-
-
-@agent("shouter")
-def shouter(ctx):
-    return ctx.prompt.upper()
-"""
 
 
 class Image:

@@ -1,4 +1,4 @@
-"""`orchestra plan` on a whole stack: waves, callers, the answer; and what is wrong is said before anything begins."""
+"""`orchestra session plan` on a whole stack: waves, callers, the answer; and what is wrong is said before anything begins."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_what_is_wrong_with_a_file_is_said_without_a_stack(terminal: Terminal) -
         ('[{"role": "a", "task": "b", "squence": 2}]', "squence"),
     ):
         (terminal.folder / "plan.json").write_text(text)
-        done = terminal.run("orchestra plan plan.json --dry-run")
+        done = terminal.run("orchestra session plan plan.json --dry-run")
         assert (done.returncode, done.stdout) == (2, ""), text
         assert done.stderr.startswith("Error: "), done.stderr
         assert why in done.stderr, done.stderr
-    assert "no such file" in terminal.run("orchestra plan missing.json").stderr.lower()
-    empty = terminal.run("echo '[]' | orchestra plan -")
+    assert "no such file" in terminal.run("orchestra session plan missing.json").stderr.lower()
+    empty = terminal.run("echo '[]' | orchestra session plan -")
     assert (empty.returncode, empty.stdout) == (0, "")
     assert "there is nothing to do" in empty.stderr
 
@@ -80,20 +80,20 @@ def test_what_is_wrong_with_a_file_is_said_without_a_stack(terminal: Terminal) -
 def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
     (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "plan.json").write_text(json.dumps(PLAN))
-    assert terminal.run("orchestra plan plan.json --dry-run").stdout == WAVES
-    dry = json.loads(terminal.run("orchestra plan plan.json --dry-run --json").stdout)
+    assert terminal.run("orchestra session plan plan.json --dry-run").stdout == WAVES
+    dry = json.loads(terminal.run("orchestra session plan plan.json --dry-run --json").stdout)
     assert [wave["sequence"] for wave in dry["waves"]] == [1, 2, 3, 9]
 
     up = terminal.start("orchestra up --agents mine.py", ORCHESTRA_CONCURRENCY="4")
     up.wait_for("ready after")
-    answered = terminal.run("orchestra plan plan.json --wait --key once")
+    answered = terminal.run("orchestra session plan plan.json --wait --key once")
     assert answered.returncode == 0, answered.stderr + up.output
     said = answered.stdout.strip().split("; ")
     assert said[0] == "designer: designed"
     assert sorted(part.split(": ")[1].split()[0] for part in said[1:]) == ["develop", "last", "test"]
 
     # The same key is the same session, and nothing is carried out again.
-    again = terminal.run("orchestra plan plan.json --wait --key once")
+    again = terminal.run("orchestra session plan plan.json --wait --key once")
     assert again.stdout == answered.stdout
     (root,) = terminal.client().sessions()
     tree = terminal.client().tree(root.id)
@@ -117,7 +117,9 @@ def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
         {"role": "broken", "task": "break", "sequence": 2, "caller": "designer"},
         {"role": "tester", "task": "never", "sequence": 3, "caller": "manager"},
     ]
-    done = terminal.run(f"echo '{json.dumps(heard)}' | orchestra plan - --agent manager --wait --json")
+    done = terminal.run(
+        f"echo '{json.dumps(heard)}' | orchestra session plan - --agent manager --wait --json"
+    )
     document = json.loads(done.stdout)
     assert (done.returncode, document["state"]) == (0, "finished")
     assert document["result"].startswith("designer: designed; tester: ")
@@ -130,7 +132,9 @@ def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
         ([{"role": "painter", "task": "paint", "caller": "manager"}], "painter"),
         ([{"role": "tester", "task": "test", "caller": "nobody"}], "nobody"),
     ):
-        refused = terminal.run(f"echo '{json.dumps(wrong)}' | orchestra plan - --agent manager --wait")
+        refused = terminal.run(
+            f"echo '{json.dumps(wrong)}' | orchestra session plan - --agent manager --wait"
+        )
         assert refused.returncode == 2
         assert why in refused.stderr
     doctor = terminal.run("orchestra doctor")

@@ -16,7 +16,8 @@ from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.config.stack import resolve
 from orchestrator.envelope import codec
-from orchestrator.envelope.model import AgentMessage, Header, Message, Party, TaskCompletion
+from orchestrator.envelope.bodies import Message, TaskCompletion
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, shard_of
 from orchestrator.redisdb import ledger_keys
@@ -129,11 +130,11 @@ def test_where_signatures_are_optional_an_unsigned_message_is_taken_and_the_doct
         body=Message(content="trust me"),
     )
     (stack.folder / "unsigned.xml").write_bytes(codec.encode(message))
-    assert stack.run("orchestra validate --online unsigned.xml").returncode == 0
-    assert stack.run("orchestra send unsigned.xml").returncode == 0
+    assert stack.run("orchestra message validate --online unsigned.xml").returncode == 0
+    assert stack.run("orchestra message send unsigned.xml").returncode == 0
     # It was acted upon: sent once more, it is known.
     wait_until(
-        lambda: "[duplicate]" in stack.run("orchestra validate --online unsigned.xml").stdout,
+        lambda: "[duplicate]" in stack.run("orchestra message validate --online unsigned.xml").stdout,
         "the router to take the message",
     )
     assert json.loads(stack.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
@@ -142,7 +143,7 @@ def test_where_signatures_are_optional_an_unsigned_message_is_taken_and_the_doct
     assert done.returncode == 0
     assert ("warning", "signatures-optional") in {(f["severity"], f["rule"]) for f in findings}
     strict = stack.run(
-        "orchestra validate --online --json unsigned.xml", ORCHESTRA_SIGNATURES_REQUIRED="true"
+        "orchestra message validate --online --json unsigned.xml", ORCHESTRA_SIGNATURES_REQUIRED="true"
     )
     assert "signature-missing" in strict.stdout
     assert strict.returncode == 1
@@ -163,8 +164,12 @@ def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal)
     url = resolve(load_settings(data=stack.folder / ".orchestra")).redis_url
     second = {"ORCHESTRA_REDIS_URL": str(url), "ORCHESTRA_DATA": str(stack.folder / "second")}
     (stack.folder / "far.py").write_text(FAR, encoding="utf-8")
-    assert stack.run("orchestra keys export far --agents far.py -o far.json").returncode == 0
-    assert stack.run("orchestra keys import far.json", **second).returncode == 0
+    (stack.folder / "pass").write_text("open sesame, open", encoding="utf-8")
+    assert (
+        stack.run("orchestra keys export far --agents far.py -o exported --passphrase-file pass").returncode
+        == 0
+    )
+    assert stack.run("orchestra keys import exported --passphrase-file pass", **second).returncode == 0
     stack.start("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
     wait_until(lambda: "far" in stack.run("orchestra agents").stdout, "the second host's agent")
     done = stack.run("orchestra submit far look --wait")

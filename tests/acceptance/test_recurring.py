@@ -1,15 +1,18 @@
-"""Recurring submissions: real beat processes, each due time once, also with two of them and after a kill."""
+"""Recurring submissions as docs/howto/timers.md has them: each period once, also with two beats and after a kill."""
 
 from __future__ import annotations
 
+import re
 import signal
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from orchestrator.ids import root_session_id
 from tests.acceptance.conftest import Terminal, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 AGENTS = """
@@ -19,15 +22,14 @@ from orchestrator import agent
 def echo(ctx):
     return ctx.prompt
 """
-SCHEDULE = """
-from orchestrator import app, recurring
+#: The page's own schedule, with a period that a test can wait for.
+PAGE = (ROOT / "docs/howto/timers.md").read_text()
+SCHEDULE = re.search(r"```python\n(from time import time.*?)```", PAGE, re.DOTALL)[1]  # type: ignore[index]
+SCHEDULE = SCHEDULE.replace("300, 300", "2, 2").replace('"watcher"', '"echo"')
+SENT = "Sending due task look"
 
-app.conf.beat_schedule = recurring("tick", 2, agent="echo", prompt="tick")
-"""
-SENT = "Sending due task tick"
 
-
-def test_two_beats_submit_each_due_time_once(terminal: Terminal) -> None:
+def test_two_beats_submit_each_period_once(terminal: Terminal) -> None:
     (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "schedule.py").write_text(SCHEDULE)
     stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
@@ -50,9 +52,9 @@ def test_two_beats_submit_each_due_time_once(terminal: Terminal) -> None:
         wait_until(lambda: all(s.state == "finished" for s in client.sessions()), "the answers")
         ended_s = int(datetime.now(UTC).timestamp())
         found = {session.id for session in client.sessions(limit=1000)}
-        due = [datetime.fromtimestamp(s, UTC).isoformat() for s in range(began_s, ended_s + 1, 2)]
-        assert found <= {root_session_id(f"beat:tick:{at}", 1) for at in due}
+        due = range(began_s // 2, ended_s // 2 + 1)
+        assert found <= {root_session_id(f"beat:look:{period}", 1) for period in due}
         assert len(found) >= 3
         assert sent >= len(found) + 3
-        assert {client.result(session) for session in found} == {"tick"}
+        assert {client.result(session) for session in found} == {"Look at the queue"}
         assert {client.session(session).runs for session in found} == {1}

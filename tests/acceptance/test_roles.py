@@ -28,7 +28,7 @@ def lead(ctx):
     """Asks two helpers."""
     if ctx.cause == "start":
         for number in ("one", "two"):
-            ctx.delegate("helper", title=number, description=number)
+            ctx.delegate("helper", number, title=number)
         return "waiting"
     return " and ".join(sorted(result.result for result in ctx.all_results))
 
@@ -72,13 +72,13 @@ class Deployed:
         self.running = {
             role: terminal.start(command, **self.of(role))
             for role, command in {
-                "router": "orchestra router",
-                "callbacks": "orchestra callbacks",
-                "reaper": "orchestra reaper",
-                "audit": "orchestra audit writer",
+                "router": "orchestra service router",
+                "callbacks": "orchestra service callbacks",
+                "reaper": "orchestra service reaper",
+                "audit": "orchestra service audit",
                 # As Celery starts one by itself, which greets other workers first.
                 "worker": "celery -A workers worker --concurrency 1",
-                "notifier": "orchestra notifier",
+                "notifier": "orchestra service notifier",
             }.items()
         }
         with connect(self.of("operator")["ORCHESTRA_REDIS_URL"]) as client:
@@ -151,7 +151,7 @@ def test_what_runs_in_a_worker_answers_no_approval_and_makes_no_key(deployed: De
     deployed.must("orchestra submit sly go")
 
     def asked() -> list[dict[str, str]]:
-        found: list[dict[str, str]] = json.loads(deployed.must("orchestra approvals --json"))["approvals"]
+        found: list[dict[str, str]] = json.loads(deployed.must("orchestra questions --json"))["approvals"]
         return found
 
     wait_until(asked, "the approval")

@@ -48,7 +48,9 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert served(terminal) == {"lead": True}
 
     # A second worker joins the stack and takes the other agents of its file, by their tag.
-    maths = terminal.start("orchestra worker --serve tag:maths --pool threads", ORCHESTRA_CONCURRENCY="2")
+    maths = terminal.start(
+        "orchestra service worker --serve tag:maths --pool threads", ORCHESTRA_CONCURRENCY="2"
+    )
     wait_until(lambda: served(terminal).get("adder"), "the second worker")
     assert served(terminal) == {"lead": True, "adder": True}
     assert served(terminal, "--tag", "gpu") == {"adder": True}
@@ -56,16 +58,16 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert served(terminal, "--state", "served", "--since", "1h") == {"lead": True, "adder": True}
     assert served(terminal, "--state", "unserved") == {}
     assert served(terminal, "--until", "1h") == {}
-    assert terminal.run("orchestra pause adder").returncode == 0
+    assert terminal.run("orchestra agents pause adder").returncode == 0
     assert served(terminal, "--state", "paused", "--state", "unserved") == {"adder": True}
-    assert terminal.run("orchestra unpause adder").returncode == 0
+    assert terminal.run("orchestra agents unpause adder").returncode == 0
     answered = terminal.run("orchestra submit lead add --wait")
     assert answered.returncode == 0, answered.stderr + up.output + maths.output
     first, second, result = answered.stdout.split()
     assert (first != second, result) == (True, "3")
 
     # What Celery's -Q leaves out is known, and not served. What a list of tags does not mean is refused.
-    idle = terminal.start("orchestra worker --serve painter -Q orchestra")
+    idle = terminal.start("orchestra service worker --serve painter -Q orchestra")
     wait_until(lambda: "painter" in served(terminal), "the third worker")
     assert served(terminal)["painter"] is False
     refused = terminal.run("orchestra submit lead paint --wait")
@@ -80,7 +82,7 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert idle.process.poll() is None
     idle.process.terminate()
     idle.process.wait(60)
-    terminal.start("orchestra worker --serve painter")
+    terminal.start("orchestra service worker --serve painter")
     assert terminal.run(f"orchestra result {session} --wait").stdout.strip() == "blue"
     assert up.interrupt() == 0
 

@@ -77,9 +77,9 @@ def test_the_demo_imports_nothing_from_the_working_directory(terminal: Terminal,
 @pytest.mark.parametrize(
     ("command", "own"),
     [
-        ("python -m orchestrator url", False),
+        ("python -m orchestrator service acl router", False),
         ("celery -A orchestrator report", False),
-        ("python -P -m orchestrator url", True),
+        ("python -P -m orchestrator service acl router", True),
         ("python -P -m orchestrator.worker report", True),
     ],
 )

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import socketserver
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
 from tests.acceptance.conftest import Terminal, run_here
+from tests.acceptance.shouting import AGENTS
+from tests.tls import tls_server
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
@@ -334,77 +335,12 @@ def test_a_full_disk(place: Place) -> None:
 
 # --- on a server of one's own -------------------------------------------------------------------------------------
 
-AGENTS = """
-from orchestrator import agent
-
-@agent("lead", role="coordinator")
-def lead(ctx):
-    if ctx.cause == "start":
-        for word in ctx.prompt.split():
-            ctx.delegate("shouter", word)
-        ctx.wait_for("all")
-        return "waiting"
-    return " ".join(sorted(callback.result for callback in ctx.all_results))
-
-@agent("shouter")
-def shouter(ctx):
-    return ctx.prompt.upper()
-"""
-
 
 @pytest.fixture
 def tls_redis(program: Callable[[str], str], tmp_path: Path) -> Iterator[str]:
-    """The system's Redis, over TLS with a password; the URL names its database 2."""
-    server, openssl = program("redis-server"), program("openssl")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = [
-        openssl,
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    made += ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
-    subprocess.run([*made, "-addext", "subjectAltName=DNS:localhost"], check=True, capture_output=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    options = [
-        "--port",
-        "0",
-        "--tls-port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--requirepass",
-        "pw",
-    ]
-    options += ["--tls-auth-clients", "no", "--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
-    options += ["--tls-ca-cert-file", str(certificate)]
-    process = subprocess.Popen([server, *options], cwd=tmp_path, stdout=subprocess.DEVNULL)
-    url = f"rediss://:pw@localhost:{port}/2?ssl_ca_certs={certificate}"
-    try:
-        wait_until(lambda: process.poll() is not None or _answers(port), "an answer")
-        if process.poll() is not None:
-            pytest.skip("this redis-server was built without TLS")
-        yield url
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1):
-            return True
-    except OSError:
-        return False
+    """The URL of a server over TLS names its database 2."""
+    with tls_server(program("redis-server"), program("openssl"), tmp_path) as (port, certificate):
+        yield f"rediss://:pw@localhost:{port}/2?ssl_ca_certs={certificate}"
 
 
 @linux

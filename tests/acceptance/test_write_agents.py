@@ -1,4 +1,4 @@
-"""An agent that runs a program: the code of docs/howto/write-agents.md as printed, with a program in place of the model."""
+"""An agent that runs a program: the code of docs/howto/agents.md as printed, with a program in place of the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ printf '{"session_id": "c0ffee", "result": "%s: %s"}' "$*" "$prompt"
 @pytest.fixture
 def stack(terminal: Terminal, root: Path) -> Terminal:
     """A terminal beside a running stack with the agent `writer`."""
-    text = (root / "docs/howto/write-agents.md").read_text(encoding="utf-8")
+    text = (root / "docs/howto/agents.md").read_text(encoding="utf-8")
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Popen" in block)
     (terminal.folder / "my_agents.py").write_text(code, encoding="utf-8")
     programs = terminal.folder / "bin"

@@ -16,7 +16,7 @@ from tests.forks import start_forks
 from .stack import Stack
 
 #: Settings with which what died is noticed soon.
-QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15", "redispatch_after_s": "0.5"}
+QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15"}
 #: Whether a test failed.
 FAILED = pytest.StashKey[bool]()
 

@@ -33,10 +33,10 @@ from tests.waiting import wait_until
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.
 COMMANDS = {
-    **{name: ("orchestrator", *arguments) for name, arguments in LOCAL_SERVICES.items()},
+    **{name: ("orchestrator", "service", name) for name in LOCAL_SERVICES},
     "submit": ("orchestrator", "submit"),
 }
-SERVICES = tuple(LOCAL_SERVICES)
+SERVICES = LOCAL_SERVICES
 
 #: Indexes of the ledger that are empty when nothing is left to do.
 UNSETTLED = ("queued", "running", "waiting", "closing", "results")
@@ -97,7 +97,6 @@ class Stack:
             "lease_s": "1.5",
             "heartbeat_s": "0.3",
             "sweep_interval_s": "0.3",
-            "redispatch_after_s": "1",
             "registration_patience_s": "0.5",
             "stop_grace_s": "1",
             "concurrency": "2",

@@ -39,9 +39,7 @@ def finish(request: Request) -> Say:
 
 def ask_each(request: Request) -> Say:
     sessions = list(dict.fromkeys(re.findall(r'session="(ses_[0-9a-z]+)"', request.last)))
-    return Say(
-        calls=[Call("ask_child", session=name, question=f"Why {n}?") for n, name in enumerate(sessions)]
-    )
+    return Say(calls=[Call("ask_child", to=name, message=f"Why {n}?") for n, name in enumerate(sessions)])
 
 
 def because(request: Request) -> Say:

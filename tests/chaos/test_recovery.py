@@ -48,10 +48,7 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
     """And a run whose worker lives is left to it, on a machine with too much to do."""
     usual = Settings.model_fields
     stack = make_stack(
-        **{
-            name: str(usual[name].default)
-            for name in ("lease_s", "heartbeat_s", "sweep_interval_s", "redispatch_after_s")
-        }
+        **{name: str(usual[name].default) for name in ("lease_s", "heartbeat_s", "sweep_interval_s")}
     )
     stack.start_all()
     stack.start("worker")
@@ -112,7 +109,7 @@ def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
     service: str, make_stack: Callable[..., Stack]
 ) -> None:
     """It dies with what it has read and not handled; its supervisor starts it again, or another copy is there."""
-    stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s", "redispatch_after_s")
+    stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s")
     stack.start_all()
     stack.wait_ready()
     took: list[float] = []

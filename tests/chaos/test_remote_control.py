@@ -75,7 +75,7 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
     ):
         arguments = {"task_name": name, **limits}
         refused = said(control.broadcast(command, arguments=arguments, **WAIT))
-        assert "orchestra limit AGENT N" in refused or "run_time_limit_s" in refused
+        assert "orchestra agents limit AGENT N" in refused or "run_time_limit_s" in refused
         with pytest.raises(ConfigurationError, match=name):
             getattr(control, command)(name, 1)
     assert "time limits set successfully" in said(control.time_limit(START_TASK, soft=60, hard=90, **WAIT))

@@ -11,8 +11,9 @@ import pytest
 from lxml import etree
 
 from orchestrator.envelope import codec, encryption
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.encryption import Recipient
-from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import NAMESPACE, Timestamp
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.sealing import Encrypter, Opener
@@ -34,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> KeyStore:
 @pytest.fixture(scope="module")
 def recipient(store: KeyStore) -> Recipient:
     record = store.create("reviewer", "encrypt")
-    return Recipient(record.key_id, algorithms.load_public(record.public_pem))
+    return Recipient(record.key_id, record.public)
 
 
 def message(content: str) -> AgentMessage:

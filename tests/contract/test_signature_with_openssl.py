@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.bodies import Message
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign, sign_message
 from orchestrator.ids import new_message_id
+from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
 
 NOW_MS = 1_700_000_000_000
@@ -63,12 +65,12 @@ def test_xmllint_and_openssl_accept_our_signature_and_notice_a_change(
     store = KeyStore(tmp_path / "keys", algorithm)
     signer = store.signer("lead")
     octets = sign_message(message("<hello> & \u4e2d\n"), signer, now_ms=NOW_MS)
-    public_pem = store.record(signer.key_id).public_pem
+    public_pem = algorithms.public_pem(store.certificate(signer.key_id).public)
     assert check(octets, public_pem, algorithm)
     assert check(b'<?xml version="1.0"?>\n' + octets + b"\n", public_pem, algorithm)
     assert not check(octets.replace(b"hello", b"hallo"), public_pem, algorithm)
     assert not check(octets.replace(b"<signer>lead", b"<signer>leaf"), public_pem, algorithm)
-    other = store.record(store.signer("other").key_id).public_pem
+    other = algorithms.public_pem(store.certificate(store.signer("other").key_id).public)
     assert not check(octets, other, algorithm)
 
 
@@ -78,13 +80,13 @@ def test_a_foreign_document_that_we_signed_passes_too(check: Callable[..., bool]
     plain = sign_message(message("x"), signer, now_ms=1)
     external = plain.replace(b"<", b"<ao:").replace(b"<ao:/", b"</ao:").replace(b"xmlns=", b"xmlns:ao=")
     octets = sign(b"<!-- by hand -->" + external, signer, now_ms=NOW_MS)
-    assert check(octets, store.record(signer.key_id).public_pem, "Ed25519")
+    assert check(octets, algorithms.public_pem(store.certificate(signer.key_id).public), "Ed25519")
 
 
 def test_a_key_id_is_the_digest_of_the_key(program: Callable[[str], str], tmp_path: Path) -> None:
     store = KeyStore(tmp_path / "keys", "Ed25519")
     record = store.create("lead")
-    (tmp_path / "public.pem").write_text(record.public_pem)
+    (tmp_path / "public.pem").write_text(algorithms.public_pem(record.public))
     der = subprocess.run(
         [program("openssl"), "pkey", "-pubin", "-in", str(tmp_path / "public.pem"), "-outform", "DER"],
         capture_output=True,

@@ -64,12 +64,12 @@ def test_one_at_a_time_a_crash_counts_against_no_other_entry(
 ) -> None:
     """A consumer that stops early goes on at once with the next entry, most urgent stream first."""
     heir = consumer(streams, clock)
-    (entry,) = next(heir.left_over(limit=1, alone=True))
+    (entry,) = next(heir.left_over(limit=1))
     assert (entry.stream, entry.data) == (FIRST, b"0")
     assert held(streams, FIRST) == [("heir", 2), ("dead", 1), ("dead", 1)]
     assert held(streams, SECOND) == [("dead", 1)] * 3
     heir.acknowledge([entry])
-    (following,) = next(heir.left_over(limit=1, alone=True))
+    (following,) = next(heir.left_over(limit=1))
     assert (following.stream, following.data) == (FIRST, b"1")
 
 

@@ -1,4 +1,4 @@
-"""The rules that `orchestra acl` prints, on a real server."""
+"""The rules that `orchestra service acl` prints, on a real server."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OWN = {"XADD", "XREAD", "XREADGROUP", "XACK", "HGET"}
 @pytest.fixture
 def partner(redis: redis_py.Redis, redis_url: str) -> Iterator[redis_py.Redis]:
     """A connection of the external program `partner`, made as the command says."""
-    printed = CliRunner().invoke(main, ["acl", "partner"])
+    printed = CliRunner().invoke(main, ["service", "acl", "partner"])
     assert printed.exit_code == 0, printed.output
     redis.execute_command(*printed.output.replace(PASSWORD, SECRET).split())
     client = redis_py.Redis.from_url(redis_url, username="partner", password=SECRET, protocol=2)
@@ -150,16 +150,16 @@ def test_a_program_has_both_its_boxes_in_each_shard() -> None:
 
 @pytest.mark.parametrize("role", [*KEYS, "program"])
 def test_the_rules_that_ship_are_those_that_are_printed(root: Path, role: str) -> None:
-    """Write them with `orchestra acl --file ROLE > deploy/acl/ROLE.acl`; no file holds a secret."""
+    """Write them with `orchestra service acl --file ROLE > deploy/acl/ROLE.acl`; no file holds a secret."""
     line = acl_line("NAME", program_rules("NAME")) if role == "program" else acl_line(role, role_rules(role))
     assert (root / "deploy" / "acl" / f"{role}.acl").read_text() == f"{line}\n"
-    printed = CliRunner().invoke(main, ["acl", "--file", "NAME" if role == "program" else role])
+    printed = CliRunner().invoke(main, ["service", "acl", "--file", "NAME" if role == "program" else role])
     assert printed.output == f"{line}\n"
 
 
 def test_a_program_that_is_called_like_a_role_does_not_get_its_rights() -> None:
     """Where the command is told so."""
-    printed = CliRunner().invoke(main, ["acl", "--program", "--file", "worker"])
+    printed = CliRunner().invoke(main, ["service", "acl", "--program", "--file", "worker"])
     assert printed.output == acl_line("worker", program_rules("worker")) + "\n"
 
 
@@ -170,12 +170,18 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "dangerous": {
         role: {"acl|dryrun", "info"} | ({"client|list"} if role in LISTERS else set()) for role in KEYS
     },
-    # What loses messages, keys or agents is not among these: del, unlink, hdel, xdel, xtrim, rename, xgroup|destroy …
+    # What loses keys or agents is not among these: del, unlink, rename, xgroup|destroy …
     "write": {
         "audit": {"xreadgroup", "xgroup|create", "xautoclaim", "xclaim", "xack", "hset", "setnx"},
         "notifier": {
             *("xreadgroup", "xgroup|create", "xgroup|delconsumer", "xclaim", "xack"),
             *("xadd", "xtrim", "hset", "hdel"),
+            *(
+                "xdel",
+                "zadd",
+                "zrem",
+                "hincrby",
+            ),  # what it gives up is a dead letter, for which older ones make room
         },
         "console": set(),
     },

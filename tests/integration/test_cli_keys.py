@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
 
 from orchestrator.cli import main
 from orchestrator.envelope import codec
-from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.bodies import Message
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
@@ -88,7 +90,9 @@ def test_a_name_that_no_agent_can_have_gets_no_key(
 def test_the_algorithm_can_be_chosen(orchestra: Orchestra) -> None:
     (row,) = rows(orchestra("keys", "generate", "lead", "--algorithm", "RSA-SHA256", "--json"))
     assert row["algorithm"] == "RSA-SHA256"
-    public = algorithms.load_public(orchestra("keys", "export", "--public", "lead").stdout)
+    public = x509.load_pem_x509_certificate(
+        orchestra("keys", "export", "--public", "lead").stdout_bytes
+    ).public_key()
     assert getattr(public, "key_size", 0) == 2048
 
 
@@ -102,33 +106,33 @@ def test_a_message_is_signed_and_verified_without_a_server(
     orchestra: Orchestra, message: Path, tmp_path: Path
 ) -> None:
     signed = tmp_path / "signed.xml"
-    assert orchestra("sign", str(message), "--out", str(signed)).exit_code == 0
-    (row,) = json.loads(orchestra("verify", str(signed), "--json").stdout)["documents"]
+    assert orchestra("message", "sign", str(message), "--out", str(signed)).exit_code == 0
+    (row,) = json.loads(orchestra("message", "verify", str(signed), "--json").stdout)["documents"]
     assert (row["valid"], row["signer"], row["algorithm"]) == (True, "lead", "Ed25519")
-    through_pipes = orchestra("sign", "-", input=message.read_bytes()).stdout_bytes
-    assert orchestra("verify", "-", input=through_pipes).exit_code == 0
+    through_pipes = orchestra("message", "sign", "-", input=message.read_bytes()).stdout_bytes
+    assert orchestra("message", "verify", "-", input=through_pipes).exit_code == 0
 
 
 def test_verify_says_what_is_wrong_and_exits_with_1(
     orchestra: Orchestra, message: Path, tmp_path: Path
 ) -> None:
     signed, changed, broken = (tmp_path / name for name in ("signed.xml", "changed.xml", "broken.xml"))
-    orchestra("sign", str(message), "-o", str(signed))
+    orchestra("message", "sign", str(message), "-o", str(signed))
     changed.write_bytes(signed.read_bytes().replace(b"hello", b"hallo"))
     broken.write_bytes(b"<agent-message")
-    result = orchestra("verify", *map(str, (signed, message, changed, broken)), "--json")
+    result = orchestra("message", "verify", *map(str, (signed, message, changed, broken)), "--json")
     assert result.exit_code == 1
     verdicts = json.loads(result.stdout)["documents"]
     assert [row["valid"] for row in verdicts] == [True, False, False, False]
     assert [row["rule"] for row in verdicts[1:]] == ["signature-missing", "signature-invalid", "malformed"]
-    text = orchestra("verify", str(changed))
+    text = orchestra("message", "verify", str(changed))
     assert text.exit_code == 1
     assert "signature-invalid: the signature by 'lead' does not fit" in text.stdout
 
 
 def test_what_is_no_envelope_is_not_signed(orchestra: Orchestra) -> None:
     for octets in (b"", b"<invoice/>", b"\x00", b"<!DOCTYPE x><x/>"):
-        result = orchestra("sign", "-", input=octets)
+        result = orchestra("message", "sign", "-", input=octets)
         assert result.exit_code == 2
         assert result.stderr.startswith("Error: ")
         assert result.stdout == ""
@@ -139,18 +143,18 @@ def test_the_limit_on_size_is_that_of_the_settings(
 ) -> None:
     large = tmp_path / "large.xml"
     large.write_bytes(message.read_bytes().replace(b"hello", b"x" * 9_000_000))
-    assert "larger than 8388608 octets" in orchestra("sign", str(large)).stderr
+    assert "larger than 8388608 octets" in orchestra("message", "sign", str(large)).stderr
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
-    assert orchestra("sign", str(large), "-o", str(large)).exit_code == 0
-    assert orchestra("verify", str(large)).exit_code == 0
+    assert orchestra("message", "sign", str(large), "-o", str(large)).exit_code == 0
+    assert orchestra("message", "verify", str(large)).exit_code == 0
     monkeypatch.delenv("ORCHESTRA_MAX_MESSAGE_BYTES")
-    assert "larger than 8388608 octets" in orchestra("verify", str(large)).stdout
+    assert "larger than 8388608 octets" in orchestra("message", "verify", str(large)).stdout
 
 
 def test_a_damaged_key_file_is_named(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:
     """One line with the file and what becomes of it."""
     (key,) = rows(orchestra("keys", "generate", "lead", "--json"))
-    for suffix, command in (("pem", ["sign", str(message)]), ("json", ["keys", "list"])):
+    for suffix, command in (("pem", ["message", "sign", str(message)]), ("crt", ["keys", "list"])):
         file = tmp_path / "first" / "keys" / f"{key['key_id']}.{suffix}"
         file.write_text("damaged")
         refused = orchestra(*command)
@@ -163,15 +167,15 @@ def test_a_rotated_key_still_verifies_and_a_revoked_one_does_not(
     orchestra: Orchestra, message: Path, tmp_path: Path
 ) -> None:
     signed = tmp_path / "signed.xml"
-    orchestra("sign", str(message), "-o", str(signed))
+    orchestra("message", "sign", str(message), "-o", str(signed))
     (old,) = rows(orchestra("keys", "list", "--json"))
     (new,) = rows(orchestra("keys", "rotate", "lead", "--json"))
     assert new["key_id"] != old["key_id"]
-    assert orchestra("verify", str(signed)).exit_code == 0
+    assert orchestra("message", "verify", str(signed)).exit_code == 0
     states = {row["key_id"]: row["state"] for row in rows(orchestra("keys", "list", "--json"))}
     assert states == {old["key_id"]: "rotated", new["key_id"]: "current"}
     assert orchestra("keys", "revoke", old["key_id"]).exit_code == 0
-    result = orchestra("verify", str(signed))
+    result = orchestra("message", "verify", str(signed))
     assert result.exit_code == 1
     assert "key-revoked" in result.stdout
 
@@ -190,38 +194,32 @@ def test_what_was_revoked_before_an_unknown_key_is_said(orchestra: Orchestra) ->
 
 
 def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:
-    bundle, passphrase = tmp_path / "keys.json", tmp_path / "pass"
-    passphrase.write_text("correct horse\n")
+    exported, passphrase = tmp_path / "exported", tmp_path / "pass"
+    passphrase.write_text("correct horse battery\n")
     orchestra("keys", "generate", "lead", "secret")
     with_pass = ("--passphrase-file", str(passphrase))
-    assert orchestra("keys", "export", "lead", "-o", str(bundle), *with_pass).exit_code == 0
-    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
-    assert b"BEGIN PRIVATE" not in bundle.read_bytes()
+    assert orchestra("keys", "export", "lead", "-o", str(exported), *with_pass).exit_code == 0
+    assert {stat.S_IMODE(file.stat().st_mode) for file in exported.iterdir()} == {0o600}
+    assert not any(b"PRIVATE KEY" in file.read_bytes() for file in exported.iterdir())
     for wrong in ((), ("--passphrase-file", str(message))):
-        closed = orchestra("keys", "import", str(bundle), *wrong, host="second")
+        closed = orchestra("keys", "import", str(exported), *wrong, host="second")
         assert closed.exit_code == 2
-        assert closed.stderr.endswith("; say the right passphrase with --passphrase-file\n")
-    (row,) = rows(orchestra("keys", "import", str(bundle), "--json", *with_pass, host="second"))
+        assert "; say the right passphrase with --passphrase-file; nothing was imported\n" in closed.stderr
+    (row,) = rows(orchestra("keys", "import", str(exported), "--json", *with_pass, host="second"))
     assert row["agent"] == "lead"
-    signed = orchestra("sign", str(message), host="second").stdout_bytes
-    assert orchestra("verify", "-", input=signed).exit_code == 0
+    signed = orchestra("message", "sign", str(message), host="second").stdout_bytes
+    assert orchestra("message", "verify", "-", input=signed).exit_code == 0
     refused = orchestra("keys", "generate", "other", host="second")
     assert refused.exit_code == 2
     assert "operator's host" in refused.stderr
 
 
-def test_a_bundle_without_passphrase_is_pointed_out(orchestra: Orchestra) -> None:
-    orchestra("keys", "generate", "lead")
-    result = orchestra("keys", "export")
-    assert "not encrypted" in result.stderr
-    assert json.loads(result.stdout)["keys"]
-
-
 def test_public_keys_are_exported_for_other_tools(orchestra: Orchestra) -> None:
     orchestra("keys", "generate", "lead")
-    result = orchestra("keys", "export", "--public", "lead")
-    assert algorithms.load_public(result.stdout)
     assert orchestra("keys", "export", "--public", "nobody").exit_code == 2
+    trust = orchestra("keys", "export", "--public", "lead").stdout_bytes
+    (row,) = rows(orchestra("keys", "import", "-", "--json", host="second", input=trust))
+    assert (row["agent"], row["private"]) == ("lead", False)
 
 
 def test_the_public_key_of_a_foreign_program_can_be_registered(
@@ -240,12 +238,12 @@ def test_with_a_server_another_host_verifies_and_obeys_a_revocation(
     orchestra: Orchestra, redis_url: str, message: Path
 ) -> None:
     server = ("--redis-url", redis_url)
-    signed = orchestra("sign", str(message), *server).stdout_bytes
-    assert orchestra("verify", "-", *server, host="second", input=signed).exit_code == 0
+    signed = orchestra("message", "sign", str(message), *server).stdout_bytes
+    assert orchestra("message", "verify", "-", *server, host="second", input=signed).exit_code == 0
     (row,) = rows(orchestra("keys", "list", "--json", *server, host="second"))
     assert orchestra("keys", "revoke", row["key_id"], *server, host="second").exit_code == 2
     assert orchestra("keys", "revoke", row["key_id"], *server).exit_code == 0
-    result = orchestra("verify", "-", *server, host="second", input=signed)
+    result = orchestra("message", "verify", "-", *server, host="second", input=signed)
     assert result.exit_code == 1
     assert "key-revoked" in result.stdout
 
@@ -286,12 +284,10 @@ def test_private_keys_are_not_printed_on_a_terminal(tmp_path: Path) -> None:
         return done.returncode, shown.decode()
 
     on_a_terminal("generate", "far")
-    (tmp_path / "pass").write_text("a passphrase")
-    assert on_a_terminal("export", "far") == (2, "<end>")
-    code, shown = on_a_terminal("export", "far", "--public")
-    assert code == 0
-    assert "BEGIN PUBLIC KEY" in shown
-    code, shown = on_a_terminal("export", "far", "--passphrase-file", str(tmp_path / "pass"))
-    assert code == 0
-    assert "BEGIN ENCRYPTED PRIVATE KEY" in shown
-    assert on_a_terminal("export", "far", "-o", str(tmp_path / "keys.json")) == (0, "<end>")
+    (tmp_path / "pass").write_text("a long passphrase")
+    closed = ("--passphrase-file", str(tmp_path / "pass"))
+    assert on_a_terminal("export", "far") == on_a_terminal("export", "far", *closed) == (2, "<end>")
+    assert on_a_terminal("export", "far", "-o", str(tmp_path / "exported")) == (2, "<end>")
+    code, screen = on_a_terminal("export", "far", "--public")
+    assert (code, "BEGIN CERTIFICATE" in screen, "PRIVATE" in screen) == (0, True, False)
+    assert on_a_terminal("export", "far", *closed, "-o", str(tmp_path / "exported")) == (0, "<end>")

@@ -26,7 +26,10 @@ def environment(tmp_path: Path, redis_url: str) -> Environment:
 @pytest.fixture
 def reaper(environment: Environment) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-m", "orchestrator", "reaper"], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "orchestrator", "service", "reaper"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         yield process
         process.kill()

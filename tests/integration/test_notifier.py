@@ -31,11 +31,11 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.machine import isoformat
 from orchestrator.notifier import CommandTarget, Notifier, Target, Webhook, targets_of
-from orchestrator.notifier.service import dead_notifications
 from orchestrator.notifier.targets import read_secret
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import acl_line, role_rules
 from orchestrator.redisdb.holders import connect_holder
+from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.documents import hold_to_models
@@ -131,6 +131,10 @@ def until(notifier: Notifier, condition: Callable[[], object]) -> None:
         assert time.monotonic() < deadline
         notifier.run_once()
         time.sleep(0.005)
+
+
+def given_up(stage: StackHarness) -> list[DeadLetter]:
+    return DeadLetters(stage.redis).all()
 
 
 def pending(stage: StackHarness, target: str = "webhook") -> int:
@@ -277,7 +281,7 @@ def test_a_receiver_that_fails_in_every_way_is_told_in_the_end_by_the_same_id(
     until(notifier, lambda: len(receiver.got) == 7 and not pending(stage))
     assert len({event["id"] for event in receiver.events}) == 1
     assert len({body for _, body in receiver.got}) == 1
-    assert dead_notifications(stage.redis, 1) == []
+    assert given_up(stage) == []
 
 
 def test_one_that_is_never_taken_is_dead_and_can_be_retried(
@@ -286,33 +290,39 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     receiver.answers = [500] * 4
     notifier = make(stage, webhook(receiver))
     session = fails(stage)
-    until(notifier, lambda: dead_notifications(stage.redis, 1))
+    until(notifier, lambda: given_up(stage))
     assert (len(receiver.got), pending(stage)) == (4, 0)
-    (listed,) = json.loads(orchestra("notifications", "list", "--json").stdout)["notifications"]
-    assert (listed["target"], listed["attempts"], listed["reason"]) == ("webhook", 4, "HTTP status 500")
-    assert session in orchestra("notifications", "list").stdout
-    assert "no webhook is set" in orchestra("notifications", "retry", "--all").stdout
+    (listed,) = json.loads(orchestra("dlq", "list", "--agent", "webhook", "--json").stdout)["dead_letters"]
+    assert (listed["rule"], listed["reason"]) == ("notification-undeliverable", "HTTP status 500")
+    assert (listed["type"], listed["recipient"], listed["attempts"]) == ("notification", "webhook", 4)
+    assert session in orchestra("dlq", "show", listed["dead_letter"]).stdout
+    # It takes of its own share: what strangers send drops none of it.
+    assert stage.redis.hexists(keys.dead_usage(0), "bytes:notifier")
+    refused = orchestra("dlq", "replay", "--all")
+    assert (refused.exit_code, "no webhook is set" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_NOTIFY_URL", receiver.url)
     receiver.answers = [503]
-    assert orchestra("notifications", "retry", "--all").exit_code == 1
-    assert orchestra("notifications", "retry", listed["notification"]).exit_code == 0
-    assert receiver.events[-1]["id"] == receiver.events[0]["id"] == listed["event"]["id"]
-    assert orchestra("notifications", "list").stderr == "no notification was given up\n"
-    assert orchestra("notifications", "retry", "nothing").exit_code == 2
-    assert orchestra("notifications", "drop").exit_code == 2
+    assert "webhook has not taken it: HTTP status 503" in orchestra("dlq", "replay", "--all").stderr
+    done = orchestra("dlq", "replay", listed["dead_letter"], "--json")
+    assert [one["how"] for one in json.loads(done.stdout)["replayed"]] == ["notification"]
+    assert len(receiver.got) == 6
+    assert receiver.events[-1]["id"] == receiver.events[0]["id"]
+    assert receiver.got[-1][0]["webhook-id"] == receiver.got[0][0]["webhook-id"]
+    assert orchestra("dlq", "list").stderr == "no dead letters\n"
+    assert stage.redis.zcard(keys.dead_index(0)) == 0
 
 
 def test_one_that_cannot_be_given_up_stays_pending(stage: StackHarness, receiver: Receiver) -> None:
-    """Somebody has overwritten the stream of dead notifications with another type."""
+    """Somebody has overwritten the stream of dead letters with another type."""
     receiver.answers = [500]
     notifier = make(stage, webhook(receiver), attempts=1)
-    stage.redis.set(keys.dead_notices(0), "of another type")
+    stage.redis.set(keys.dead(0), "of another type")
     fails(stage)
     with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         until(notifier, lambda: False)
     assert pending(stage) == 1
-    stage.redis.delete(keys.dead_notices(0))
-    until(notifier, lambda: dead_notifications(stage.redis, 1))
+    stage.redis.delete(keys.dead(0))
+    until(notifier, lambda: given_up(stage))
     assert pending(stage) == 0
 
 
@@ -331,7 +341,7 @@ def test_it_needs_no_more_than_its_role_allows(
         told = fails(stage)
         until(notifier, lambda: len(receiver.got) == 2 and not pending(stage))
         fails(stage)
-        until(notifier, lambda: dead_notifications(stage.redis, 1))
+        until(notifier, lambda: given_up(stage))
         notifier._looks = 0
         notifier.run_once()
         assert stage.redis.xlen(keys.notices(0)) == 0
@@ -354,9 +364,8 @@ def killed(stage: StackHarness, receiver: Receiver, redis_url: str) -> str:
         "ORCHESTRA_REDIS_URL": redis_url,
         "ORCHESTRA_DATA": str(stage.settings.data),
         "ORCHESTRA_NOTIFY_URL": receiver.url,
-        "ORCHESTRA_NOTIFY_TIMEOUT_S": "60",
     }
-    process = subprocess.Popen([sys.executable, "-m", "orchestrator", "notifier"], env=env)
+    process = subprocess.Popen([sys.executable, "-m", "orchestrator", "service", "notifier"], env=env)
     try:
         session = fails(stage)
         wait_until(lambda: bool(receiver.got))
@@ -411,7 +420,9 @@ def test_one_that_dies_before_it_has_noted_a_delivery_tells_it_again(
         "ORCHESTRA_CRASH_AT": f"notifier.delivered:{mark}",
     }
     assert (
-        subprocess.run([sys.executable, "-m", "orchestrator", "notifier"], env=env, check=False).returncode
+        subprocess.run(
+            [sys.executable, "-m", "orchestrator", "service", "notifier"], env=env, check=False
+        ).returncode
         < 0
     )
     assert mark.exists()
@@ -510,14 +521,14 @@ def test_a_url_that_is_none_is_refused_without_being_repeated(url: str) -> None:
 def test_the_commands_say_when_nobody_is_told(
     orchestra: Orchestra, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for command in (("notifier",), ("notifications", "test")):
+    for command in (("notifier",), ("notifier", "--test")):
         refused = orchestra(*command)
         assert (refused.exit_code, "set notify_url or notify_command" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_NOTIFY_URL", receiver.url)
-    assert orchestra("notifications", "test").stdout == "webhook has taken it\n"
+    assert orchestra("service", "notifier", "--test").stdout == "webhook has taken it\n"
     assert receiver.events[0]["type"] == "agent-orchestra.test"
     receiver.answers = [500]
-    assert orchestra("notifications", "test").exit_code == 1
+    assert orchestra("service", "notifier", "--test").exit_code == 1
 
 
 def test_the_stack_runs_a_notifier_where_somebody_is_to_be_told() -> None:

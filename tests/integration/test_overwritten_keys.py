@@ -27,7 +27,6 @@ from orchestrator.audit.build import build_writer
 from orchestrator.bootstrap import Container
 from orchestrator.cli import main
 from orchestrator.client.client import Client
-from orchestrator.client.submission import Submission
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.deployment.services import build_callbacks, build_reaper
 from orchestrator.dispatch import RootResults, build_celery
@@ -145,7 +144,6 @@ def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> AtWork:
         lease_s=4,
         heartbeat_s=0.2,
         sweep_interval_s=0.2,
-        redispatch_after_s=1,
     )
     return AtWork(redis, settings)
 
@@ -217,7 +215,7 @@ def test_many_broken_sessions_take_the_doctor_no_longer_than_one(
     parts = Container(redis, load_settings(redis_url=redis_url, data=tmp_path))
     parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
     for _ in range(50):
-        Submission(parts).submit("lead", "go")
+        Client(parts=parts).submit("lead", "go")
     redis.delete("ao:{00}:roots")
     slept: list[float] = []
     findings = Doctor(parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
@@ -287,7 +285,7 @@ def test_a_late_answer_is_late_though_the_timers_are_lost(at_work: AtWork, redis
 def test_pauses_and_limits_are_put_back(at_work: AtWork, redis: redis_py.Redis) -> None:
     """Nothing of a paused agent is taken meanwhile; what is lifted later stays lifted."""
     with at_work.running() as client:
-        for words in (("pause", "reviewer"), ("limit", "lead", "3")):
+        for words in (("agents", "pause", "reviewer"), ("agents", "limit", "lead", "3")):
             assert at_work.orchestra(*words).exit_code == 0
         root = client.submit("lead", "quickly").id
         wait_until(lambda: client.session(root).owed == 1, "its child")
@@ -305,7 +303,7 @@ def test_pauses_and_limits_are_put_back(at_work: AtWork, redis: redis_py.Redis) 
         at_work.orchestra("doctor", "--quick", "--fix")
         assert set(limits(redis)) == {"agent:lead", "paused:agent:reviewer"}
         assert "limits-lost" not in at_work.orchestra("doctor", "--quick").output
-        for words in (("unpause", "reviewer"), ("limit", "lead", "default")):
+        for words in (("agents", "unpause", "reviewer"), ("agents", "limit", "lead", "default")):
             assert at_work.orchestra(*words).exit_code == 0
         assert client.result(root, timeout_s=60) == "done"
         overwrite(redis, ledger_keys.run_limits(0), "hash")

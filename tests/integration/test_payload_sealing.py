@@ -10,18 +10,11 @@ import pytest
 import redis as redis_py
 
 from orchestrator.envelope import codec
+from orchestrator.envelope.bodies import Message, TaskCompletion
 from orchestrator.envelope.encryption import BoundTo, Recipient, encrypt
-from orchestrator.envelope.model import (
-    AgentMessage,
-    ClaimCheckBody,
-    CompressedBody,
-    EncryptedBody,
-    Header,
-    Message,
-    Party,
-    TaskCompletion,
-)
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.payload import BlobRef, BlobStore, compress
 from orchestrator.envelope.sealing import Encrypter, Opener
@@ -29,7 +22,6 @@ from orchestrator.envelope.signature import verify
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError
 from orchestrator.ids import new_message_id
-from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from tests.clock import ManualClock
@@ -49,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> KeyStore:
 @pytest.fixture(scope="module")
 def recipient(store: KeyStore) -> Recipient:
     record = store.current("reviewer", "encrypt")
-    return Recipient(record.key_id, algorithms.load_public(record.public_pem))
+    return Recipient(record.key_id, record.public)
 
 
 @pytest.fixture

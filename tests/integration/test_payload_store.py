@@ -99,6 +99,21 @@ def test_a_writer_that_dies_leaves_nothing_that_could_be_read_or_stays(
     assert blobs.get(blobs.put(octets, ttl_s=60)) == octets
 
 
+@pytest.mark.parametrize("permanent", [False, True])
+def test_a_writer_that_is_overtaken_shortens_no_lifetime(
+    blobs: BlobStore, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch, *, permanent: bool
+) -> None:
+    def overtake() -> None:
+        BlobStore(redis, 0).put(noise(2 * CHUNK_BYTES), ttl_s=200)
+        if permanent:
+            redis.persist(redis.keys("ao:{*blob*")[0])
+
+    before_the_second_write(blobs, monkeypatch, overtake)
+    blobs.put(noise(2 * CHUNK_BYTES), ttl_s=60)
+    (name,) = redis.keys("ao:{*")
+    assert redis.pttl(name) == -1 if permanent else redis.pttl(name) > 190_000
+
+
 def test_a_writer_that_fails_cleans_up_at_once(
     blobs: BlobStore, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import redis as redis_py
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import StreamFull
 from orchestrator.streams import RedisStreams, StreamId
@@ -27,7 +27,7 @@ def test_a_submission_is_refused_while_the_routers_are_behind(
     streams, stream = RedisStreams(redis), StreamId(0, "task-delegation", "high")
     entries = [streams.publish(stream, b"x") for _ in range(5)]
     with pytest.raises(StreamFull, match="new work is refused until the routers catch up"):
-        Submission(parts).submit("lead", "go", key="k")
+        Client(parts=parts).submit("lead", "go", key="k")
     assert parts.ledger.roots(0) == []
     redis.xdel("ao:{00}:msg:task-delegation:high", *entries)
-    assert Submission(parts).submit("lead", "go", key="k").created
+    assert Client(parts=parts).submit("lead", "go", key="k").new

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -31,6 +28,7 @@ from orchestrator.redisdb.client import (
 from orchestrator.redisdb.server_clock import ServerClock
 from tests.clock import SteppedMachine
 from tests.refusing import REFUSALS, Refusing
+from tests.tls import tls_server
 
 
 def test_the_database_number_is_honoured(redis_server: ValkeyProcess, redis: redis.Redis) -> None:
@@ -148,56 +146,13 @@ def test_a_blocking_read_may_take_longer_than_any_time_out_would_say(redis_url: 
     assert client.connection_pool.connection_kwargs["socket_timeout"] * 1000 > MAX_BLOCK_MS
 
 
-# --- TLS: a server of the operating system, the embedded one is built without it --------------------------------
-
-
-def _certificate(folder: Path, openssl: str) -> tuple[Path, Path]:
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    made = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    made += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
-    made += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    subprocess.run(made, check=True, capture_output=True)
-    return key, certificate
+# --- TLS ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def tls_url(program: Callable[[str], str], tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A Redis that speaks TLS on a port that the system chose, and the certificate of its authority."""
-    server, openssl = program("redis-server"), program("openssl")
-    key, certificate = _certificate(tmp_path, openssl)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    arguments = [
-        "--port",
-        "0",
-        "--tls-port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--save",
-        "",
-        "--tls-auth-clients",
-        "no",
-    ]
-    arguments += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
-    arguments += ["--tls-ca-cert-file", str(certificate), "--requirepass", "pw"]
-    process = subprocess.Popen(
-        [server, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    url = f"rediss://:pw@localhost:{port}/0"
-    try:
-        deadline = time.monotonic() + 40
-        while True:
-            if process.poll() is not None:
-                pytest.skip("this redis-server was built without TLS")
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield url, certificate
-    finally:
-        process.terminate()
-        process.communicate()
+    with tls_server(program("redis-server"), program("openssl"), tmp_path) as (port, certificate):
+        yield f"rediss://:pw@localhost:{port}/0", certificate
 
 
 def test_tls_is_honoured_and_its_certificate_checked(tls_url: tuple[str, Path]) -> None:

@@ -208,7 +208,7 @@ def test_a_signal_stops_a_service_cleanly(number: signal.Signals, redis_url: str
 def test_the_audit_writer_gives_way_to_what_somebody_waits_for(
     redis_url: str, redis: redis.Redis, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "orchestrator", "audit", "writer"]
+    command = [sys.executable, "-m", "orchestrator", "service", "audit"]
     options = ["--redis-url", redis_url, "--data", str(tmp_path)]
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: live_services(redis))

@@ -71,11 +71,7 @@ def test_a_restart_keeps_what_was_acknowledged(server: ShippedServer, tmp_path: 
     [
         ("doctor",),
         ("up",),
-        ("router",),
-        ("callbacks",),
-        ("reaper",),
-        ("audit", "writer"),
-        ("worker",),
+        *[("service", name) for name in ("router", "callbacks", "reaper", "audit", "worker")],
         ("submit", "echo", "x"),
     ],
     ids=" ".join,
@@ -83,7 +79,7 @@ def test_a_restart_keeps_what_was_acknowledged(server: ShippedServer, tmp_path: 
 def test_a_server_that_would_lose_the_ledger_is_refused_by_name(
     command: tuple[str, ...], dangerous: ShippedServer, tmp_path: Path
 ) -> None:
-    role = command[0] if command[0] in ("router", "callbacks", "reaper", "audit", "worker") else "operator"
+    role = command[1] if command[0] == "service" else "operator"
     done = subprocess.run(
         [
             sys.executable,

@@ -41,7 +41,7 @@ def test_a_redis_that_is_killed_loses_no_sleep_no_schedule_no_question_and_no_no
         return ctx.ask("Ship it?")
 
     env = {**os.environ, **settings.to_env(), "ORCHESTRA_NOTIFY_URL": receiver.url}
-    notifier = subprocess.Popen([sys.executable, "-m", "orchestrator", "notifier"], env=env)
+    notifier = subprocess.Popen([sys.executable, "-m", "orchestrator", "service", "notifier"], env=env)
     try:
         wait_until(lambda: stage.redis.exists(keys.notices(0)))
         parked: list[RunRef] = []

@@ -126,7 +126,7 @@ class Trees(Stack):
 
 
 def of_the_page(language: str) -> list[str]:
-    """The blocks of a language on the page "Models on your own machine"."""
+    """The blocks of a language on the page "Local models"."""
     page = (HERE.parents[1] / "docs" / "howto" / "local-models.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.worktrees import Worktrees
@@ -30,7 +30,7 @@ def test_a_first_turn_is_read_and_counted_and_a_later_one_knows_it(programs: Pro
     crew, model = programs.agent(name, protocol=True), programs.model
     stage = crew.stage
     model.script = lambda _: "I looked. <response>the first answer</response>"
-    root = Submission(stage.parts).submit("coder", "the first prompt", budget=Budget(requests=2)).session
+    root = Client(parts=stage.parts).submit("coder", "the first prompt", budget=Budget(requests=2)).id
     assert stage.play(root) == "finished", crew.answer(root)
     assert "the first answer" in crew.answer(root)
     model.script = lambda _: "<response>the second answer</response>"

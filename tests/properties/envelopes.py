@@ -7,11 +7,11 @@ from typing import Any, get_args, get_origin
 
 from hypothesis import strategies as st
 
-from orchestrator.envelope.bodies import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.model import AgentMessage, Header, Signature
 from orchestrator.envelope.model_base import Part, bindings
 from orchestrator.envelope.model_values import Kind, is_blank
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 
 #: Any text at all, with a liking for what is awkward in XML.
 texts = st.text(max_size=40) | st.sampled_from(

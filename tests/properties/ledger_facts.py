@@ -359,9 +359,9 @@ def _indexes(book: Book) -> Iterator[str]:
             yield f"the timer {kind} of {which} is set, and that is gone"
 
 
-def _lanes(book: Book) -> Iterator[str]:
-    for key, lane in book.facts.sorted.items():
-        for run in lane if key.startswith(("ready:", "blocked:")) else ():
+def _ready(book: Book) -> Iterator[str]:
+    for key, runs in book.facts.sorted.items():
+        for run in runs if key.startswith(("ready:", "blocked:")) else ():
             r = book.runs.get(run)
             s = book.sessions.get(r["session"]) if r else None
             if s is None:
@@ -369,8 +369,7 @@ def _lanes(book: Book) -> Iterator[str]:
             elif key.startswith("blocked:") and book.state(run) != "queued":
                 yield f"{key} has {run}, which is {book.state(run)}"
             elif key.startswith("ready:") and book.state(run) == "queued":
-                version = f"@{s.facts['version']}" if s.facts.get("on_deploy") == "pin" else ""
-                yield from _compare(f"the lane of {run}", key, f"ready:{s.facts['agent']}{version}")
+                yield from _compare(f"the queue of {run}", key, f"ready:{s.facts['agent']}")
     for key, turns in book.facts.hashes.items():
         if (
             key.startswith("turns:")
@@ -427,7 +426,7 @@ def _owners(book: Book) -> Iterator[str]:
             yield f"{name} is there, and its session is gone"
 
 
-OF_ALL = (_indexes, _lanes, _at_work, _budgets, _owners)
+OF_ALL = (_indexes, _ready, _at_work, _budgets, _owners)
 
 
 def _of_trail(book: Book, last: Mapping[Change, str]) -> Iterator[str]:

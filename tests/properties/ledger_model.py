@@ -107,6 +107,8 @@ class Model:
             return "again"
         if status == "stopped" and r.stop_state:
             status = r.stop_state
+        if status == "failed" and r.stop_state == "deleted":
+            status = "deleted"
         if status == "failed" and r.failures + 1 < attempts and not r.stop:
             r.state, r.claim, r.failures = "queued", "", r.failures + 1
             return "retry"

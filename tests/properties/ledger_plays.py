@@ -24,7 +24,6 @@ from orchestrator.errors import (
 from orchestrator.ids import (
     approval_id,
     asker_of,
-    callback_id,
     child_session_id,
     decision_id,
     item_id,
@@ -47,6 +46,7 @@ from orchestrator.ledger import (
     SessionState,
     Start,
     TreeLimits,
+    layout,
 )
 from orchestrator.ledger.forks import Fork, Seed
 from orchestrator.ledger.journal import StepHeader
@@ -59,16 +59,16 @@ from orchestrator.reconciler.callbacks.callback_service import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.scripts import Arg, Batch, Scripts, keys_of
+from orchestrator.redisdb.scripts import Arg, Batch, Scripts, request
 from tests.clock import ManualClock
+from tests.routed import HOUR_MS, mark
 
 from .ledger_facts import CLOSED, Change, Facts, problems
 
 AGENTS = ("a", "b", "lead")
-VERSIONS = ("v1 pin", "v2 pin", "v1 latest", "v2 latest", "v1 refuse", "")
+VERSIONS = ("v1 latest", "v2 latest", "v1 refuse", "v2 refuse", "")
 LARGE = 400  #: bytes from which a text is stored beside its record
 TTL_MS = 100_000
-HOUR_MS = 3_600_000
 #: Answers that say no, and are no error of the ledger.
 REFUSALS = (BudgetExceeded, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState)
 #: Steps without which nothing goes on.
@@ -96,7 +96,6 @@ SAID_ANEW |= {
     "trim",
     "hold_back",
     "publish",
-    "unpin",
     "store_blob",
 }
 SAID_ANEW |= {
@@ -437,17 +436,14 @@ class Play:
             self.held = [*self.held[-30:], held.claim]
 
     def _wish(self) -> Next:
-        lanes = [*AGENTS, *(f"{a}@{v}" for a in AGENTS for v in ("v1", "v2"))]
-        self.chance.shuffle(lanes)
-        versions = {}
-        for lane in lanes:
-            _agent, _, v = lane.partition("@")
-            versions[lane] = f"{v} pin" if v else self.chance.choice(VERSIONS)
+        agents = list(AGENTS)
+        self.chance.shuffle(agents)
+        versions = {agent: self.chance.choice(VERSIONS) for agent in agents}
         return Next(
             slot=Slot(
                 name=f"slot{self.chance.randint(1, 3)}",
                 worker="w",
-                agents=tuple(lanes[: self.chance.randint(3, len(lanes))]),
+                agents=tuple(agents[: self.chance.randint(1, len(agents))]),
                 versions=versions,
             ),
             claim=new_claim_id(),
@@ -582,9 +578,11 @@ class Play:
                 extra={"agent": about.agent},
             )
         else:
-            self.ledger.ask_user(
+            self.ledger.send(
                 claim,
+                claim.session,
                 "q",
+                opens=True,
                 effect=f"ask{key}",
                 item_id=question_id(claim.session, f"{claim.run}|{key}"),
                 kind="query",
@@ -792,9 +790,6 @@ class Play:
             case 2 if known:
                 self.concurrency.limit_tree(self.pick(known).root, self.chance.choice([1, "none", "default"]))
 
-    def unpin(self, s: Session) -> None:
-        self.ledger.sweep.unpin(s.id)
-
     def take_external(self) -> None:
         queued = [s for s in self.sessions() if s.run and self._state_of(s.run) == "queued"]
         if (s := self.pick(queued)) is not None:
@@ -808,19 +803,10 @@ class Play:
             self._report(s, self.chance.choice(["completed", "partial-success", "failed"]))
 
     def _report(self, s: Session, status: str) -> None:
-        from orchestrator.ledger import layout
-
         n = next(self.numbers)
-        mark = keys.seen(0, "program", f"report-{n}")
-        self.scripts.run(
-            "route_report",
-            [
-                *layout.ending(s.id, parent=s.parent, run=s.run),
-                mark,
-                keys.messages(0, "task-completion", "high"),
-                keys.conversation(0, "c"),
-            ],
-            ["", status, "said", "g", "1-1", HOUR_MS, "d", HOUR_MS, "", "", f"m{n}"],
+        said = {"parent": s.parent, "status": status, "message": f"m{n}", "late": "late"}
+        self.ledger.transition(
+            "route_report", s.id, "said", "", mark=mark(f"report-{n}", "task-completion"), **said
         )
 
     def program_launch(self) -> None:
@@ -832,18 +818,7 @@ class Play:
         parent = self.pick(known) if known and self.chance.random() < 0.5 else None
         session = child_session_id(parent.id, f"m|{n}") if parent else root_session_id(f"x{n}")
         run, agent = run_id(session, 1), self.pick(AGENTS)
-        ids = {
-            "session": session,
-            "root": parent.root if parent else session,
-            "run": run,
-            "parent": parent.id if parent else session,
-            "agent": agent,
-            "mark": keys.seen(0, "program", f"l{n}"),
-            "stream": keys.messages(0, "task-delegation", "high"),
-            "correlation": f"c{n}",
-        }
-        facts: list[Arg] = []
-        for pair in {
+        facts: dict[str, Arg] = {
             "agent": agent,
             "title": "",
             "task": "",
@@ -853,42 +828,25 @@ class Play:
             "chain": json.dumps([f"l{n}"]),
             "delegator": "program",
             "task_id": f"t{n}",
-        }.items():
-            facts += pair
-        self.scripts.run(
-            "route_launch",
-            keys_of("route_launch", ids),
-            [
-                "",
-                session,
-                run,
-                "g",
-                "1-1",
-                HOUR_MS,
-                "p",
-                parent.id if parent else "",
-                callback_id(session),
-                f"t{n}",
-                f"l{n}",
-                0,
-                HOUR_MS,
-                1000,
-                "d",
-                f"l{n}",
-                agent,
-                0,
-                "program",
-                "1",
-                "",
-                "",
-                *facts,
-            ],
+        }
+        octets: list[Arg] = []
+        about = {"id": session, "agent": agent, "priority": "high"}
+        body = request(
+            launches=[layout.launch(about, facts, octets, prompt="p", envelope="", task="")],
+            mark=mark(f"l{n}", "task-delegation", conversation=f"c{n}"),
+            message=f"l{n}",
+            run=run,
+            parent=parent.id if parent else "",
+            task=f"t{n}",
+            first=f"l{n}",
+            look_ms=1000,
+            sender="program",
+            names_conversation=True,
         )
+        self.scripts.run("launch", [ledger_keys.session(session)], [body, *octets])
 
     def program_says(self) -> None:
         """An external program puts something into a session's queue."""
-        from orchestrator.ledger import layout
-
         to, speaker = self.session(), self.session()
         if to is None or speaker is None:
             return
@@ -909,28 +867,8 @@ class Play:
             "child": speaker.id,
             **({"question": True} if opens else {}),
         }
-        self.scripts.run(
-            "route_put",
-            [
-                *layout.mailbox(to.id, speaker=speaker.id, envelope=None),
-                keys.seen(0, "program", f"m{n}"),
-                keys.messages(0, "message", "high"),
-                keys.conversation(0, "c"),
-            ],
-            [
-                "",
-                item,
-                json.dumps(record),
-                "t",
-                "1" if opens else "0",
-                answers,
-                "g",
-                "1-1",
-                HOUR_MS,
-                "d",
-                HOUR_MS,
-            ],
-        )
+        asked = {"id": item, "record": record, "answers": answers, "mark": mark(f"m{n}")}
+        self.scripts.run("post", *layout.post(to.id, "t", opens=speaker.id if opens else "", **asked))
 
     def wait(self) -> None:
         self.advance(self.chance.choice([100, 1000, 3000]))
@@ -951,7 +889,8 @@ class Play:
         runs = before.of_kind("run").values()
         if call[0] in CLAIMS and not any(r["claim"] and r["claim"] in call[1] for r in runs):
             return  # whoever sent it has worked under it, and sends no claim again
-        if call[0] == "step" and not self.client.hexists(call[1][3], f"h:{call[1][7]}"):
+        asked = json.loads(call[1][2]) if call[0] == "step" else {}
+        if asked and not self.client.hexists(ledger_keys.steps(asked["run"]), f"h:{asked['key']}"):
             return  # its holder has forgotten the step since, and records it no more
         self.told[-1] += f" {call[0]}"
         answer = self.scripts.again(call)
@@ -1001,8 +940,7 @@ class Play:
                 self._answer(s, q)
 
     def _end_all_runs(self) -> None:
-        lanes = (*AGENTS, *(f"{a}@{v}" for a in AGENTS for v in ("v1", "v2")))
-        versions = {lane: f"{lane.partition('@')[2] or 'v1'} pin" for lane in lanes}
+        versions = dict.fromkeys(AGENTS, "v1 refuse")
         while True:
             for lease in self.ledger.sweep.leases(0):
                 s = self.ledger.session(lease.session)
@@ -1010,7 +948,7 @@ class Play:
                 end = Outcome(status="completed", text="end")
                 self.ledger.commit(claim, end, make_envelope=lambda: self.envelope("task-completion"))
             wish = Next(
-                slot=Slot(name="slot1", worker="w", agents=lanes, versions=versions), claim=new_claim_id()
+                slot=Slot(name="slot1", worker="w", agents=AGENTS, versions=versions), claim=new_claim_id()
             )
             self.ledger.claim_next(0, wish)
             if wish.held is None:
@@ -1073,7 +1011,6 @@ STEPS = {
     "pause": 1,
     "unpause": 1,
     "limit": 2,
-    "unpin": 1,
     "take_external": 1,
     "report": 2,
     "program_launch": 1,

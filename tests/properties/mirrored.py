@@ -13,7 +13,7 @@ from typing import Any
 import redis as redis_py
 
 from orchestrator.redisdb.raw_pipeline import exchange
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
 
 from .ledger_plays import play
@@ -51,7 +51,7 @@ class Mirrored(Link):
 
     def client(self) -> redis_py.Redis:
         """A client of both."""
-        pool = redis_py.ConnectionPool(connection_class=SimulatedConnection, link=self, protocol=2)
+        pool = SimulatedPool(self)
         return redis_py.Redis(connection_pool=pool)
 
     def exchange(self, session: ServerSession, commands: Sequence[Command]) -> list[Any]:

@@ -12,17 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.envelope import canonical, codec
-from orchestrator.envelope.bodies import OpaqueBody
+from orchestrator.envelope.bodies import StatusUpdate
 from orchestrator.envelope.document import read_message
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Header,
-    Party,
-    RetryPolicy,
-    Signature,
-    StatusUpdate,
-)
+from orchestrator.envelope.model import AgentMessage, Header, Party, RetryPolicy, Signature
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.opaque import OpaqueBody
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import schema_findings

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from lxml import etree
 
 from orchestrator.envelope import codec
-from orchestrator.envelope.model import AgentMessage, EncryptedBody
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.opaque import EncryptedBody
 from orchestrator.envelope.validate import check
 from orchestrator.envelope.xsd import schema
 from tests.properties.envelopes import bodies, messages

@@ -6,8 +6,9 @@ import random
 
 import redis
 
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Server
+from orchestrator.testing.simulation.shrinking import Failure
 from orchestrator.testing.simulation.world import BEGIN_US
 from tests.properties.ledger_plays import Broken, play
 
@@ -18,14 +19,14 @@ class LedgerMachine:
     def __init__(self) -> None:
         server = Server()
         server.set_time(BEGIN_US)
-        pool = redis.ConnectionPool(connection_class=SimulatedConnection, link=Link(server), protocol=2)
+        pool = SimulatedPool(Link(server))
         self._client = redis.Redis(connection_pool=pool)
 
-    def play(self, seed: int) -> str:
-        """Play one seed; what was wrong, or nothing. Half of what happens comes between what a caller reads and what it does."""
+    def play(self, seed: int) -> Failure[None] | None:
+        """Play one seed; None: nothing was wrong. Half of what happens comes between what a caller reads and what it does."""
         chance = random.Random(seed)
         try:
             play(self._client, seed, steps=chance.choice([10, 20, 40]), share=0.02, look_every=10)
         except Broken as error:
-            return str(error)
-        return ""
+            return Failure(None, {}, str(error))
+        return None

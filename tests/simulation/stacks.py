@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import select
 
+from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.schema import TRANSITIONS
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import unpack
@@ -40,39 +41,66 @@ _RESTARTS = "server restarts"
 _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}
 
 
+@dataclass(frozen=True)
+class Scene:
+    """A tree, and who takes part beside its user and two workers."""
+
+    task: Task
+    reaper: bool = True
+    #: Routers, and callback services.
+    copies: int = 1
+    #: Whether somebody limits and pauses, and whether an audit trail is written.
+    operator: bool = False
+    audit: bool = False
+
+    @classmethod
+    def random(cls, chance: random.Random) -> Scene:
+        """Return some scene."""
+        task, reaper, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
+        operator, audit = chance.random() < 0.2, chance.random() < 0.1
+        return cls(task if reaper else task.without_reaper(), reaper, copies, operator and reaper, audit)
+
+    def smaller(self) -> Iterator[Scene]:
+        """Yield the same with something left out."""
+        yield from (replace(self, task=task) for task in self.task.smaller())
+
+
 class Played:
     """One play of a tree on a stack: services, two workers, a user, and a person who approves."""
 
-    def __init__(
-        self, machine: Machine, task: Task, *, reaped: bool, copies: int, limits: bool, audited: bool
-    ) -> None:
-        self.machine, self.task, self.reaped, self.audited = machine, task, reaped, audited
+    def __init__(self, machine: Machine, scene: Scene) -> None:
+        self.machine, self.scene, self.task = machine, scene, scene.task
         self.node = machine.node
-        self.node.tries, self.node.receipts = {}, {}
-        others: dict[str, Life] = {"person": self._person} if task.any("approved") else {}
-        if limits and reaped:
-            others["operator"] = self._operator
-        if audited:
+        self.node.tries, self.node.receipts, self.node.least, self.node.most = {}, {}, 0, 0
+        others: dict[str, Life] = {"person": self._person} if self.task.any("approved") else {}
+        if self.task.any("outside"):
+            others["program"] = lambda process: machine.stack.program(
+                process, lambda text: Task.read(text).answer
+            )
+        if scene.operator:
+            others["operator"] = machine.stack.operator
+        if scene.audit:
             machine.begin_audit()
             others["audit"] = machine.stack.audit
         self.lives: Mapping[str, Life] = {
             "user": self._user,
             **others,
-            **machine.stack.lives(routers=copies, callbacks=copies, reaper=reaped),
+            **machine.stack.lives(routers=scene.copies, callbacks=scene.copies, reaper=scene.reaper),
         }
         #: The trees that there are, by their roots.
         self.roots = [_ROOT]
         self.stopped = False
 
     def faults(self, process: str) -> Mapping[str, int]:
-        if not self.reaped:
+        if not self.scene.reaper:
             return _MENDED if process.startswith(("router", "callbacks")) else {}
         return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **RINGS}
 
     def _user(self, process: Process) -> None:
         """Submits, and goes on with what came of it; one who dies does it all again."""
         client = Client(parts=self.machine.stack.parts(process))
-        client.submit("node", self.task.prompt, key="play")
+        budget = {"tokens": self.task.budget} if self.task.budget else None
+        client.submit("node", self.task.prompt, key="play", budget=budget)
         if self.task.stops_after_s:
             process.wait(self.task.stops_after_s)
             self.stopped = True
@@ -101,19 +129,6 @@ class Played:
                 with suppress(WrongState):  # its session has ended, or the answer was lost
                     client.approve(approval.id)
 
-    def _operator(self, process: Process) -> None:
-        """Bounds what runs at once, and pauses an agent for a while."""
-        concurrency = self.machine.stack.parts(process).concurrency
-        concurrency.limit_agent("node", 1)
-        concurrency.limit_trees(2)
-        process.wait(0.02)
-        concurrency.pause("agent", "node")
-        process.wait(0.5)
-        concurrency.unpause("agent", "node", agents=["node"])
-        process.wait(1.0)
-        concurrency.limit_agent("node", "none")
-        concurrency.limit_trees("none")
-
     @property
     def begun(self) -> int:
         return sum(map(len, self.node.tries.values()))
@@ -126,14 +141,14 @@ class Played:
     def is_over(self, world: World) -> bool:
         if not world.processes[0].ended:
             return False
-        indexes = ["running", "queued", "waiting", *(["closing", "results"] if self.reaped else [])]
-        if world.processes[0].client.exists(*(f"ao:{{00}}:{index}" for index in indexes)):
+        indexes = ["running", "queued", "waiting", *(["closing", "results"] if self.scene.reaper else [])]
+        if world.server.execute([b"EXISTS", *(f"ao:{{00}}:{index}".encode() for index in indexes)]):
             return False
         ledger = self._parts(world).ledger
         found = [s for root in self.roots for s in ledger.tree(root)]
         # A server that restarts may have lost what it has acknowledged to a user: the submission.
         there = bool(found) or _RESTARTS in world.schedule.values()
-        if self.audited and len(self.machine.audited_changes()) < self._published(world):
+        if self.scene.audit and len(self.machine.audited_changes()) < self._published(world):
             return False
         return there and all(s.state in _CLOSED or (s.state == "finished" and not s.run) for s in found)
 
@@ -151,7 +166,12 @@ class Played:
     def wrongs_now(self, world: World) -> Iterator[str]:
         facts = ledger_facts.Facts.read(world.processes[0].client)
         last = {what: states[-1] for what, states in self._states(world).items()}
-        yield from (f"facts: {problem}" for problem in ledger_facts.problems(facts, last))
+        # A trail keeps what a server has lost.
+        lost = " in the trail" if self.scene.audit and _RESTARTS in world.schedule.values() else "\n"
+        yield from (f"facts: {p}" for p in ledger_facts.problems(facts, last) if not p.endswith(lost))
+        budget = self._parts(world).ledger.spending.budget(_ROOT)
+        if budget is not None and (budget.left("tokens") or 0) < 0:
+            yield f"budget: it is exceeded: {budget}"
 
     def _states(self, world: World) -> dict[tuple[str, str, str], list[str]]:
         """The states of each thing, by what the transitions said."""
@@ -165,7 +185,7 @@ class Played:
 
     def _changes(self, world: World) -> dict[str, str]:
         """What each transition changed, by its entry: those that the audit trail has, and those that are in the stream still."""
-        written = self.machine.audited_changes() if self.audited else {}
+        written = self.machine.audited_changes() if self.scene.audit else {}
         rows: Any = world.processes[0].client.xrange("ao:{00}:transitions")
         read = {
             name.decode(): body.decode() for name, fields in rows for body in fields.values() if b" " in body
@@ -181,15 +201,18 @@ class Played:
         for s in (s for root in self.roots for s in ledger.tree(root)):
             if s.launched != s.delivered + s.dead:
                 yield f"promise: {s.id} launched {s.launched}, delivered {s.delivered}, dead {s.dead}"
-            yield from self._of_deliveries(ledger, s)
+            yield from self._of_deliveries(ledger, s) if s.agent != "partner" else ()
         if _RESTARTS in world.schedule.values():  # it may have lost records, and what a user was told
             return
-        if self.audited and len(self.machine.audited_changes()) != self._published(world):
+        if self.scene.audit and len(self.machine.audited_changes()) != self._published(world):
             yield "audit: the trail does not have what the transitions said, each once"
         paid = ((run, set(told)) for run, told in self.node.receipts.items())
         yield from (
             f"step: {run} was told of several payments: {told}" for run, told in paid if len(told) > 1
         )
+        node, budget = self.node, ledger.spending.budget(_ROOT) if self.task.then != "fork" else None
+        if budget is not None and not node.least <= budget.spent.get("tokens", 0) <= node.most:
+            yield f"budget: {budget}, and {node.least} to {node.most} tokens were spent"
         if not self.stopped:
             for root in self.roots:
                 yield from self._of_a_tree_that_went_on(world, ledger, root)
@@ -234,16 +257,19 @@ class Machine:
     def __init__(self, data: Path) -> None:
         self.node = Node()
         # The keys in `data` stay from one call to the next, as their signatures are in the trace.
+        # Routers look at the outboxes of programs, which costs each play a tenth.
+        self.outside = Stage(self.node.catalogue, data, programs=["partner"])
         self.stage = Stage(self.node.catalogue, data)
         self.stack, self.settings = self.stage.stack, self.stage.settings
         self._trail = self.settings.audit_file.with_name("template.sqlite")
         AuditStore(self._trail).close()
-        #: Of all plays: how many moments they had, and a digest of what was sent.
-        self.moments, self.trace = 0, hashlib.blake2b(digest_size=8)
+        #: How many moments all plays had, and a digest of what was sent in the last one.
+        self.moments, self.trace = 0, ""
 
     def begin_audit(self) -> None:
         """Begin with an empty audit trail."""
         file = self.settings.audit_file
+        shutil.rmtree(KeptHeads.of(self.settings).folder, ignore_errors=True)
         for left in file.parent.glob(f"{file.name}*"):
             left.unlink()
         shutil.copy(self._trail, file)
@@ -262,53 +288,33 @@ class Machine:
         assert len(found) == len(steps)
         return found
 
-    def world(self, seed: int, task: Task | None = None, schedule: Schedule | None = None) -> World:
-        """A play of a seed; its tree and its schedule are the seed's unless they are given."""
+    def world(self, seed: int, scene: Scene | None = None, schedule: Schedule | None = None) -> World:
+        """A play of a seed; its scene and its schedule are the seed's unless they are given."""
         chance = random.Random(seed)
-        made, reaped, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
-        limits, audited = chance.random() < 0.2, chance.random() < 0.1
-        task = task or (made if reaped else made.without_reaper())
+        drawn = Scene.random(chance)
         scheduler = Chance(chance) if schedule is None else Given(schedule)
-        world = self.stage.world(
-            Played(self, task, reaped=reaped, copies=copies, limits=limits, audited=audited),
-            scheduler,
-            seed=seed,
-        )
-        self.node.world = world
-        return world
+        scene = scene or drawn
+        stage = self.outside if scene.task.any("outside") else self.stage
+        self.stack = stage.stack
+        return stage.world(Played(self, scene), scheduler, seed=seed)
 
     def play(
-        self, seed: int, task: Task | None = None, schedule: Schedule | None = None
-    ) -> Failure[Task] | None:
+        self, seed: int, scene: Scene | None = None, schedule: Schedule | None = None
+    ) -> Failure[Scene] | None:
         """Play one seed; None: nothing was wrong."""
-        world = self.world(seed, task, schedule)
+        world = self.world(seed, scene, schedule)
+        wrong = ""
         try:
             world.run()
         except Broken as error:
             wrong = str(error)
-        else:
-            wrong = ""
         self.moments += world.moments
-        self.trace.update(world.trace.encode())
+        self.trace = world.trace
         if not wrong:
             return None
-        played = cast("Played", world.play)
-        return Failure(task=played.task, schedule=world.schedule, wrong=wrong, story=tuple(world.story))
+        assert isinstance(world.play, Played)
+        return Failure(world.play.scene, world.schedule, wrong, tuple(world.story))
 
-    def shrink(self, seed: int, found: Failure[Task]) -> Failure[Task]:
+    def shrink(self, seed: int, found: Failure[Scene]) -> Failure[Scene]:
         """The shortest play of that seed that fails."""
-        return shrink(found, lambda task, schedule: self.play(seed, task, schedule), Task.smaller)
-
-
-def as_test(seed: int, failure: Failure[Task]) -> str:
-    """A failure as a test that can be pasted."""
-    schedule = "".join(f"        {moment!r}: {what!r},\n" for moment, what in failure.schedule.items())
-    story = "\n".join(f"    # {line}" for line in failure.story)
-    wrong = "\n".join(f"    # {line}" for line in failure.wrong.splitlines()[:20])
-    return f"""def test_seed_{seed}(machine: Machine) -> None:
-{wrong}
-{story}
-    schedule = {{
-{schedule}    }}
-    assert machine.play({seed}, {failure.task!r}, schedule) is None
-"""
+        return shrink(found, lambda scene, schedule: self.play(seed, scene, schedule), Scene.smaller)

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition, define_agent
+from orchestrator.errors import BudgetExceeded
 from orchestrator.policy.plan import Assignment, Plan
-from orchestrator.testing.simulation.world import World
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Task:
     plans: bool = False
     #: Whether it launches them in one round trip.
     together: bool = False
+    #: Whether its run stands still for them: for one after the other, or for what comes first; and for how long at most.
+    stands: str = ""
+    stands_s: float = 0
     #: Attempts that fail; 9: each.
     fails: int = 0
     #: Seconds that each of its runs takes.
@@ -42,6 +47,11 @@ class Task:
     pays: bool = False
     #: Whether a person has to approve its end.
     approved: bool = False
+    #: Whether it is a task of an external program.
+    outside: bool = False
+    #: Tokens that each of its runs sets aside, of which it spends a part; and of a root, how many all may spend.
+    spends: int = 0
+    budget: int = 0
     #: Of a root: what its user does once it has finished: `prompt`, `delete`, `fork` or nothing.
     then: str = ""
     #: Seconds until the root is stopped by its user; 0: never.
@@ -82,22 +92,9 @@ class Task:
             yield dataclasses.replace(self, children=rest)
             for less in child.smaller():
                 yield dataclasses.replace(self, children=(*self.children[:i], less, *self.children[i + 1 :]))
-        plain: dict[str, Any]
-        for plain in (
-            {"asks": False},
-            {"deadline_s": 0},
-            {"window_s": 0},
-            {"plans": False},
-            {"strays": False},
-            {"sleeps_s": 0},
-            {"pays": False},
-            {"approved": False},
-            {"then": ""},
-            {"works_s": 0},
-            {"fails": 0},
-            {"stops_after_s": 0},
-        ):
-            if (less := dataclasses.replace(self, **plain)) != self:
+        for field in dataclasses.fields(self)[2:]:
+            less = dataclasses.replace(self, **{field.name: field.default})
+            if less != self:
                 yield less
 
     def without_reaper(self) -> Task:
@@ -133,13 +130,18 @@ def random_task(chance: random.Random, name: str = "r", depth: int = 0) -> Task:
         # What fails ends what waits for it.
         plans=chance.random() < 0.15 and not any(child.fails > 2 for child in children),
         together=chance.random() < 0.3,
+        stands=chance.choice(["call", "collect"]) if wide and chance.random() < 0.15 else "",
+        stands_s=chance.choice([0, 0.3]),
+        outside=(outside := bool(depth) and not wide and chance.random() < 0.03),
+        spends=chance.choice([0, 0, 0, 100]),
+        budget=chance.choice([250, 400, 900]) if not depth and chance.random() < 0.25 else 0,
         fails=fails,
         works_s=chance.choice([0, 0, 0, 0.01, 0.05, 1.5]),
         strays=bool(fails) and chance.random() < 0.3,
-        asks=bool(depth) and not wide and chance.random() < 0.15,
+        asks=bool(depth) and not wide and not outside and chance.random() < 0.15,
         sleeps_s=chance.choice([0.01, 0.5]) if chance.random() < 0.1 else 0,
         pays=chance.random() < 0.2,
-        approved=chance.random() < 0.07,
+        approved=not outside and chance.random() < 0.07,
         then=chance.choice(["prompt", "delete", "fork"]) if depth == 0 and chance.random() < 0.3 else "",
         stops_after_s=chance.choice([0.02, 0.05, 0.5]) if depth == 0 and chance.random() < 0.15 else 0,
     )
@@ -150,48 +152,39 @@ class Try:
     """What one try of a run was given."""
 
     claim: str
-    items: tuple[str, ...]
+    items: set[str]
 
 
 class Node:
     """The agent of the plays: it does its task, and its answer names the answers of its children."""
 
     def __init__(self) -> None:
-        #: Where time passes for it.
-        self.world: World | None = None
         #: Run → its tries, and what they were told of the payment that they made.
         self.tries: dict[str, list[Try]] = {}
         self.receipts: dict[str, list[str]] = {}
+        #: Tokens that have been spent at least and at most, as far as the agents know.
+        self.least = self.most = 0
 
     @property
     def catalogue(self) -> dict[str, AgentDefinition]:
         """Two agents that do the same: a plan tells those who wait by their names."""
-        return {
-            name: define_agent(
-                name,
-                function=self._run,
-                source="tests",
-                version="1",
-                role="coordinator",
-                attempts=3,
-                retry_delay_s=1,
-            )
-            for name in ("node", "leaf")
-        }
+        given: Any = {"function": self._run, "version": "1", "attempts": 3, "role": "coordinator"}
+        return {name: define_agent(name, source="tests", **given) for name in ("node", "leaf")}
 
     def _run(self, ctx: Any) -> str:
-        items = tuple(item.id for item in ctx._held.items)
-        claim = ctx._held.claim.claim
-        self.tries.setdefault(ctx.run, []).append(Try(claim, items))
+        claim, heard = ctx._held.claim.claim, {item.id for item in ctx._held.items}
+        self.tries.setdefault(ctx.run, []).append(Try(claim, heard))
         task = Task.read(ctx.prompt if ctx.cause == "start" else ctx.state["task"])
-        if task.works_s and self.world is not None:
-            self.world.sleep(task.works_s)
+        if task.works_s:
+            machine.sleep(task.works_s)
         if ctx.cause == "start":
             ctx.state["task"] = ctx.prompt
-            self._start(ctx, task)
+            self._start(ctx, task, heard)
             if task.asks:
                 ctx.ask_later("may I?")
                 return "asked"
+        if task.spends:
+            self._spend(ctx, task)
         if task.pays:
             self.receipts.setdefault(ctx.run, []).append(ctx.step("pay", lambda: f"receipt {claim}"))
         if task.sleeps_s:
@@ -201,11 +194,8 @@ class Node:
                 ctx.reply(callback, "yes")
             elif callback.kind == "reply":
                 ctx.state["reply"] = callback.text if callback.status != "failed" else "no"
-        told = [
-            r.result if r.status == "completed" else r.status
-            for r in ctx.all_results
-            if r.kind == "completion"
-        ]
+        ends = [r for r in ctx.all_results if r.kind == "completion"]
+        told = [r.result if r.status == "completed" else r.status for r in ends]
         asked = f"?{ctx.state.get('reply', '')}" if task.asks else ""
         if task.approved:
             asked += "!" if ctx.request_approval("end", {"agent": task.name}, key="end").approved else "-"
@@ -214,31 +204,61 @@ class Node:
         # Each try gives another answer, so that it shows which one was committed.
         return f"{task.name}#{claim[:6]}{asked}" + "".join(sorted(f"({text})" for text in told))
 
-    def _start(self, ctx: Any, task: Task) -> None:
+    def _spend(self, ctx: Any, task: Task) -> None:
+        """Set tokens aside and spend a quarter of them, if a budget leaves so many."""
+        self.most += task.spends
+        try:
+            reservation = ctx.spending.reserve(input_tokens=task.spends)
+        except BudgetExceeded:
+            self.most -= task.spends
+            return
+        self.least += task.spends
+        machine.sleep(0.01)
+        self.least -= task.spends * 3 // 4
+        reservation.settle(input_tokens=task.spends // 4)
+        self.most -= task.spends * 3 // 4
+
+    def _start(self, ctx: Any, task: Task, heard: set[str]) -> None:
         if ctx.attempt <= task.fails:
             if task.strays:
                 ctx.delegate("node", Task("stray").prompt)
             raise RuntimeError("as it was told")
         if task.plans and task.children:
-            leaf = "leaf" if ctx.agent == "node" else "node"
-            ctx.carry_out(
-                Plan(
-                    tuple(
-                        Assignment(role=leaf, task=child.prompt, sequence=n // 2 + 1, caller=ctx.agent)
-                        for n, child in enumerate(task.children)
-                    )
-                )
-            )
+            given: Any = {"role": "leaf" if ctx.agent == "node" else "node", "caller": ctx.agent}
+            steps = [(child.prompt, n // 2 + 1) for n, child in enumerate(task.children)]
+            ctx.carry_out(Plan(tuple(Assignment(task=text, sequence=n, **given) for text, n in steps)))
             return
-        if task.together:
+        if task.stands == "call":
+            for child in task.children:
+                with suppress(TimeoutError):  # its end comes as a callback
+                    limit_s = task.stands_s or None
+                    agent = "partner" if child.outside else "node"
+                    heard.add(ctx.call(agent, child.prompt, timeout_s=limit_s, answer=lambda _: "yes").id)
+            return
+        if task.together and not any(child.outside for child in task.children):
             ctx.delegate_all("node", [child.prompt for child in task.children])
         else:
             for child in task.children:
-                ctx.delegate("node", child.prompt)
-        if task.children:
+                ctx.delegate("partner" if child.outside else "node", child.prompt)
+        if task.children and task.stands:
+            self._collect(ctx, task, heard)
+        elif task.children:
             ctx.wait_for(
                 task.wait,
                 k=1 if task.wait == "quorum" else None,
                 deadline_s=task.deadline_s or None,
                 window_s=task.window_s or None,
             )
+
+    def _collect(self, ctx: Any, task: Task, heard: set[str]) -> None:
+        """Stand still until all children have ended, or for as long as the task says."""
+        known: set[str] = set()
+        while True:
+            found = ctx.collect(timeout_s=task.stands_s or 3600, known=known)
+            for callback in found.callbacks:
+                if callback.id not in known and callback.kind == "query":
+                    ctx.reply(callback, "yes")
+            known |= {callback.id for callback in found.callbacks}
+            if not found.outstanding or (task.stands_s and not found.callbacks):
+                heard.update(known)
+                return

@@ -11,10 +11,11 @@ import pytest
 import redis
 
 from orchestrator.audit import MessageRecord, trees
-from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of, task_id_of
+from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of
 from orchestrator.audit.text import parsed_text
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import encode
+from orchestrator.envelope.message_types import task_id_of
 from orchestrator.envelope.parse import DEFAULT_LIMITS
 from orchestrator.envelope.validate import check
 from tests.cpu import least_cpu_s
@@ -38,7 +39,7 @@ def test_the_trail_reads_what_the_router_reads(file: Path) -> None:
         assert (facts.sender, facts.recipient) == (header.sender.agent_name, header.recipient.agent_name)
         assert facts.correlation_id == message.conversation_id
         assert facts.parent_id == (header.conversation_chain[0].lower() if header.conversation_chain else "")
-        assert (facts.task_id, facts.sent) == (task_id_of(message), str(header.timestamp))
+        assert (facts.task_id, facts.sent) == (task_id_of(message.body), str(header.timestamp))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import redis
 from click.testing import CliRunner, Result
 
 from orchestrator import cli
-from orchestrator.cli import COMMANDS, main
+from orchestrator.cli import COMMANDS, RENAMED, SECTIONS, main
 from orchestrator.cli.documents.messages import Dropped
 from orchestrator.cli.documents.table import DOCUMENTS
 from orchestrator.cli.options import json_option, period_options, stack_options
@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
         command = function if isinstance(function, click.Command) else click.command("probe")(function)
         module.probe = command  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "orchestrator.cli.probe_module", module)
-        monkeypatch.setitem(cli.COMMANDS, "probe", ("probe_module", "A probe."))
+        monkeypatch.setitem(cli.COMMANDS, "probe", "probe_module")
         return CliRunner().invoke(main, ["probe", *arguments], catch_exceptions=True)
 
     return invoke
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_written_is_one_line(
     message = str(root / "schemas" / "templates" / "query.xml")
     monkeypatch.chdir(tmp_path)
     Path("in-the-way").touch()
-    result = CliRunner().invoke(main, ["sign", message, *options])
+    result = CliRunner().invoke(main, ["message", "sign", message, *options])
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
@@ -239,7 +239,18 @@ def test_every_command_of_the_table_explains_itself(name: str) -> None:
     assert "Usage:" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["agents", "audit", "dlq", "keys"])
+@pytest.mark.parametrize("old", [*RENAMED, "audit writer"])
+def test_a_command_that_moved_into_a_group_is_found_under_its_old_name(old: str) -> None:
+    result = CliRunner().invoke(main, [*old.split(), "--help"])
+    path = RENAMED.get(old, "service audit")
+    assert (result.exit_code, "Usage:" in result.stdout) == (0, True)
+    assert (
+        result.stdout == CliRunner().invoke(main, [*path.split(), "--help"]).stdout or old == "audit writer"
+    )
+    assert result.stderr == f"note: `orchestra {old.rsplit(maxsplit=1)[-1]}` is `orchestra {path}` now\n"
+
+
+@pytest.mark.parametrize("name", SECTIONS["Groups of commands"])
 def test_the_help_of_a_group_cuts_no_sentence(name: str) -> None:
     listed = CliRunner().invoke(main, [name, "--help"], terminal_width=80).stdout.partition("Commands:")[2]
     assert listed

@@ -30,11 +30,11 @@ def test_the_defaults_need_nothing(tmp_path: Path) -> None:
 def test_an_option_beats_the_environment_which_beats_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "orchestra.toml").write_text("[orchestra]\nlease_s = 20\nshards = 2\nmax_depth = 3\n")
+    (tmp_path / "orchestra.toml").write_text("[orchestra]\nlease_s = 20\nshards = 2\nmax_lost_workers = 3\n")
     monkeypatch.setenv("ORCHESTRA_LEASE_S", "30")
     monkeypatch.setenv("ORCHESTRA_SHARDS", "4")
     settings = load_settings(shards=8, concurrency=None)
-    assert (settings.shards, settings.lease_s, settings.max_depth) == (8, 30, 3)
+    assert (settings.shards, settings.lease_s, settings.max_lost_workers) == (8, 30, 3)
 
 
 def test_paths_in_the_file_are_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,11 +101,11 @@ def test_what_is_wrong_is_named_in_one_sentence(given: dict[str, object], words:
 
 
 def test_a_wrong_value_names_the_place_it_came_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "orchestra.toml").write_text("[orchestra]\nmax_depth = 'deep'\n")
-    with pytest.raises(ConfigurationError, match=r"'max_depth' in .*orchestra\.toml"):
+    (tmp_path / "orchestra.toml").write_text("[orchestra]\nmax_lost_workers = 'deep'\n")
+    with pytest.raises(ConfigurationError, match=r"'max_lost_workers' in .*orchestra\.toml"):
         load_settings()
-    monkeypatch.setenv("ORCHESTRA_MAX_DEPTH", "deep")
-    with pytest.raises(ConfigurationError, match=r"^ORCHESTRA_MAX_DEPTH: "):
+    monkeypatch.setenv("ORCHESTRA_MAX_LOST_WORKERS", "deep")
+    with pytest.raises(ConfigurationError, match=r"^ORCHESTRA_MAX_LOST_WORKERS: "):
         load_settings()
 
 

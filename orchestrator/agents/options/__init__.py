@@ -6,7 +6,8 @@ An unknown key or a bad value is an error that names the agent and the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError, field_validator
 
@@ -46,12 +47,32 @@ _WRITTEN: Final = {"escalates_to": "escalation"}
 #: What is wrong with a value, in the words of its author, by the type of the error.
 _REASONS: Final = {"tuple_type": "input should be a list"}
 
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutorKind:
+    """A row of the table of executors: what there is to know of one beside the module that runs its agents."""
+
+    options: type[ExecutorOptions]
+    #: The module with `execute` and `explain`, imported when the first of its agents runs; empty: workers run none.
+    module: str = ""
+    #: How its agents reach others in their own words: by the session's commands and MCP tools, by tools of their model, or
+    #: not at all. It names the text of the prompt, `tools-<this>`.
+    tools: Literal["command", "llm", ""] = ""
+    #: Whether its agents may keep a conversation outside of the ledger, which no fork can take along.
+    keeps_conversation: bool = False
+
+
 #: What can run an agent, by name; `foreign` is a program that reads its work from the streams itself.
-EXECUTORS: Final[Mapping[str, type[ExecutorOptions]]] = {
-    "command": CommandOptions,
-    "foreign": ExecutorOptions,
-    "llm": LlmOptions,
-    "python": PythonOptions,
+EXECUTORS: Final[Mapping[str, ExecutorKind]] = {
+    "command": ExecutorKind(
+        options=CommandOptions,
+        module="orchestrator.worker.executors.command",
+        tools="command",
+        keeps_conversation=True,
+    ),
+    "foreign": ExecutorKind(options=ExecutorOptions),
+    "llm": ExecutorKind(options=LlmOptions, module="orchestrator.worker.executors.llm", tools="llm"),
+    "python": ExecutorKind(options=PythonOptions, module="orchestrator.worker.executors.python"),
 }
 
 #: Settings whose values may be secret.
@@ -84,7 +105,7 @@ def check_options(
         raise AgentSettingError(
             agent, "executor", f"there is no executor {executor!r} (there are: {', '.join(EXECUTORS)})"
         )
-    model = EXECUTORS[executor]
+    model = EXECUTORS[executor].options
     unknown = sorted(set(table) - set(model.model_fields))
     if unknown:
         hint = did_you_mean(unknown[0], (*others, *model.model_fields))

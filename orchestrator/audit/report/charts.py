@@ -5,13 +5,18 @@ Each mark carries its values as an ARIA label. Colours are variables of the page
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.audit.report.model import UNIT_MS, Report
 from orchestrator.display.text import visible
 from orchestrator.errors import ConfigurationError
 
+#: What is said where a library is missing.
+MISSING: Final = (
+    "a report as a page needs {}, which is missing ({}); install it: pip install 'agent-orchestra[report]', or take "
+    "--format text"
+)
 #: Version of the language in which the charts are written.
 _VEGA_LITE: Final = "v5.20"
 _CONFIG: Final[Mapping[str, Any]] = {
@@ -42,8 +47,10 @@ _CONFIG: Final[Mapping[str, Any]] = {
 }
 #: Pixels of a character of a label, in wide fonts too: the browser has other fonts than the program that draws.
 _CHARACTER: Final = 7.2
-#: Width of a chart up to which labels are short.
-_PHONE: Final = 400
+#: Characters of a label.
+_NAME: Final = 30
+#: Pixels of the width of a chart that has the page, and of one that has half of it.
+_WIDE, _HALF = 1040, 490
 #: Ticks of durations, in ms.
 _TICKS: Final = (1, 10, 100, 1000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000, 864_000_000)
 #: How the times of an axis are written, by what is new at a tick.
@@ -64,7 +71,7 @@ _SPANS: Final = (
 )
 
 
-def timeline(report: Report, width: int) -> str:
+def timeline(report: Report) -> str:
     """Messages of each hour or day: delivered, and dead."""
     rows = [
         {"start": bucket.start_ms, "messages": count, "what": what}
@@ -75,10 +82,10 @@ def timeline(report: Report, width: int) -> str:
         )
     ]
     colours = {"delivered": "var(--good)", "dead letters": "var(--bad)"}
-    return _over_time(report, rows, ("messages", "messages"), width, colours)
+    return _over_time(report, rows, ("messages", "messages"), _WIDE, colours)
 
 
-def cost_over_time(report: Report, width: int) -> str:
+def cost_over_time(report: Report) -> str:
     """What calls of models cost in each hour or day: money, or tokens where no price is known."""
     money = report.spent.nano_usd > 0
     rows = [
@@ -86,21 +93,21 @@ def cost_over_time(report: Report, width: int) -> str:
         for bucket in report.timeline
     ]
     return _over_time(
-        report, rows, ("spent", "US dollars" if money else "tokens"), width, {"spent": "var(--accent)"}
+        report, rows, ("spent", "US dollars" if money else "tokens"), _HALF, {"spent": "var(--accent)"}
     )
 
 
-def counts(numbers: Mapping[str, int], width: int, colour: str = "var(--accent)") -> str:
+def counts(numbers: Mapping[str, int], colour: str = "var(--accent)") -> str:
     """Bars with their names on the left and their numbers at their ends, as they are given."""
     shown = list(numbers.items())[:_BARS]
-    labels = _shown([name for name, _ in shown], width)
+    labels = _shown([name for name, _ in shown])
     rows: list[dict[str, Any]] = [
         {"name": label, "number": shown[at][1], "at": at} for at, label in enumerate(labels)
     ]
     most = max(row["number"] for row in rows)
     # Room for the numbers at the ends.
     digits = len(f"{most:,}") * _CHARACTER + 12
-    ends_at = most / (1 - digits / (width - _room(rows))) or 1
+    ends_at = most / (1 - digits / (_HALF - _room(rows))) or 1
     scale = {"domain": [0, ends_at], "nice": False}
     base = {
         "y": _names(rows),
@@ -112,13 +119,13 @@ def counts(numbers: Mapping[str, int], width: int, colour: str = "var(--accent)"
     }
     label = {"type": "text", "align": "left", "dx": 6, "aria": False}
     ends = {"mark": label, "encoding": {**base, "text": {"field": "number", "format": ","}}}
-    return _drawn({"layer": [bars, ends], "data": {"values": rows}, "height": {"step": 28}}, width)
+    return _drawn({"layer": [bars, ends], "data": {"values": rows}, "height": {"step": 28}}, _HALF)
 
 
-def callbacks(report: Report, width: int) -> str:
+def callbacks(report: Report) -> str:
     """Callbacks by the agent that was promised them: delivered, pending, dead."""
     shown = report.callbacks_by_agent[:_BARS]
-    labels = _shown([row.agent for row in shown], width)
+    labels = _shown([row.agent for row in shown])
     rows = [
         {"name": labels[at], "number": number, "what": what, "at": at}
         for at, row in enumerate(shown)
@@ -137,14 +144,14 @@ def callbacks(report: Report, width: int) -> str:
     }
     mark = {"type": "bar", "height": {"band": 0.7}}
     return _drawn(
-        {"mark": mark, "encoding": encoding, "data": {"values": rows}, "height": {"step": 30}}, width
+        {"mark": mark, "encoding": encoding, "data": {"values": rows}, "height": {"step": 30}}, _HALF
     )
 
 
-def hops(report: Report, width: int) -> str:
+def hops(report: Report) -> str:
     """How long each hop took, from p50 to p99, on a logarithmic scale."""
     shown = [hop for hop in report.hops if hop.times.count]
-    labels = [hop.what if width > _PHONE else hop.hop for hop in shown]
+    labels = [hop.what for hop in shown]
     bounds: list[dict[str, Any]] = [
         {
             "name": labels[at],
@@ -188,7 +195,7 @@ def hops(report: Report, width: int) -> str:
             },
         },
     }
-    return _drawn({"layer": [lines, dots], "height": {"step": 30}}, width)
+    return _drawn({"layer": [lines, dots], "height": {"step": 30}}, _WIDE)
 
 
 def _over_time(
@@ -219,13 +226,12 @@ def _over_time(
     return _drawn({"mark": mark, "encoding": encoding, "data": {"values": rows}, "height": 190}, width)
 
 
-def _shown(names: Sequence[str], width: int) -> list[str]:
+def _shown(names: Sequence[str]) -> list[str]:
     """Names as labels, made visible, short enough for a chart and different from each other."""
-    most = 30 if width > _PHONE else 20
     found: list[str] = []
     for name in names:
         text = " ".join(visible(name or "(not known)").split())
-        text = text if len(text) <= most else f"{text[: most - 1]}…"
+        text = text if len(text) <= _NAME else f"{text[: _NAME - 1]}…"
         found.append(text if text not in found else f"{text} ({len(found) + 1})")
     return found
 
@@ -253,11 +259,20 @@ def _drawn(chart: dict[str, Any], width: int) -> str:
     try:
         import vl_convert
     except ImportError as error:
-        hint = "install it: pip install 'agent-orchestra[report]', or take --format text"
-        raise ConfigurationError(
-            f"the charts of a report need vl-convert, which is missing ({error}); {hint}"
-        ) from error
+        raise ConfigurationError(MISSING.format("vl-convert", error)) from error
     fit = {"type": "fit-x", "contains": "padding"}
     spec = {**chart, "width": width, "autosize": fit, "config": _CONFIG, "padding": 0}
     # No chart may fetch anything.
     return str(vl_convert.vegalite_to_svg(spec, vl_version=_VEGA_LITE, allowed_base_urls=[]))
+
+
+#: The charts of a page by name.
+CHARTS: Final[Mapping[str, Callable[[Report], str]]] = {
+    "timeline": timeline,
+    "by_type": lambda report: counts(report.by_type),
+    "by_priority": lambda report: counts(report.by_priority),
+    "failures": lambda report: counts({f.rule: f.count for f in report.failures}, "var(--bad)"),
+    "hops": hops,
+    "callbacks": callbacks,
+    "cost_over_time": cost_over_time,
+}

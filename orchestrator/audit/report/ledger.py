@@ -20,8 +20,8 @@ from orchestrator.audit.report.percentiles import Histogram
 from orchestrator.audit.schema import MESSAGES, TRANSITIONS
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Transition, transitions_of, unpack
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.policy.budget import Cost
-from orchestrator.policy.routing import LAUNCHES
 
 _T: Final = TRANSITIONS.c
 _M: Final = MESSAGES.c
@@ -140,7 +140,7 @@ class LedgerFigures:
         if change.state == "queued":
             begun = self._pending.pop((change.session, ""), None)
             # What an external program gave has its run in the step that makes the session.
-            if begun is not None and change.by != "route_launch":
+            if begun is not None and change.by != "launch":
                 self._waits["published-routed"].add(change.at_ms - begun)
             if change.detail.startswith("again_in_ms="):
                 self.runs_retried += 1
@@ -213,7 +213,11 @@ class LedgerFigures:
         """The agent of a session: by its first transition, or by the message that launched it; '': nobody knows."""
         known = self._agents.get(session)
         if known is None:
-            query = select(_M.recipient).where(_M.task_id == session, _M.type.in_(sorted(LAUNCHES))).limit(1)
+            query = (
+                select(_M.recipient)
+                .where(_M.task_id == session, _M.type.in_(sorted(SESSION_STARTING)))
+                .limit(1)
+            )
             rows = self._store.query(query)
             known = str(rows[0][0]) if rows else ""
             self._note_agent(session, known)

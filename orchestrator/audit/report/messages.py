@@ -26,8 +26,8 @@ from orchestrator.audit.report.percentiles import percentiles
 from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import AuditStore
 from orchestrator.envelope.catalogue import RULES
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
-from orchestrator.policy.routing import LAUNCHES
 
 _M: Final = MESSAGES.c
 _D: Final = DEAD_LETTERS.c
@@ -182,7 +182,7 @@ class MessageFigures:
         """Tasks that were given within the time and completed, one row each."""
         return (
             select(_M.task_id)
-            .where(_M.task_id != "", _M.type.in_([*sorted(LAUNCHES), _COMPLETION]))
+            .where(_M.task_id != "", _M.type.in_([*sorted(SESSION_STARTING), _COMPLETION]))
             .group_by(_M.task_id)
             .having(
                 and_(

@@ -17,10 +17,15 @@ UNIT_MS: Final[Mapping[Unit, int]] = {"hour": 3_600_000, "day": 86_400_000}
 class Percentiles:
     """Durations by nearest rank; None: nothing was measured."""
 
+    #: How many were measured.
     count: int = 0
+    #: Half of them took no longer.
     p50_ms: int | None = None
+    #: The same of 95 in 100.
     p95_ms: int | None = None
+    #: The same of 99 in 100.
     p99_ms: int | None = None
+    #: The longest.
     max_ms: int | None = None
 
 
@@ -28,9 +33,12 @@ class Percentiles:
 class HopRow:
     """How long one hop took."""
 
+    #: Published-routed, ready-claimed, claimed-answered, answered-delivered, promised-delivered, task, query-
+    #: reply or published-audited.
     hop: str
-    #: From what to what, in words.
+    #: From what to what.
     what: str
+    #: How long it took.
     times: Percentiles
 
 
@@ -38,11 +46,15 @@ class HopRow:
 class AgentRow:
     """What one agent sent and received. ``tasks``: how long those took that it was given and completed."""
 
+    #: The agent.
     agent: str
+    #: Messages that it sent.
     sent: int
+    #: Messages to it.
     received: int
-    #: Messages of it that became dead letters.
+    #: Its entries that became dead letters.
     dead: int
+    #: How long tasks took that it was given and completed.
     tasks: Percentiles
 
 
@@ -50,9 +62,11 @@ class AgentRow:
 class FailureRow:
     """Messages that became dead letters by one rule."""
 
+    #: The rule.
     rule: str
-    #: parser | schema | content | signature | router
+    #: Parser, schema, content, signature or router.
     checked_by: str
+    #: Dead letters.
     count: int
 
 
@@ -63,11 +77,15 @@ class CallbackRow:
     ``carried + launched = delivered + dead + pending``.
     """
 
+    #: Agent of the sessions that were promised them; empty: not known, or all.
     agent: str = ""
-    #: Promised before the time of the report, and moved within it.
+    #: Promised before the time of the report, and moved in it.
     carried: int = 0
+    #: Promised in it.
     launched: int = 0
+    #: Delivered.
     delivered: int = 0
+    #: Dead.
     dead: int = 0
 
     @property
@@ -80,7 +98,9 @@ class CallbackRow:
 class CostRow:
     """What sessions of an agent spent on calls of models."""
 
+    #: The agent; empty: not known.
     agent: str
+    #: What it spent.
     cost: Cost
 
 
@@ -88,14 +108,19 @@ class CostRow:
 class Bucket:
     """What happened in one hour or day."""
 
+    #: When it begins.
     start_ms: int
-    #: First attempts, and the attempts after them.
+    #: Messages.
     messages: int = 0
+    #: Further attempts.
     retries: int = 0
+    #: Entries published in it that became dead letters.
     dead: int = 0
-    #: Sessions that came to an answer, and those that failed or were stopped.
+    #: Sessions that came to an answer.
     finished: int = 0
+    #: Sessions that failed or were stopped.
     failed: int = 0
+    #: What calls of models cost.
     cost: Cost = field(default_factory=Cost)
 
 
@@ -103,44 +128,63 @@ class Bucket:
 class Report:
     """A report on a time, by the times at which entries were published."""
 
+    #: The audit database.
     database: str
+    #: When the report was made.
     made_ms: int
-    #: The time asked for; None: without a bound.
+    #: The time asked for; null: from the first on.
     since_ms: int | None
+    #: Its end; null: to the last.
     until_ms: int | None
+    #: What the time line is divided by: hour or day, of UTC.
     by: Unit
-    #: Published entries, those among them that are first attempts, and those that are later ones.
+    #: Published entries, retries included.
     entries: int = 0
+    #: Messages: first attempts.
     messages: int = 0
+    #: Further attempts.
     retries: int = 0
     #: Messages that needed more than one attempt.
     retried: int = 0
     #: The most attempts of one message.
     attempts: int = 0
-    #: Entries that became dead letters; of entries of this time.
+    #: Entries that became dead letters.
     dead: int = 0
+    #: Conversations.
     conversations: int = 0
+    #: When the first entry was published; null: none.
     first_ms: int | None = None
+    #: When the last was; null: none.
     last_ms: int | None = None
+    #: Bytes of all entries.
     bytes: int = 0
+    #: Messages by type.
     by_type: Mapping[str, int] = field(default_factory=dict)
+    #: Messages by priority.
     by_priority: Mapping[str, int] = field(default_factory=dict)
-    #: The busiest agents first, and how many others there are.
+    #: The 50 busiest agents.
     agents: tuple[AgentRow, ...] = ()
+    #: How many others there are.
     other_agents: int = 0
-    #: Dead letters of this time by rule, the commonest first.
+    #: Dead letters of the time by rule, the commonest 50 first.
     failures: tuple[FailureRow, ...] = ()
+    #: How long each hop took.
     hops: tuple[HopRow, ...] = ()
-    #: What became of sessions: begun, finished, failed, stopped, deleted.
+    #: Sessions that were begun, finished, failed, stopped, deleted; one that was resumed may finish twice.
     sessions: Mapping[str, int] = field(default_factory=dict)
     #: Tries of runs beyond the first.
     runs_retried: int = 0
+    #: Callbacks promised and kept.
     callbacks: CallbackRow = field(default_factory=CallbackRow)
+    #: The same by agent.
     callbacks_by_agent: tuple[CallbackRow, ...] = ()
+    #: What calls of models cost.
     spent: Cost = field(default_factory=Cost)
+    #: The same by agent.
     spent_by_agent: tuple[CostRow, ...] = ()
+    #: The hours or days in which something happened.
     timeline: tuple[Bucket, ...] = ()
-    #: The correlation-id of the conversation with the most entries; empty: there is none.
+    #: Correlation-id of the conversation with the most entries; empty: none.
     longest_conversation: str = ""
 
     @property

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from orchestrator.cli.documents.base import Document, Time
-from orchestrator.cli.documents.budgets import CostDocument
+from orchestrator.audit.records import MessageRecord
+from orchestrator.audit.report.model import (
+    AgentRow,
+    Bucket,
+    CallbackRow,
+    CostRow,
+    FailureRow,
+    HopRow,
+    Percentiles,
+    Report,
+)
+from orchestrator.audit.transitions import Transition
+from orchestrator.audit.verification import Break
+from orchestrator.cli.documents.base import Document, Octets, prints
 
 
+@prints(Break)
 class AuditBreak(Document):
     """A place where the audit trail is not what was written."""
-
-    table: str = Field(description="The table.")
-    seq: int = Field(description="The row.")
-    what: str = Field(description="What is wrong there.")
 
 
 class AuditState(Document):
@@ -40,30 +49,9 @@ class AuditState(Document):
     breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
 
 
-class AuditBacklog(Document):
-    """What was published and is not in the audit trail yet."""
-
-    entries: int = Field(description="All entries.")
-    messages: int = Field(description="Messages.")
-    steps: int = Field(description="Steps of the ledger.")
-    dead_letters: int = Field(description="Dead letters.")
-    oldest_ms: int = Field(
-        description="Milliseconds since the oldest of them was published; 0: there are none."
-    )
-
-
+@prints(Transition)
 class TransitionDocument(Document):
     """One change of one thing in the ledger."""
-
-    at: Time = Field(validation_alias="at_ms", description="When.")
-    kind: str = Field(description="session, run, callback, item, step, budget or approval.")
-    session: str = Field(description="Its session.")
-    id: str = Field(description="Its id; '-': the session itself.")
-    state: str = Field(description="The state that it has from then on.")
-    detail: str = Field(description="What else is known of it.")
-    by: str = Field(description="The step of the ledger that made it.")
-    stream: str = Field(description="The stream of that step.")
-    entry_id: str = Field(description="Its entry there; what has the same was changed at once.")
 
 
 class Transitions(Document):
@@ -93,123 +81,77 @@ class RedactedMessage(Document):
 
 
 class TransferredTrail(Document):
-    """A trail that was exported or imported."""
+    """A trail that was exported."""
 
     file: str = Field(description="The file.")
     messages: int = Field(description="Rows of messages.")
 
 
+@prints(Percentiles, numbers="p50_ms p95_ms p99_ms max_ms")
 class Durations(Document):
     """Durations in milliseconds, by nearest rank; null: nothing was measured."""
 
-    count: int = Field(description="How many were measured.")
-    p50_ms: int | None = Field(description="Half of them took no longer.")
-    p95_ms: int | None = Field(description="The same of 95 in 100.")
-    p99_ms: int | None = Field(description="The same of 99 in 100.")
-    max_ms: int | None = Field(description="The longest.")
 
-
+@prints(HopRow)
 class Hop(Document):
     """How long one hop took."""
 
-    hop: str = Field(
-        description="published-routed, ready-claimed, claimed-answered, answered-delivered, promised-delivered, task, "
-        "query-reply or published-audited."
-    )
-    what: str = Field(description="From what to what.")
-    times: Durations = Field(description="How long it took.")
 
-
+@prints(AgentRow)
 class AgentFigures(Document):
     """What an agent said and did."""
 
-    agent: str = Field(description="The agent.")
-    sent: int = Field(description="Messages that it sent.")
-    received: int = Field(description="Messages to it.")
-    dead: int = Field(description="Its entries that became dead letters.")
-    tasks: Durations = Field(description="How long tasks took that it was given and completed.")
 
-
+@prints(FailureRow)
 class Failures(Document):
     """Dead letters of one rule."""
 
-    rule: str = Field(description="The rule.")
-    checked_by: str = Field(description="parser, schema, content, signature or router.")
-    count: int = Field(description="Dead letters.")
 
-
+@prints(CallbackRow, also="pending")
 class CallbackFigures(Document):
     """Callbacks that were promised and kept: carried + launched = delivered + dead + pending."""
 
-    agent: str = Field(description="Agent of the sessions that were promised them; empty: not known, or all.")
-    carried: int = Field(description="Promised before the time of the report, and moved in it.")
-    launched: int = Field(description="Promised in it.")
-    delivered: int = Field(description="Delivered.")
-    dead: int = Field(description="Dead.")
-    pending: int = Field(description="Neither, at the end of the time.")
 
-
+@prints(CostRow)
 class Spent(Document):
     """What the sessions of an agent spent on calls of models."""
 
-    agent: str = Field(description="The agent; empty: not known.")
-    cost: CostDocument = Field(description="What it spent.")
 
-
+@prints(Bucket)
 class TimelineBucket(Document):
     """What happened in one hour or day."""
 
-    start: Time = Field(validation_alias="start_ms", description="When it begins.")
-    messages: int = Field(description="Messages.")
-    retries: int = Field(description="Further attempts.")
-    dead: int = Field(description="Entries published in it that became dead letters.")
-    finished: int = Field(description="Sessions that came to an answer.")
-    failed: int = Field(description="Sessions that failed or were stopped.")
-    cost: CostDocument = Field(description="What calls of models cost.")
 
-
+@prints(Report, also="delivered")
 class AuditReport(Document):
     """What was said, refused, answered, promised and spent in a time."""
 
-    database: str = Field(description="The audit database.")
-    made: Time = Field(validation_alias="made_ms", description="When the report was made.")
-    since: Time = Field(
-        validation_alias="since_ms", description="The time asked for; null: from the first on."
+
+@prints(
+    MessageRecord, without="xml salt commitment body_octets", parent_id="parent_message_id", entry_id="entry"
+)
+class MessageDocument(Document):
+    """A published message as the audit trail keeps it; what could not be read of it is empty."""
+
+
+class FullMessage(MessageDocument):
+    """A published message with its bytes."""
+
+    envelope: Octets = Field(
+        validation_alias="xml", description="Its bytes as text; what is not UTF-8 is replaced."
     )
-    until: Time = Field(validation_alias="until_ms", description="Its end; null: to the last.")
-    first: Time = Field(
-        validation_alias="first_ms", description="When the first entry was published; null: none."
+
+
+class Messages(Document):
+    """Messages of the audit trail: of `search` newest first, of `conversation` as they were published."""
+
+    messages: tuple[MessageDocument, ...] = Field(description="The messages.")
+    next: int | None = Field(
+        default=None, description="What `search --before` takes for the next page; null: this is the last."
     )
-    last: Time = Field(validation_alias="last_ms", description="When the last was; null: none.")
-    entries: int = Field(description="Published entries, retries included.")
-    messages: int = Field(description="Messages: first attempts.")
-    conversations: int = Field(description="Conversations.")
-    bytes: int = Field(description="Bytes of all entries.")
-    retries: int = Field(description="Further attempts.")
-    retried: int = Field(description="Messages that needed more than one attempt.")
-    attempts: int = Field(description="The most attempts of one message.")
-    dead: int = Field(description="Entries that became dead letters.")
-    delivered: float | None = Field(
-        description="The part of the messages that did not become dead letters, from 0 to 1; null: no messages."
-    )
-    by_type: dict[str, int] = Field(description="Messages by type.")
-    by_priority: dict[str, int] = Field(description="Messages by priority.")
-    failures: tuple[Failures, ...] = Field(
-        description="Dead letters of the time by rule, the commonest 50 first."
-    )
-    agents: tuple[AgentFigures, ...] = Field(description="The 50 busiest agents.")
-    other_agents: int = Field(description="How many others there are.")
-    hops: tuple[Hop, ...] = Field(description="How long each hop took.")
-    sessions: dict[str, int] = Field(
-        description="Sessions that were begun, finished, failed, stopped, deleted; one that was resumed may finish twice."
-    )
-    runs_retried: int = Field(description="Tries of runs beyond the first.")
-    callbacks: CallbackFigures = Field(description="Callbacks promised and kept.")
-    callbacks_by_agent: tuple[CallbackFigures, ...] = Field(description="The same by agent.")
-    spent: CostDocument = Field(description="What calls of models cost.")
-    spent_by_agent: tuple[Spent, ...] = Field(description="The same by agent.")
-    by: str = Field(description="What the time line is divided by: hour or day, of UTC.")
-    timeline: tuple[TimelineBucket, ...] = Field(description="The hours or days in which something happened.")
-    longest_conversation: str = Field(
-        description="Correlation-id of the conversation with the most entries; empty: none."
-    )
+
+
+class FullMessages(Document):
+    """Messages of the audit trail with their bytes."""
+
+    messages: tuple[FullMessage, ...] = Field(description="The messages, each with `envelope`.")

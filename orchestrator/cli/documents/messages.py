@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from orchestrator.cli.documents.base import Document, FindingDocument, Time
+from orchestrator.cli.documents.base import Document, Octets, Time, prints, show_as_text
+from orchestrator.envelope.findings import Finding
+from orchestrator.router.deadletters.store import DeadLetter
+from orchestrator.streams import StreamId
 
-
-def _text(value: Any) -> Any:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-
-#: The text of bytes; what is not UTF-8 is replaced.
-Octets = Annotated[str, BeforeValidator(_text)]
+show_as_text(StreamId)
 
 
 class Published(Document):
@@ -26,75 +23,9 @@ class Published(Document):
     note: str | None = Field(default=None, description="What the sender should know of it; null: nothing.")
 
 
-class MessageDocument(Document):
-    """A published message as the audit trail keeps it; what could not be read of it is empty."""
-
-    message_id: str = Field(description="Its id.")
-    type: str = Field(description="Its type.")
-    priority: str = Field(description="The priority of its stream.")
-    sender: str = Field(description="The agent that sent it.")
-    recipient: str = Field(description="The agent that it is for.")
-    correlation_id: str = Field(description="Its conversation.")
-    parent_message_id: str = Field(
-        validation_alias="parent_id", description="The message that it follows upon; else empty."
-    )
-    task_id: str = Field(description="The task or session that it is about; else empty.")
-    sent: str = Field(description="When its sender says it was made.")
-    published: Time = Field(description="When it entered its stream.")
-    received: Time = Field(validation_alias="received_ms", description="When the audit trail took it.")
-    attempt: int = Field(description="Which attempt to deliver it this is, from 1.")
-    stream: str = Field(description="Its stream: `shard/type/priority`.")
-    entry: str = Field(validation_alias="entry_id", description="The id of its entry in the stream.")
-    dead: str = Field(description="Why it is a dead letter, `rule: reason`; empty: it is not a dead letter.")
-    status: str = Field(
-        description="How the task stands, by a status-update or a task-completion; else empty."
-    )
-    body: str = Field(
-        description="SHA-256 of its body, where that travelled apart and is kept (`--body` prints it); else empty."
-    )
-    seq: int = Field(description="Its number in the audit trail.")
-    sha256: str = Field(description="The SHA-256 of its bytes.")
-    chain: str = Field(description="The hash that chains it to the one before.")
-
-
-class FullMessage(MessageDocument):
-    """A published message with its bytes."""
-
-    envelope: Octets = Field(
-        validation_alias="xml", description="Its bytes as text; what is not UTF-8 is replaced."
-    )
-
-
-class Messages(Document):
-    """Messages of the audit trail: of `search` newest first, of `conversation` as they were published."""
-
-    messages: tuple[MessageDocument, ...] = Field(description="The messages.")
-    next: int | None = Field(
-        default=None, description="What `search --before` takes for the next page; null: this is the last."
-    )
-
-
-class FullMessages(Document):
-    """Messages of the audit trail with their bytes."""
-
-    messages: tuple[FullMessage, ...] = Field(description="The messages, each with `envelope`.")
-
-
+@prints(DeadLetter, without="data", id="dead_letter", conversation="correlation_id")
 class DeadLetterDocument(Document):
     """A message that is not tried again; what could not be read of its header is empty."""
-
-    dead_letter: str = Field(validation_alias="id", description="The id by which the `dlq` commands know it.")
-    rule: str = Field(description="The rule that it broke.")
-    reason: str = Field(description="Why it was given up.")
-    attempts: int = Field(description="How often it was tried.")
-    at: Time = Field(validation_alias="at_ms", description="When it was given up.")
-    stream: Annotated[str, BeforeValidator(str)] = Field(description="Its stream: `shard/type/priority`.")
-    entry: str = Field(description="The id of its entry in the stream.")
-    message_id: str = Field(description="Its id.")
-    type: str = Field(description="Its type.")
-    sender: str = Field(description="The agent that sent it.")
-    recipient: str = Field(description="The agent that it is for.")
-    correlation_id: str = Field(validation_alias="conversation", description="Its conversation.")
 
 
 class FullDeadLetter(DeadLetterDocument):
@@ -116,8 +47,8 @@ class ReplayedDocument(Document):
 
     dead_letter: str = Field(default="", description="The dead letter it was; empty: it was none.")
     replays: str = Field(default="", description="The old message; empty: it was a dead letter.")
-    how: Literal["message", "task", "copy", "refused", "skipped"] = Field(
-        description="`message`: a new message; `task`: a new root session; `copy`: the same bytes; "
+    how: Literal["message", "task", "copy", "notification", "refused", "skipped"] = Field(
+        description="`message`: a new message; `task`: a new root session; `copy`: the same bytes; `notification`: its target has it; "
         "`refused`, `skipped`: nothing was sent."
     )
     done: bool = Field(
@@ -148,12 +79,9 @@ class Dropped(Document):
     dropped: tuple[str, ...] = Field(description="Their ids.")
 
 
-class Judged(FindingDocument):
+@prints(Finding)
+class Judged(Document):
     """Something that validation found in a document."""
-
-    line: int | None = Field(description="The line; null: unknown.")
-    path: str | None = Field(description="The XPath of the element; null: the document as a whole.")
-    value: str | None = Field(description="The value that is wrong, cut where it is long; null: none.")
 
 
 class Validated(Document):

@@ -1,13 +1,25 @@
-"""The documents about sessions: what was submitted, how it stands, what became of it."""
+"""The documents about sessions: what was submitted, how it stands, what it asks and costs, what became of it."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator
 
-from orchestrator.cli.documents.base import Document, Time
-from orchestrator.cli.documents.budgets import CostDocument
+from orchestrator.cli.documents.base import Document, prints
+from orchestrator.client.approvals import Approval
+from orchestrator.client.history import Event
+from orchestrator.ledger.live_text import LiveEvent
+from orchestrator.ledger.model import Session
+from orchestrator.policy.budget import NANO, BudgetState, Cost
+from orchestrator.policy.plan import Assignment, Wave
+
+
+@prints(Cost, without="nano_usd", also="usd")
+class CostDocument(Document):
+    """What calls of models cost."""
 
 
 class Submitted(Document):
@@ -35,17 +47,9 @@ class Answer(Document):
     )
 
 
+@prints(LiveEvent)
 class LiveText(Document):
     """One piece of what a session is writing."""
-
-    position: str = Field(description="Where it is; `--after` reads on behind it.")
-    kind: Literal["begin", "text", "call", "result", "replaced"] = Field(
-        description="`begin`: an answer of the model begins; `text`: more of it; `call`, `result`: of a tool; `replaced`: the run is tried again, and what came since `since` is void."
-    )
-    run: str = Field(description="The run that writes it.")
-    text: str = Field(description="Of `text`: the piece; of `result`: its beginning.")
-    tool: str = Field(description="Of `call` and `result`: the tool.")
-    since: str = Field(description="Of `replaced`: the position of the first piece that is void.")
 
 
 class Resumed(Document):
@@ -53,13 +57,6 @@ class Resumed(Document):
 
     session: str = Field(description="The session.")
     item: str = Field(description="The id of the prompt in its queue.")
-
-
-class Unpinned(Document):
-    """A session that workers with any version of its agent may go on with."""
-
-    session: str = Field(description="The session.")
-    changed: bool = Field(description="False: it was bound to no version.")
 
 
 class Ended(Document):
@@ -82,89 +79,34 @@ class Ended(Document):
     )
 
 
+@prints(
+    Session,
+    without="task_id planned caller last_said report proof task_proof",
+    also="busy pending approvals",
+    id="session",
+    correlation="correlation_id",
+    message="message_id",
+    task="task_id",
+    options="launched_with",
+)
 class SessionDocument(Document):
     """A session."""
 
-    session: str = Field(validation_alias="id", description="Its id.")
-    agent: str = Field(description="The agent that has it.")
-    state: str = Field(
-        description="Where it stands: `scheduled`, `pending`, `running`, `idle`, `finished`, `failed`, `stopped` or `deleted`; `damaged`: its record cannot be read."
-    )
-    title: str = Field(description="What people call it.")
-    parent: str = Field(description="The session that launched it; empty: it is a root.")
-    root: str = Field(description="The root of its tree.")
-    depth: int = Field(description="Its generation; a root has 0.")
-    run: str = Field(description="Its run that is queued or running; else empty.")
-    busy: bool = Field(description="Whether it has a run that is queued or running.")
-    runs: int = Field(description="Runs so far.")
-    launched: int = Field(description="Delegations that bring it a callback.")
-    delivered: int = Field(description="Callbacks that were delivered to it.")
-    pending: int = Field(description="Callbacks that are neither delivered nor dead.")
-    dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
-    owed: int = Field(description="Children whose callbacks are outstanding.")
-    children: int = Field(description="All its delegations, also those without a callback.")
     progress: int | None = Field(description="Per cent done, as its agent says; null: it does not say.")
-    activity: str = Field(description="What it does now, as its agent says; else empty.")
-    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
-    priority: str = Field(description="The priority of its task.")
-    created: Time = Field(validation_alias="created_ms", description="When it was launched.")
-    updated: Time = Field(validation_alias="updated_ms", description="When it last changed.")
-    ended: Time = Field(validation_alias="ended_ms", description="When it ended; null: it has not.")
-    due: Time = Field(
-        validation_alias="due_ms", description="When it was to begin; null: it was not scheduled."
+    launched_with: dict[str, Any] = Field(
+        validation_alias="options",
+        description="What it was launched with beside its task, such as `group` and `time_limit_s`, as it was given.",
     )
-    correlation_id: str = Field(validation_alias="correlation", description="Its conversation.")
-    message_id: str = Field(validation_alias="message", description="The message that launched it.")
-    chain: tuple[str, ...] = Field(
-        description="Message-ids from its launch back to the root's, nearest first."
-    )
-    callback: bool = Field(description="Whether its end is a callback to its parent.")
-    task_id: str = Field(
-        validation_alias="task",
-        description="The Celery task under which a root's result is stored; else empty.",
-    )
-    delegator: str = Field(description="The agent or program that gave it its task; empty: a user did.")
-    waiting: dict[str, Any] = Field(
-        description='Its waiting policies by group of delegations; `""` is the default group.'
-    )
-    questions: tuple[str, ...] = Field(
-        description="Ids of its questions that have no reply yet, approvals included."
-    )
-    approvals: tuple[str, ...] = Field(description="Those of them that only a person answers.")
-    close_policy: str = Field(
-        description="What becomes of its children when it ends: `stop`, `abandon`, `heir:SESSION`."
-    )
-    parked: str = Field(description="Why its start waits, in words; else empty.")
-    entry: str = Field(
-        description="Where its launch stands in the streams, `type:priority:entry`; else empty."
-    )
-    trouble: str = Field(
-        description="How the last try of its present run ended, while that is to be tried again; else empty."
-    )
-    steps: int = Field(description="Durable steps that its runs recorded.")
-    step: str = Field(description="The durable step that was recorded last; else empty.")
-    budgets: tuple[str, ...] = Field(
-        description="Sessions whose budgets its calls of models count against, the root first; itself, if it has one."
-    )
-    used: CostDocument = Field(description="What its own calls of models have cost so far.")
-    forked_from: str = Field(description="The session that it is a fork of; else empty.")
-    forked_at: str = Field(description="The run of that session at which it begins; else empty.")
-    version: str = Field(
-        description="The version of its agent's definition that it began with, or of its latest run if `on_deploy` is `latest`; empty before its first run."
-    )
-    on_deploy: Literal["latest", "pin", "refuse"] = Field(
-        description="What becomes of it when its agent has another version: any worker takes it, only one that has its version does, or it fails."
-    )
-    sealed: bool = Field(description="Whether its prompt is an encrypted message from outside.")
-    encrypted: bool = Field(
-        description="Whether its texts are encrypted in messages and sealed in the ledger."
-    )
-    damage: tuple[str, ...] = Field(description="What cannot be read of its record in the ledger.")
 
     @field_validator("progress", mode="before")
     @classmethod
     def _known(cls, value: int | None) -> int | None:
         return None if value is None or value < 0 else value
+
+    @field_validator("launched_with", mode="before")
+    @classmethod
+    def _options(cls, value: Any) -> Any:
+        return (json.loads(value) if value else {}) if isinstance(value, str) else value
 
 
 class Sessions(Document):
@@ -173,19 +115,9 @@ class Sessions(Document):
     sessions: tuple[SessionDocument, ...] = Field(description="The sessions.")
 
 
+@prints(Event)
 class EventDocument(Document):
     """Something that happened in a session."""
-
-    at: str = Field(description="When, ISO 8601, UTC.")
-    what: str = Field(
-        description="`launched`, `run`, `attempt` (one that gave no answer), `step` (a durable step, without what it gave), `run ended`, `delegated`, `callback`, `prompt`, `answer` (with `--text`), `ended`, …."
-    )
-    text: str = Field(description="What happened, in words.")
-    run: str = Field(description="The run concerned; else empty.")
-    about: str = Field(description="The other session concerned; else empty.")
-    detail: str = Field(
-        description="More lines, such as the traceback of a failed attempt, or with `--text` the text; else empty."
-    )
 
 
 class Events(Document):
@@ -206,25 +138,125 @@ class Delegated(Document):
     text: str | None = Field(default=None, description="Its answer or why it failed; null: as for `status`.")
 
 
+@prints(Assignment)
 class AssignmentDocument(Document):
     """A task of a plan."""
 
-    role: str = Field(description="The agent that gets it.")
-    task: str = Field(description="What the agent is to do.")
-    sequence: int = Field(description="Its place in the order.")
-    caller: str | None = Field(description="The agent that gets its callbacks; null: nobody does.")
 
-
+@prints(Wave)
 class WaveDocument(Document):
     """Assignments that run at the same time, after those of the wave before."""
-
-    sequence: int = Field(description="Their place in the order.")
-    assignments: tuple[AssignmentDocument, ...] = Field(
-        description="The assignments, in the order of the plan."
-    )
 
 
 class PlanDocument(Document):
     """A plan that was read and not carried out."""
 
     waves: tuple[WaveDocument, ...] = Field(description="Its waves, the first one first.")
+
+
+class ResourceDocument(Document):
+    """A limit of a budget."""
+
+    limit: float = Field(description="The most that may be spent.")
+    spent: float = Field(description="What was spent.")
+    reserved: float = Field(description="What is set aside for calls that are not finished.")
+    left: float = Field(description="What further calls may take.")
+
+
+class BudgetDocument(Document):
+    """What a session and everything below it may spend, or all sessions of an agent together."""
+
+    session: str = Field(description="The session; `agent NAME` for the budget of an agent.")
+    limits: dict[Literal["requests", "tokens", "usd"], ResourceDocument] = Field(
+        description="What is limited, and how it stands."
+    )
+    agents: dict[str, dict[Literal["requests", "tokens", "usd"], float]] = Field(
+        description="What each agent spent of it."
+    )
+
+
+class BudgetsDocument(Document):
+    """The budgets that a session counts against."""
+
+    session: str = Field(description="The session.")
+    budgets: tuple[BudgetDocument, ...] = Field(
+        description="The budgets, the root's first, the agent's last."
+    )
+
+    @classmethod
+    def of_states(cls, session: str, states: Mapping[str, BudgetState]) -> Self:
+        """The document of budgets as they stand."""
+        return cls.of(
+            {"session": session, "budgets": [_budget(whose, state) for whose, state in states.items()]}
+        )
+
+
+def _budget(session: str, state: BudgetState) -> dict[str, Any]:
+    def number(resource: str, value: int | None) -> float:
+        return (value or 0) / (NANO if resource == "nano" else 1)
+
+    names = {"requests": "requests", "tokens": "tokens", "nano": "usd"}
+    return {
+        "session": session,
+        "limits": {
+            names[resource]: {
+                "limit": number(resource, limit),
+                "spent": number(resource, state.spent.get(resource)),
+                "reserved": number(resource, state.reserved.get(resource)),
+                "left": number(resource, state.left(resource)),
+            }
+            for resource, limit in state.limits.items()
+        },
+        "agents": {
+            agent: {names[resource]: number(resource, used) for resource, used in found.items()}
+            for agent, found in state.users.items()
+        },
+    }
+
+
+class QuestionDocument(Document):
+    """A question that has no reply yet."""
+
+    question: str = Field(validation_alias="id", description="Its id, for `orchestra reply`.")
+    session: str = Field(description="The session that asked.")
+    agent: str = Field(description="Its agent.")
+    title: str = Field(description="What people call that session.")
+    kind: str = Field(
+        description="`query`, `blocker`, `clarification`, `error`, or a word of the agent's own."
+    )
+    priority: str = Field(description="Its priority.")
+    text: str = Field(description="What is asked.")
+    context: Any = Field(description="What the agent added to it, as JSON; null: nothing.")
+
+
+class Replied(Document):
+    """A question that was answered."""
+
+    session: str = Field(description="The session that asked.")
+    question: str = Field(description="The question.")
+
+
+@prints(Approval)
+class ApprovalDocument(Document):
+    """Something that waits for a person's yes or no."""
+
+
+class Questions(Document):
+    """What waits for a person, oldest first."""
+
+    questions: tuple[QuestionDocument, ...] = Field(description="The open questions.")
+    approvals: tuple[ApprovalDocument, ...] = Field(description="The open approvals.")
+
+
+class Decided(Document):
+    """Approvals that were answered."""
+
+    decided: tuple[ApprovalDocument, ...] = Field(description="The approvals, as they were asked.")
+    approved: bool = Field(description="Whether they were approved.")
+    comment: str = Field(description="The comment; else empty.")
+
+
+class Raised(Document):
+    """Something that was raised or asked."""
+
+    reply: str | None = Field(description="The reply; null: none came, or it was not waited for.")

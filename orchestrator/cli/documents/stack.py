@@ -2,91 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from orchestrator.cli.documents.base import Document, FindingDocument, Time
+from orchestrator.agents.registry import AgentRecord
+from orchestrator.cli.documents.base import Document, Time, prints
+from orchestrator.ledger.concurrency import AgentLimit, TreeLimit
 
 
-class DeadNotificationDocument(Document):
-    """A notification that was given up."""
-
-    notification: str = Field(validation_alias="id", description="Its id, for `retry` and `drop`.")
-    target: str = Field(description="The target: `webhook` or `command`.")
-    attempts: int = Field(description="Attempts that were made.")
-    reason: str = Field(description="How the last one failed.")
-    event: dict[str, Any] = Field(description="The CloudEvent.")
-
-
-class DeadNotifications(Document):
-    """Notifications that were given up."""
-
-    notifications: tuple[DeadNotificationDocument, ...] = Field(description="The notifications.")
-
-
-class DeliveredNotification(Document):
-    """One attempt to deliver an event to a target by hand."""
-
-    notification: str = Field(description="The dead notification; empty: a test event.")
-    target: str = Field(description="The target.")
-    delivered: bool = Field(description="Whether it was taken.")
-    reason: str = Field(description="Why not; else empty.")
-
-
-class DeliveredNotifications(Document):
-    """Attempts to deliver events by hand."""
-
-    deliveries: tuple[DeliveredNotification, ...] = Field(description="The attempts.")
-
-
-class DroppedNotifications(Document):
-    """Dead notifications that were dropped."""
-
-    notifications: tuple[str, ...] = Field(description="Their ids.")
-
-
-class Address(Document):
-    """Where a stack is reached; passwords are ``***`` without ``--show-password``."""
-
-    redis_url: str = Field(description="Redis or Valkey of the ledger.")
-    broker_url: str = Field(description="The broker of Celery; the same where none is set.")
-
-
+@prints(AgentRecord, without="answer", name="agent")
 class AgentDocument(Document):
     """A registered agent."""
 
-    agent: str = Field(validation_alias="name", description="Its name.")
-    role: str = Field(description="`coordinator`, `specialist` or `orchestrator`.")
-    tier: str | None = Field(description="`opus`, `sonnet` or `haiku`; null: none.")
-    executor: str = Field(description="What runs it; `foreign`: an external program.")
-    queue: str = Field(description="The Celery queue of its runs.")
-    attempts: int = Field(description="How often a run may fail before its session fails.")
-    backoff: str = Field(description="How the wait between two tries grows: `exponential` or `linear`.")
-    backoff_s: float = Field(description="Seconds of the first wait.")
-    backoff_max_s: float = Field(description="Seconds of the longest wait.")
-    time_limit_s: float | None = Field(
-        description="Seconds that one run may take; null: as the settings say."
-    )
-    runs_at_once: int | None = Field(
-        description="How many of its runs are executed at once by its definition; null: as the settings say."
-    )
-    escalates_to: str = Field(description="Who its errors and escalations go to; empty: its parent.")
-    may_send_to: tuple[str, ...] | None = Field(
-        description="Only to these it may send; null: as the rules say."
-    )
-    accepts_from: tuple[str, ...] | None = Field(
-        description="Only from these it accepts; null: as the rules say."
-    )
-    tags: tuple[str, ...] = Field(description="What it is found by.")
-    description: str = Field(description="What it is for.")
-    version: str = Field(
-        description="The version of its definition, as a worker announced it last; empty: it has none."
-    )
-    on_deploy: Literal["latest", "pin", "refuse"] = Field(
-        description="What becomes of its sessions when its definition has another version."
-    )
-    encrypt: bool = Field(description="Whether all its messages are encrypted, sent and received.")
     versions: dict[str, int] = Field(
         default_factory=dict,
         description="Each version that living workers have, and how many workers that are.",
@@ -114,27 +42,14 @@ class Agents(Document):
     agents: tuple[AgentDocument, ...] = Field(description="The agents by name.")
 
 
+@prints(AgentLimit, without="since_ms")
 class AgentLimitDocument(Document):
     """How many runs of an agent may be at work at once."""
 
-    agent: str = Field(description="The agent.")
-    at_work: int = Field(description="How many are.")
-    limit: int | None = Field(description="How many may be; null: any number.")
-    set_by: str = Field(
-        description="`operator`: by `orchestra limit`; `definition`: by the agent or the settings; empty: nobody."
-    )
-    paused: Literal["agent", "queue"] | None = Field(
-        description="Whether the agent or its queue is paused; null: neither is."
-    )
 
-
+@prints(TreeLimit)
 class TreeLimitDocument(Document):
     """How many runs of a tree may be at work at once."""
-
-    root: str = Field(description="The root session of the tree.")
-    at_work: int = Field(description="How many are.")
-    limit: int | None = Field(description="How many may be; null: any number.")
-    blocked: int = Field(description="Ready runs that wait for one of these to end.")
 
 
 class LimitsDocument(Document):
@@ -189,72 +104,6 @@ class Keys(Document):
     keys: tuple[KeyDocument, ...] = Field(
         description="The keys: of `list` all, else those that were changed."
     )
-
-
-class DoctorFinding(FindingDocument):
-    """Something that the doctor found."""
-
-    session: str = Field(description="The session concerned; empty: the stack as a whole.")
-    subject: str = Field(description="The callback, run or service concerned; else empty.")
-
-
-class BlockerDocument(Document):
-    """What one pending thing waits for."""
-
-    session: str = Field(description="The session concerned.")
-    subject: str = Field(description="The callback or other item that is pending, or the session itself.")
-    waits_for: str = Field(description="What it waits for, in words.")
-    mover: str = Field(description="What will move it: a worker, a timer, an entry, a policy, a person.")
-    by: str = Field(description="By when, in words; empty: only an agent's own work decides.")
-
-
-class TallyDocument(Document):
-    """The promise in numbers: launched = delivered + pending + dead."""
-
-    sessions: int = Field(description="Sessions.")
-    launched: int = Field(description="Delegations with a callback.")
-    delivered: int = Field(description="Callbacks that were delivered.")
-    pending: int = Field(description="Callbacks that are neither delivered nor dead.")
-    dead: int = Field(description="Callbacks that will not be delivered, each with a reason.")
-
-
-class DiagnosisDocument(Document):
-    """What the doctor found."""
-
-    holds: bool = Field(description="Whether the promise holds.")
-    promise: str = Field(description="The promise in numbers, as one line.")
-    tally: TallyDocument = Field(description="The promise in numbers.")
-    trees: int = Field(description="Trees that were looked at.")
-    full: bool = Field(description="Whether everything was looked at, and not only what changed.")
-    at_rest: int = Field(description="Trees at rest that were not looked at.")
-    audited: bool = Field(description="Whether launches were compared with the audit trail.")
-    findings: tuple[DoctorFinding, ...] = Field(
-        description="What breaks the promise, is stuck or deserves a look."
-    )
-    waits: tuple[BlockerDocument, ...] = Field(description="What is pending, and what will move it.")
-
-
-class HeldUpBy(Document):
-    """A session that another one waits for."""
-
-    session: str = Field(description="The session.")
-    agent: str = Field(description="The agent that has it.")
-    state: str = Field(description="Where it stands.")
-    wait: BlockerDocument | None = Field(description="What it waits for itself; null: nothing.")
-
-
-class Why(Document):
-    """What a session waits for."""
-
-    session: str = Field(description="The session.")
-    agent: str = Field(description="The agent that has it.")
-    state: str = Field(description="Where it stands.")
-    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
-    wait: BlockerDocument | None = Field(description="What it waits for; null: nothing.")
-    held_up_by: tuple[HeldUpBy, ...] = Field(
-        description="The way down to the session that holds everything up, which is the last."
-    )
-    findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")
 
 
 class PromptDocument(Document):

@@ -1,4 +1,4 @@
-"""The bodies of envelopes, one model for each message type, and what may stand in their place."""
+"""The bodies of envelopes, one model for each message type."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from orchestrator.envelope.bodies.exchange import (
     QueryContext,
     Reply,
 )
-from orchestrator.envelope.bodies.opaque import ClaimCheckBody, CompressedBody, EncryptedBody, OpaqueBody
 from orchestrator.envelope.bodies.parts import (
     ApiContract,
     Assignment,
     Attempt,
+    BudgetLimits,
     Constraint,
     Criterion,
     Dependency,
     File,
     FileReference,
     FocusArea,
+    LaunchTerms,
     Metric,
     Objective,
     RecoveryOption,
@@ -47,35 +48,19 @@ from orchestrator.envelope.bodies.work import (
     TaskDelegation,
 )
 
-#: A body that can be read as it stands.
-ClearBody = (
-    TaskDelegation
-    | StatusUpdate
-    | TaskCompletion
-    | ErrorReport
-    | Query
-    | ReviewRequest
-    | Escalation
-    | Reply
-    | Message
-)
-
 __all__ = [
     "ApiContract",
     "Artifact",
     "Assignment",
     "Attempt",
     "Blocker",
-    "ClaimCheckBody",
-    "ClearBody",
+    "BudgetLimits",
     "Completion",
-    "CompressedBody",
     "Constraint",
     "Criterion",
     "CriterionResult",
     "Deliverable",
     "Dependency",
-    "EncryptedBody",
     "ErrorDetails",
     "ErrorReport",
     "Escalation",
@@ -83,10 +68,10 @@ __all__ = [
     "File",
     "FileReference",
     "FocusArea",
+    "LaunchTerms",
     "Message",
     "Metric",
     "Objective",
-    "OpaqueBody",
     "Output",
     "Query",
     "QueryContext",

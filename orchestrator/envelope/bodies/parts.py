@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from orchestrator.envelope.model_base import Attribute, Content, Leaf, Part, Repeated
-from orchestrator.envelope.model_values import AttributeText, Flag, Kind, Moment, Name, Rank
+from orchestrator.envelope.model_values import (
+    Amount,
+    AttributeText,
+    Count,
+    Flag,
+    Kind,
+    Moment,
+    Name,
+    Rank,
+    Text,
+)
 
 
 class Objective(Leaf):
@@ -93,3 +103,20 @@ class Assignment(Part):
     assigned_to: Name | None = None
     assigned_by: Name | None = None
     assigned_timestamp: Moment | None = None
+
+
+class BudgetLimits(Part):
+    """The most that a session and everything below it may spend; None: as much as it takes."""
+
+    requests: Amount | None = None
+    tokens: Amount | None = None
+    nano_usd: Amount | None = None
+
+
+class LaunchTerms(Part):
+    """The terms of the session that a message begins, beside its task. They count only in messages of the stack itself."""
+
+    group: Text | None = None
+    time_limit_ms: Count | None = None
+    budget: BudgetLimits | None = None
+    plan: Flag | None = None

@@ -11,6 +11,7 @@ from orchestrator.envelope.bodies.parts import (
     Dependency,
     File,
     FocusArea,
+    LaunchTerms,
     Metric,
     Objective,
     RecoveryOption,
@@ -80,6 +81,7 @@ class TaskDelegation(Part):
     type: Literal["task-delegation"] = "task-delegation"
     task: Task
     assignment: Assignment | None = None
+    launch: LaunchTerms | None = None
 
 
 class Review(Part):
@@ -102,6 +104,7 @@ class ReviewRequest(Part):
     type: Literal["review-request"] = "review-request"
     review: Review
     assignment: Assignment | None = None
+    launch: LaunchTerms | None = None
 
 
 class EscalationMatter(Part):
@@ -126,3 +129,4 @@ class Escalation(Part):
     type: Literal["escalation"] = "escalation"
     escalation: EscalationMatter
     assignment: Assignment | None = None
+    launch: LaunchTerms | None = None

@@ -15,7 +15,6 @@ import redis
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import RunsSoFar
 from orchestrator.log import Seldom, get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
@@ -115,7 +114,7 @@ class CallbackService:
         """Do what events ask for; returns the events that are done."""
         failpoint("callbacks.read")
         to_flush: dict[str, None] = {}
-        known: dict[str, RunsSoFar] = {}
+        known: dict[str, int] = {}
         stopped: dict[str, None] = {}
         done: list[Entry] = []
         for entry in entries:
@@ -142,9 +141,8 @@ class CallbackService:
             done.append(entry)
             if parent:
                 to_flush[parent] = None
-                root, runs = event.get("root", ""), event.get("runs", "")
-                if is_session_id(root) and runs.isdecimal():
-                    known[parent] = RunsSoFar(runs=int(runs), root=root, agent=event.get("agent", ""))
+                if (runs := event.get("runs", "")).isdecimal():
+                    known[parent] = int(runs)
         self._delivery.flush(to_flush, known)
         self._close(stopped)
         failpoint("callbacks.handled")

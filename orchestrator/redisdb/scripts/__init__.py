@@ -1,37 +1,37 @@
 """Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
 
-One file is one transition. A file starts with a header (what it does, KEYS, ARGV, Returns) and may
-name shared parts from ``lib/`` in lines ``-- include: name``, as may these parts. :func:`keys_of` makes the KEYS that a header names. What
-a script that includes ``base`` changes is published for the audit trail in the same step (``lib/transition.lua``).
+One file is one transition. It starts with a header (what it does, KEYS, ARGV, Returns) and may name shared parts from
+``lib/`` in lines ``-- include: name``, as may these parts; only what a script uses of them is in it. What it decides on is
+one :func:`request`; KEYS names one key of the shard, and the script makes the others.
+What a script that includes ``base`` changes is published for the audit trail in the same step (``lib/transition.lua``).
 Every script is idempotent for the same arguments, because redis-py repeats a command whose answer was lost.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import NoScriptError
 
-from orchestrator.redisdb.all_keys import REGISTRY
 from orchestrator.redisdb.raw_pipeline import exchange
 
 Arg = str | bytes | int | float
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
-#: The KEYS of a header, to the next part of it; each is a number and a name. Another header may hold the first ones.
-_KEYS = re.compile(r"^-- KEYS  (.*?)(?=^-- [A-Z]|^(?!--  ))", re.MULTILINE | re.DOTALL)
-_ONE_KEY = re.compile(r"\b\d+ (\S+)")
-_FIRST_KEYS = re.compile(r"as in (lib/\w+)")
-#: The variable part of a key's pattern.
-_PART = re.compile(r"<(\w+)(?:-id)?>")
-_PATTERNS = {spec.name: spec.pattern.replace("{S}", "{%(S)s}") for spec in REGISTRY}
+#: Where the next block of a shared part begins, and what it defines.
+_BLOCK = re.compile(r"^(?=local )", re.MULTILINE)
+_DEFINED = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>\w+(?:, \w+)*))")
+_NO_CODE = re.compile(r"--[^\n]*|\"[^\"\n]*\"|'[^'\n]*'")
+_NAME = re.compile(r"(?<![.:\w])[A-Za-z_]\w*")
 
 
 def _read(name: str) -> str:
@@ -40,53 +40,55 @@ def _read(name: str) -> str:
 
 @cache
 def source(name: str) -> str:
-    """The text of script ``name``, its includes in place."""
-    included: set[str] = set()
+    """Return the text of script ``name``: what it uses of the shared parts, then itself.
 
-    def include(found: re.Match[str]) -> str:
-        part = found[1]
-        if part in included:
-            return ""
-        included.add(part)
-        return _INCLUDE.sub(include, _read(f"lib/{part}")) + "\n"
-
-    step = _INCLUDE.sub(include, _read(name))
-    if "base" not in included:
+    The server makes each function of a script anew at each call, so what is not used is left out.
+    """
+    own = _read(name)
+    parts = _parts_of(own)
+    used, known = _names_in(own), 0
+    while known < len(used):
+        known = len(used)
+        for block in itertools.chain.from_iterable(map(_blocks, parts)):
+            if not block.defines or block.defines & used:
+                used |= block.uses
+    kept = (block for part in parts for block in _blocks(part) if not block.defines or block.defines & used)
+    step = "".join(block.text for block in kept) + _INCLUDE.sub("", own)
+    if "base" not in parts:
         return step
     return _read("lib/transition").replace("NAME", name).replace("-- step\n", step)
 
 
-def keys_of(script: str, ids: Mapping[str, str]) -> list[str]:
-    """The KEYS of a script, in the order in which its header names them, of the sessions, runs, … in ``ids``.
+def _parts_of(text: str) -> tuple[str, ...]:
+    """Return the shared parts that a text includes, each behind those that it includes itself."""
+    found: dict[str, None] = {}
+    for part in _INCLUDE.findall(text):
+        found |= dict.fromkeys([*_parts_of(_read(f"lib/{part}")), part])
+    return tuple(found)
 
-    A header names a key as :mod:`~orchestrator.redisdb.keys` and :mod:`~orchestrator.redisdb.ledger_keys` do: ``items`` are those of the id ``session``, and
-    ``items@parent`` those of the id ``parent``. ``run|session`` is the session where the id ``run`` is empty. What is
-    the name of no key is a key itself in ``ids``. The first id names the shard.
-    """
-    first = next(iter(ids.values()))
-    known = {"S": first.partition("_")[2][:2], **ids}
-    return [(key if not needs or ids[needs] else other) % known for key, needs, other in _layout(script)]
+
+class _Block(NamedTuple):
+    """A definition of a shared part, or what stands there beside definitions."""
+
+    text: str
+    defines: frozenset[str]  #: empty: it is kept in any case
+    uses: frozenset[str]
 
 
 @cache
-def _layout(script: str) -> tuple[tuple[str, str, str], ...]:
-    """Each key as a pattern for ``%``, the id without which it is another one, and the pattern of that."""
-    found = _KEYS.search(_read(script))
-    named = found[1] if found else ""
-    first = _FIRST_KEYS.search(named)
-    return (*(_layout(first[1]) if first else ()), *map(_key, _ONE_KEY.findall(named)))
+def _blocks(part: str) -> tuple[_Block, ...]:
+    """Return the blocks of a shared part in their order: each begins at the margin with ``local``."""
+    found = []
+    for text in _BLOCK.split(_INCLUDE.sub("", _read(f"lib/{part}"))):
+        defined = _DEFINED.match(text)
+        names = (defined["function"] or defined["names"]).replace(",", " ").split() if defined else []
+        found.append(_Block(text, frozenset(names), frozenset(_names_in(text))))
+    return tuple(found)
 
 
-def _key(name: str) -> tuple[str, str, str]:
-    name, _, other = name.partition("|")
-    name, _, whose = name.partition("@")
-    pattern = _PATTERNS.get(name, f"<{name}>")
-    if whose:
-        pattern = _PART.sub(f"<{whose}>", pattern, count=1)
-    needs = _PART.findall(pattern)[-1] if other else ""
-    if "<" in _PART.sub("", pattern):
-        raise ValueError(f"{name!r} names neither a key nor an id")
-    return _PART.sub(r"%(\1)s", pattern), needs, _key(other)[0] if other else ""
+def _names_in(text: str) -> set[str]:
+    """Return the names that a text of Lua uses: no fields, and nothing that stands in comments or quotation marks."""
+    return set(_NAME.findall(_NO_CODE.sub("''", text)))
 
 
 @cache
@@ -97,6 +99,11 @@ def _sha(name: str) -> str:
 def names() -> list[str]:
     """The names of all scripts."""
     return sorted(f.name[:-4] for f in resources.files(__name__).iterdir() if f.name.endswith(".lua"))
+
+
+def request(**facts: object) -> str:
+    """Return what a script is asked for, as JSON. What is empty, False or 0 is left out: Lua has no word for it."""
+    return json.dumps({name: fact for name, fact in facts.items() if fact}, ensure_ascii=False)
 
 
 def would_write(answer: object) -> bool:
@@ -126,10 +133,6 @@ class Scripts:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def call(self, name: str, args: Sequence[Arg], **ids: str) -> Any:
-        """Run one script on its keys, which are made of ``ids`` as :func:`keys_of` says."""
-        return self.run(name, keys_of(name, ids), args)
 
     def batch(self) -> Batch:
         """A batch of scripts and plain commands that goes out in one round trip."""

@@ -3,16 +3,18 @@
 -- The counts of a minute are kept by seconds: `r:<second>` requests, `t:<second>` tokens. Beside them: `w:<waiter>` tree and
 -- until when its place is kept, `tree:<tree>` the last turn of a tree, `at` the turn that was served last, `ms` how long a
 -- call takes, smoothed.
--- KEYS  1 provider_held  2 provider_counts  3 provider_calls  4 provider_waiting
--- ARGV  1 now or ''  2 id of the call  3 waiter: the same for all tries of the same call  4 tree  5 tokens
---       6 requests a minute or ''  7 tokens a minute or ''  8 calls at once or ''  9 ms that the call may take
---       10 ms that a place is kept after its time
+-- KEYS  1 provider_held
+-- ARGV  1 request: model; call: its id; waiter: the same for all tries of the same call; tree; tokens; requests_a_minute,
+--         tokens_a_minute, calls at once: the limits there are; time_ms that the call may take; kept_ms that a place is kept after
+--         its time
 -- Returns  {'granted', second} | {'wait', ms, why in words, if it is not the provider's limits}
 -- Complexity: O(seconds of a minute + calls at work + runs that wait).
 -- include: base
-local now, id, waiter, tree, tokens = clock(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
-local rpm, tpm, most = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local COUNTS, CALLS, WAITING = KEYS[2], KEYS[3], KEYS[4]
+-- include: request
+local COUNTS, CALLS = in_shard('counts:' .. q.model), in_shard('calls:' .. q.model)
+local WAITING = in_shard('waiting:' .. q.model)
+local now, id, waiter, tree, tokens = clock(q.now), q.call, q.waiter, q.tree or '', q.tokens or 0
+local rpm, tpm, most = q.requests_a_minute, q.tokens_a_minute, q.calls
 local second = math.floor(now / 1000)
 local IDLE_MS, MINUTE, GUESS_MS, LEAST_WAIT_MS = 600000, 60, 2000, 50
 
@@ -83,7 +85,7 @@ if tpm and ahead > 0 and used > 0 and used + tokens * (ahead + 1) > tpm then wai
 redis.call('PEXPIRE', COUNTS, IDLE_MS)
 if wait > 0 then
   wait = math.ceil(math.max(wait, LEAST_WAIT_MS))
-  redis.call('HSET', COUNTS, 'w:' .. waiter, tree .. ' ' .. string.format('%.0f', now + wait + tonumber(ARGV[10])))
+  redis.call('HSET', COUNTS, 'w:' .. waiter, tree .. ' ' .. string.format('%.0f', now + wait + q.kept_ms))
   redis.call('PEXPIRE', COUNTS, math.max(IDLE_MS, 2 * wait))
   redis.call('PEXPIRE', WAITING, math.max(IDLE_MS, 2 * wait))
   return { 'wait', tostring(wait), why }
@@ -97,6 +99,6 @@ for _, field in ipairs(redis.call('HKEYS', COUNTS)) do
 end
 redis.call('HINCRBY', COUNTS, 'r:' .. second, 1)
 redis.call('HINCRBY', COUNTS, 't:' .. second, tokens)
-redis.call('ZADD', CALLS, now + tonumber(ARGV[9]), id)
-redis.call('PEXPIRE', CALLS, math.max(IDLE_MS, tonumber(ARGV[9])))
+redis.call('ZADD', CALLS, now + (q.time_ms or 0), id)
+redis.call('PEXPIRE', CALLS, math.max(IDLE_MS, q.time_ms or 0))
 return { 'granted', tostring(second) }

@@ -1,29 +1,27 @@
--- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id. Runs that wait for
--- one version of an agent are those of an agent of their own here: a lane, `<agent>@<version>`.
+-- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id.
 -- The most urgent run goes first; of several agents' equally urgent ones, that of the agent named first, so that a
 -- caller who names them in a new order each time is fair to all. The same claim id, sent twice, is one claim.
 -- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
 -- at work as it may is blocked until one of these ends.
--- Besides KEYS the script touches the run that it takes, that run's session, and their items and bodies: which run
--- that is is known here only. Their keys carry the hash tag of KEYS, and are made from what ARGV says.
--- KEYS  1 running  2 dispatch  3 slots, then for each agent  ready  turns
--- ARGV  1 now or ''  2 claim id  3 worker  4 slot  5 '1': the slot was rung
---       6 rank to take from if it has any, or '': what has a low priority must not wait for ever
---       7 key of a run without its id  8 key of a session likewise  9 what follows it for its items  10 for its bodies
---       11… for each agent the version and on_deploy of the slot's definition, with a space between, or ''
+-- KEYS  1 running
+-- ARGV  1 request: claim: its id; worker; slot; rung: the slot was; rank to take from if it has any, as text: what has a low priority
+--         must not wait for ever; agents; versions: for each the version and on_deploy of the slot's definition, with a
+--         space between, or ''
 -- Returns  {'held', … as of claim, number of the agent, {numbers of the agents whose workers are to be told of
 --          more}, {damaged}}
 --          | {'none', {damaged}};  damaged: run, what is wrong, …: these are ready no more until the sweep puts them back
 -- Complexity: O(agents + items that the run carries).
 -- include: base
+-- include: request
 -- include: claim
-local now, claim, rung = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
+local QUEUED, SLOTS, READY, TURNS = in_shard('queued'), in_shard('slots'), {}, {}
+for n, agent in ipairs(q.agents or {}) do READY[n], TURNS[n] = in_shard('ready:' .. agent), in_shard('turns:' .. agent) end
+local now, claim, rung = clock(q.now), q.claim, q.rung
 
-local function run_key(id) return ARGV[7] .. id end
-local function session_key(id) return ARGV[8] .. id end
+local function run_key(id) return in_shard('run:' .. id) end
 local function load_of(id, session, run)
   local key = session_key(run.session)
-  return load_run(session, run, key .. ARGV[9], key .. ARGV[10])
+  return load_run(session, run, key .. ':items', key .. ':bodies')
 end
 
 local damaged = {}
@@ -34,7 +32,7 @@ local function answer(load, agent, more)
 end
 
 -- What this slot took last; said again to a claim that was sent twice.
-local last = redis.call('HGET', KEYS[3], ARGV[4])
+local last = redis.call('HGET', SLOTS, q.slot)
 if last then
   local before, id, agent = string.match(last, '^(%S+) (%S+) (%d+)$')
   if before == claim then
@@ -46,13 +44,13 @@ if last then
 end
 
 if rung then
-  for k = 5, #KEYS, 2 do redis.call('HDEL', KEYS[k], 'rung', 'rings') end
+  for _, turns in ipairs(TURNS) do redis.call('HDEL', turns, 'rung', 'rings') end
 end
 
 -- Whether an agent's ready runs may be taken; asked once.
 local may_take = {}
 local function is_open(k)
-  if may_take[k] == nil then may_take[k] = held_back(KEYS[k]) == nil end
+  if may_take[k] == nil then may_take[k] = held_back(READY[k]) == nil end
   return may_take[k]
 end
 
@@ -73,16 +71,16 @@ end
 local idle = {}
 local function choose()
   local chosen, place, best
-  if ARGV[6] ~= '' then
-    for _, rank in ipairs({ tonumber(ARGV[6]), RANK.low, RANK.normal, RANK.high }) do
-      for k = 4, #KEYS, 2 do
-        local next_one = head(KEYS[k], rank)
+  if q.rank then
+    for _, rank in ipairs({ tonumber(q.rank), RANK.low, RANK.normal, RANK.high }) do
+      for k = 1, #READY do
+        local next_one = head(READY[k], rank)
         if next_one and is_open(k) then return k, next_one end
       end
     end
   end
-  for k = 4, #KEYS, 2 do
-    local next_one = head(KEYS[k])
+  for k = 1, #READY do
+    local next_one = head(READY[k])
     idle[k] = next_one == nil
     if next_one and is_open(k) then
       local rank = math.floor(next_one[2] / 1e12)
@@ -96,14 +94,14 @@ end
 -- as the end of a run of theirs in this very slot may be what lets the next one begin.
 local function with_more(taken, more)
   local numbers = {}
-  for k = 4, #KEYS, 2 do
+  for k = 1, #READY do
     local told = more
     if k ~= taken then
-      local name = agent_of(KEYS[k])
-      local limit = not idle[k] and redis.call('HMGET', beside(KEYS[k], 'limits'), 'agent:' .. name, 'default:' .. name)
-      told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', KEYS[k]) == 1
+      local name = agent_of(READY[k])
+      local limit = not idle[k] and redis.call('HMGET', beside(READY[k], 'limits'), 'agent:' .. name, 'default:' .. name)
+      told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', READY[k]) == 1
     end
-    if told and must_ring(KEYS[k], KEYS[k + 1], now) == '1' then numbers[#numbers + 1] = k / 2 - 1 end
+    if told and must_ring(READY[k], TURNS[k], now) == '1' then numbers[#numbers + 1] = k end
   end
   return numbers
 end
@@ -112,26 +110,26 @@ end
 for _ = 1, 1000 do
   local k, place = choose()
   if not k then
-    redis.call('HDEL', KEYS[3], ARGV[4])
+    redis.call('HDEL', SLOTS, q.slot)
     return { 'none', damaged }
   end
   local id, score = place[1], place[2]
   local found, r = pcall(object, run_key(id))
   local known, s = pcall(object, session_key(found and r.session or ''))
   local root = known and s.root or ''
-  local more = leave_ready(KEYS[k], KEYS[k + 1], id, root, score)
+  local more = leave_ready(READY[k], TURNS[k], id, root, score)
   if not found or (r.state == 'queued' and (not known or s.run == id)) then
-    local room = room_in_tree(KEYS[k], root)
+    local room = room_in_tree(READY[k], root)
     if room and room <= 0 then
-      redis.call('ZADD', beside(KEYS[k], 'blocked:' .. root), 'NX', score, id)
-      redis.call('SADD', beside(KEYS[k], 'blocked'), root)
+      redis.call('ZADD', beside(READY[k], 'blocked:' .. root), 'NX', score, id)
+      redis.call('SADD', beside(READY[k], 'blocked'), root)
     else
       local fine, load = found and known, found and s or r
       if fine then fine, load = pcall(load_of, id, s, r) end
       if fine then
-        hold(load, session_key(r.session), run_key(id), KEYS[1], KEYS[2], id, claim, ARGV[3], now, ARGV[9 + k / 2])
-        redis.call('HSET', KEYS[3], ARGV[4], claim .. ' ' .. id .. ' ' .. (k / 2 - 1))
-        return answer(load, k / 2 - 1, with_more(k, more))
+        hold(load, session_key(r.session), run_key(id), KEYS[1], QUEUED, id, claim, q.worker, now, q.versions[k])
+        redis.call('HSET', SLOTS, q.slot, claim .. ' ' .. id .. ' ' .. k)
+        return answer(load, k, with_more(k, more))
       end
       damaged[#damaged + 1] = id
       damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)

@@ -1,33 +1,32 @@
 -- commit: the holder ends its run: answer, saved state, callbacks consumed, and what follows for the parent.
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
--- KEYS  as in lib/termination.lua, then 19 effects  20 whole  21 large_texts  22 memory
---       23… what is attached to the answer
--- ARGV  1 now or ''  2 claim id  3 status completed | failed | stopped | parked  4 text  5 saved state or ''
---       6 waiting policy or ''  7 envelope or ''  8 attempts the agent has  9 ms until it may be tried again
---       10 reference to the whole as JSON, where the text is its beginning, or ''
---       11 how it failed, as JSON (see lib/tries.lua), or ''
---       12 what of the questions that a failed run carries: 'open': the holder will answer them with the failure
---          | 'answered': it has | '': nobody will, the session fails with the run
---       13 keys of recorded steps that this try did not ask for, as a JSON list
---       14 keys of the steps whose errors it failed with, likewise: another try executes them again
---       15 proof that the answer, or the reason, is the agent's
---       16 reference to the memory of the conversation as JSON, or ''
---       17 digest of the answer, if its parent is not to get it again that had it in a message, or ''
---       18 runs that keep what they found, so that the session can be forked there
---       19 references to what is attached, as a JSON object by name, or ''; kept where the session ends
---       20 what the report says beside its text, as JSON, or ''  21 message-id of the envelope, or ''
---       22 how the parent is told of an answer: completed | partial-success
---       23 the last effect that this try was told of, or ''
--- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents (or lanes of them) whose workers are to be
+-- KEYS  1 session
+-- ARGV  1 request: run, claim; parent; status: completed | failed | stopped | parked; attempts that the agent has; wait_ms until it
+--         may be tried again; try: how it failed (see lib/tries.lua); proof: that the answer, or the reason, is the agent's
+--         waiting: its policy as JSON; last_effect that this try was told of
+--         questions: what of those that a failed run carries: open: the holder will answer them with the failure
+--         | answered: it has; else nobody will, the session fails with the run
+--         left_out: keys of recorded steps that this try did not ask for; steps_failed: of the steps whose errors it failed
+--         with, which another try executes again
+--         whole: the reference, as JSON, to the large text of which the text is the beginning; memory: likewise, to that of the
+--         conversation; attachments: references as a JSON object by name, kept where the session ends; attached: their SHA-256
+--         keep_runs: how many keep what they found, so that the session can be forked there
+--         digest: of the answer, if its parent is not to get it again that had it in a message
+--         stream and message: of the envelope, its stream and id; told: how the parent is told of an answer,
+--         completed | partial-success
+--       2 text  3 saved state or ''  4 envelope or ''  5 what the report says beside its text, as JSON, or ''
+-- Returns  {'done', session state, over '1' | '0', first '1' | '0', result owed '1' | '0', {agents whose workers are to be
 --          told: this end lets a run of its tree begin}}
 --          | {'lost'} | {'late', limit | review}: its time has passed, say that it has failed | {'envelope'} | {'retry', attempt} | {'parked', failures} | {'whole'}: it is gone, store it again
---          | {'parent', its id}: pass that parent's keys | {'questions', id, …}: answer them first
+--          | {'parent', its id}: prove it to that one | {'questions', id, …}: answer them first
 -- include: base
 -- include: termination
 -- include: tries
 -- include: past
-local now = clock(ARGV[1])
-local claim, status, text = ARGV[2], ARGV[3], ARGV[4]
+local now, claim, status = clock(q.now), q.claim, q.status
+local text, saved, envelope = ARGV[2], ARGV[3], ARGV[4]
+local EFFECTS, LARGE_TEXTS = RUN .. ':effects', S .. ':large-texts'
+local function large_text(sha256) return S .. ':whole:' .. sha256 end
 local r = fields(RUN, 'id', 'state', 'claim', 'items', 'attempt', 'failures', 'stop', 'stop_state', 'standing', 'number')
 if r.claim ~= claim then return { 'lost' } end
 if r.state ~= 'running' then
@@ -37,23 +36,23 @@ if r.state ~= 'running' then
   return { 'done', s.state, '0', '0', owed, {} }
 end
 -- The server has started again meanwhile and has lost what it had acknowledged: another try does it again.
-if ARGV[23] ~= '' and redis.call('HEXISTS', KEYS[19], ARGV[23]) == 0 then return { 'lost' } end
+if q.last_effect and redis.call('HEXISTS', EFFECTS, q.last_effect) == 0 then return { 'lost' } end
 local s = session_facts()
 if new_parent(s) then return { 'parent', s.parent } end
-END.body, END.message = ARGV[20], ARGV[21]
+END.body, END.message = ARGV[5], q.message or ''
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
 if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
 
 local late = status == 'completed' and overdue(now)
 if late then return { 'late', late } end
 
-if status == 'failed' and count(r.failures) + 1 < tonumber(ARGV[8]) and r.stop == '' then
-  local failures, wait_ms = count(r.failures) + 1, tonumber(ARGV[9])
-  local reason = cjson.decode(ARGV[11]).reason
-  note_try(ARGV[11], now, now + wait_ms)
-  redis.call('HSET', RUN, 'failures', failures, 'attempts', ARGV[8])
-  if ARGV[14] ~= '[]' then forget_steps(RUN, cjson.decode(ARGV[14])) end
-  queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. ARGV[8] .. ' failed: ' .. reason, wait_ms, now)
+if status == 'failed' and count(r.failures) + 1 < (q.attempts or 0) and r.stop == '' then
+  local failures, wait_ms = count(r.failures) + 1, q.wait_ms or 0
+  local reason = q.try.reason
+  note_try(q.try, now, now + wait_ms)
+  redis.call('HSET', RUN, 'failures', failures, 'attempts', q.attempts)
+  if q.steps_failed then forget_steps(RUN, q.steps_failed) end
+  queue_again(r.id, reason, 'attempt ' .. failures .. ' of ' .. q.attempts .. ' failed: ' .. reason, wait_ms, now)
   return { 'retry', failures }
 end
 
@@ -69,30 +68,30 @@ end
 
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
 if status == 'parked' and r.stop == '' and s.stop_pending == '' then
-  local wait_ms = is_there() and 0 or tonumber(ARGV[9])
-  local reason = cjson.decode(ARGV[11]).reason
-  note_try(ARGV[11], now, now + wait_ms)
+  local wait_ms = is_there() and 0 or q.wait_ms or 0
+  local reason = q.try.reason
+  note_try(q.try, now, now + wait_ms)
   queue_again(r.id, reason, reason, wait_ms, now)
   return { 'parked', count(r.failures) }
 end
 if status == 'parked' then
   status = r.stop_state ~= '' and r.stop_state or 'stopped'
-  if ARGV[7] == '' then return { 'envelope' } end
+  if envelope == '' then return { 'envelope' } end
   if r.stop ~= '' then text = r.stop end
 end
 
 -- A run that fails at a question costs its asker the answer and nobody the session: the question is answered with the
 -- failure, and whatever else the run carried goes to the next one.
 local asked = {}
-if status == 'failed' and ARGV[12] ~= '' and r.stop == '' and s.stop_pending == '' then
+if status == 'failed' and q.questions and r.stop == '' and s.stop_pending == '' then
   for _, id in ipairs(cjson.decode(r.items)) do
     local record = item(ITEMS, id)
     if record and record.state == 'claimed' and record.question then asked[#asked + 1] = id end
   end
 end
 if #asked > 0 then
-  if ARGV[12] == 'open' then return { 'questions', unpack(asked) } end
-  if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
+  if q.questions == 'open' then return { 'questions', unpack(asked) } end
+  if q.try then note_try(q.try, now, 0) end
   end_run(r.id, 'failed', text, now, r, s)
   for _, id in ipairs(cjson.decode(r.items)) do
     local record = item(ITEMS, id)
@@ -120,10 +119,10 @@ if #asked > 0 then
 end
 
 if status ~= 'completed' then
-  if ARGV[7] == '' then return { 'envelope' } end
-  if ARGV[11] ~= '' then note_try(ARGV[11], now, 0) end
-  fail_run(s, r, status, text, now, ARGV[15])
-  report(ARGV[7])
+  if envelope == '' then return { 'envelope' } end
+  if q.try then note_try(q.try, now, 0) end
+  fail_run(s, r, status, text, now, q.proof)
+  report(envelope)
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
 end
 
@@ -161,13 +160,13 @@ end
 -- What a recorded step did stays done: the step is not executed again.
 local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
 local left_out = {}
-for _, key in ipairs(cjson.decode(ARGV[13])) do left_out[key] = true end
+for _, key in ipairs(q.left_out or {}) do left_out[key] = true end
 local function is_recorded(effect)
   local step = string.match(effect, '^.*|step:(.*)$')
   return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
 end
 if count(r.attempt) > 1 then
-  local effects = redis.call('HGETALL', KEYS[19])
+  local effects = redis.call('HGETALL', EFFECTS)
   for i = 2, #effects, 2 do
     local effect = cjson.decode(effects[i])
     if effect.claim ~= claim and is_recorded(effects[i - 1]) then effect.claim = claim end
@@ -201,14 +200,16 @@ local pending = count(s.launched) - count(s.delivered) - count(s.dead) - deliver
 local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
 -- A session that is to be ended is not over by an answer: it waits for the service to end it.
 local stop_pending = s.stop_pending ~= ''
-local policy = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or nil
+local policy = q.waiting and cjson.decode(q.waiting) or nil
 local parked = policy and parked_until(policy, pending <= 0 and not waits) or nil
 local over = pending <= 0 and not waits and count(s.questions) - #unasked <= 0 and not stop_pending and not parked
-if over and ARGV[7] == '' then return { 'envelope' } end
-if ARGV[10] ~= '' and redis.call('EXISTS', KEYS[20]) == 0 then return { 'whole' } end
-if ARGV[16] ~= '' and redis.call('EXISTS', KEYS[22]) == 0 then return { 'whole' } end
-for k = 23, #KEYS do
-  if redis.call('EXISTS', KEYS[k]) == 0 then return { 'whole' } end
+if over and envelope == '' then return { 'envelope' } end
+local whole, memory = q.whole and cjson.decode(q.whole), q.memory and cjson.decode(q.memory)
+local needed = { unpack(q.attached or {}) }
+if whole then needed[#needed + 1] = whole.sha256 end
+if memory then needed[#needed + 1] = memory.sha256 end
+for _, sha256 in ipairs(needed) do
+  if redis.call('EXISTS', large_text(sha256)) == 0 then return { 'whole' } end
 end
 
 for _, one in ipairs(carried) do
@@ -241,22 +242,20 @@ end_run(r.id, 'completed', '', now, r, s)
 redis.call('HDEL', S, 'trouble', 'proof', 'attachments')
 redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole', 'end')
-local whole = nil
-if ARGV[10] ~= '' then
-  whole = cjson.decode(ARGV[10])
-  keep(KEYS[20], KEYS[21], whole.sha256)
-  redis.call('HSET', BODIES, 'whole', ARGV[10])
+if whole then
+  keep(large_text(whole.sha256), LARGE_TEXTS, whole.sha256)
+  redis.call('HSET', BODIES, 'whole', q.whole)
 end
-if ARGV[5] ~= '' then
+if saved ~= '' then
   note_past(S, 'state', count(r.number))
-  redis.call('HSET', BODIES, 'state', ARGV[5])
+  redis.call('HSET', BODIES, 'state', saved)
 end
-if ARGV[16] ~= '' then
-  keep(KEYS[22], KEYS[21], cjson.decode(ARGV[16]).sha256)
+if memory then
+  keep(large_text(memory.sha256), LARGE_TEXTS, memory.sha256)
   note_past(S, 'memory', count(r.number))
-  redis.call('HSET', BODIES, 'memory', ARGV[16])
+  redis.call('HSET', BODIES, 'memory', q.memory)
 end
-if ARGV[5] ~= '' or ARGV[16] ~= '' then forget_past(S, KEYS[21], count(r.number), tonumber(ARGV[18])) end
+if saved ~= '' or memory then forget_past(S, LARGE_TEXTS, count(r.number), q.keep_runs or 0) end
 if policy then
   from_here_on(policy)
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)
@@ -272,13 +271,13 @@ if over then
     result_owed = '1'
   end
   local attachments = nil
-  if ARGV[19] ~= '' then
-    attachments = cjson.decode(ARGV[19])
-    for k = 23, #KEYS do keep(KEYS[k], KEYS[21], string.match(KEYS[k], '[^:]*$')) end
-    redis.call('HSET', S, 'attachments', ARGV[19])
+  if q.attachments then
+    attachments = cjson.decode(q.attachments)
+    for _, sha256 in ipairs(q.attached) do keep(large_text(sha256), LARGE_TEXTS, sha256) end
+    redis.call('HSET', S, 'attachments', q.attachments)
   end
-  tell_parent(s, ARGV[22], text, now, ARGV[15], whole, attachments)
-  local said = ARGV[17] ~= '' and s.parent ~= '' and redis.call('HGET', S, 'said:' .. ARGV[17])
+  tell_parent(s, q.told, text, now, q.proof, whole, attachments)
+  local said = q.digest and s.parent ~= '' and redis.call('HGET', S, 'said:' .. q.digest)
   local earlier = said and item(P_ITEMS, said)
   if earlier and earlier.state == 'queued' then
     mark_dead(P_ITEMS, said, earlier, 'the result says the same')
@@ -289,7 +288,7 @@ if over then
       save(P_ITEMS, callback_of(s), callback)
     end
   end
-  report(ARGV[7])
+  report(envelope)
 end
 if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
   -- It was asked to stop, and its agent was done first: nothing of it is to run any more.

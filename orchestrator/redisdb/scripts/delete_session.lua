@@ -1,28 +1,30 @@
 -- delete_session: remove a session of an expired tree with all its keys; the root goes last.
--- KEYS  1 session  2 items  3 bodies  4 queue  5 runs  6 tree  7 roots  8 timers  9 closing  10 waiting
---       11 running  12 queued  13 ready  14 turns
---       15… keys of its runs, and of its large texts, which the caller looked up
--- ARGV  1 session id  2 root id  3… ids of its runs
+-- KEYS  1 session
+-- ARGV  1 request: root; runs: their ids  2… keys of its runs, and of its large texts, which the caller looked up
 -- Returns  {'pruned', sessions left in the tree}
 -- include: base
+-- include: request
 -- include: ready
-for i = 15, #KEYS do redis.call('DEL', KEYS[i]) end
-for i = 3, #ARGV do
-  redis.call('ZREM', KEYS[11], ARGV[i])
-  redis.call('ZREM', KEYS[12], ARGV[i])
-  leave_ready(KEYS[13], KEYS[14], ARGV[i], ARGV[2])
+local id, root, TREE = session_of(KEYS[1]), q.root, in_shard('tree:' .. q.root)
+local agent, TIMERS = redis.call('HGET', KEYS[1], 'agent') or '', in_shard('timers')
+local READY, TURNS = in_shard('ready:' .. agent), in_shard('turns:' .. agent)
+for i = 2, #ARGV do redis.call('DEL', ARGV[i]) end
+for _, run in ipairs(q.runs or {}) do
+  redis.call('ZREM', in_shard('running'), run)
+  redis.call('ZREM', in_shard('queued'), run)
+  leave_ready(READY, TURNS, run, root)
 end
-close_approvals(KEYS[1], KEYS[2])
-redis.call('DEL', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5])
-if redis.call('ZREM', KEYS[6], ARGV[1]) == 1 then changed('session', ARGV[1], '-', 'removed') end
-redis.call('ZREM', KEYS[9], ARGV[1])
-redis.call('ZREM', KEYS[10], ARGV[1])
-if ARGV[1] == ARGV[2] then
-  redis.call('ZREM', KEYS[7], ARGV[1])
-  redis.call('ZREM', KEYS[8], 'expire|' .. ARGV[1])
-  redis.call('DEL', beside(KEYS[1], 'blocked:' .. ARGV[2]))
-  redis.call('SREM', beside(KEYS[1], 'blocked'), ARGV[2])
-  redis.pcall('HDEL', beside(KEYS[1], 'limits'), 'tree:' .. ARGV[2])
-  redis.pcall('HDEL', beside(KEYS[1], 'limits-said'), 'tree:' .. ARGV[2])
+close_approvals(KEYS[1], KEYS[1] .. ':items')
+for _, what in ipairs({ '', ':items', ':bodies', ':queue', ':runs' }) do redis.call('DEL', KEYS[1] .. what) end
+if redis.call('ZREM', TREE, id) == 1 then changed('session', id, '-', 'removed') end
+redis.call('ZREM', in_shard('closing'), id)
+redis.call('ZREM', in_shard('waiting'), id)
+if id == root then
+  redis.call('ZREM', in_shard('roots'), id)
+  redis.call('ZREM', TIMERS, 'expire|' .. id)
+  redis.call('DEL', beside(KEYS[1], 'blocked:' .. root))
+  redis.call('SREM', beside(KEYS[1], 'blocked'), root)
+  redis.pcall('HDEL', beside(KEYS[1], 'limits'), 'tree:' .. root)
+  redis.pcall('HDEL', beside(KEYS[1], 'limits-said'), 'tree:' .. root)
 end
-return { 'pruned', tostring(redis.call('ZCARD', KEYS[6])) }
+return { 'pruned', tostring(redis.call('ZCARD', TREE)) }

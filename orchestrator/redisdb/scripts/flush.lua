@@ -1,22 +1,23 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
 -- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
 -- A deadline makes a run, too, even when nothing has come: the run's field `overdue` names the groups it was for.
--- KEYS  1 session  2 items  3 queue  4 runs  5 run  6 queued  7 waiting  8 timers  9 session@root  10 ready
---       11 turns
--- ARGV  1 now or ''  2 run id  3 number of the run  4 max items  5 max bytes  6 ms until the sweep looks at it
--- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0',
---          version that it is pinned to or ''} | {'busy', run} | {'empty'}
+-- KEYS  1 session
+-- ARGV  1 request: run: its id, and number; max_items, max_bytes; look_ms until the sweep looks at it
+-- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
+-- include: request
 -- include: new
 -- include: ready
-local now = clock(ARGV[1])
+local ITEMS, QUEUE, RUNS = KEYS[1] .. ':items', KEYS[1] .. ':queue', KEYS[1] .. ':runs'
+local RUN, QUEUED, WAITING, TIMERS = in_shard('run:' .. q.run), in_shard('queued'), in_shard('waiting'), in_shard('timers')
+local now = clock(q.now)
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'stop_pending', 'seq', 'unready', 'root', 'priority', 'version', 'on_deploy')
+  'dead', 'questions', 'owed', 'stop_pending', 'seq', 'unready', 'root', 'priority')
 if s.id == '' then return { 'closed', 'unknown' } end
 if s.run ~= '' then return { 'busy', s.run } end
 if CLOSED[s.state] then
-  redis.call('ZREM', KEYS[7], s.id)
+  redis.call('ZREM', WAITING, s.id)
   return { 'closed', s.state }
 end
 -- Its first run is the router's to make: what is said to it meanwhile comes after its task.
@@ -24,7 +25,7 @@ end
 if s.state == 'pending' or s.state == 'scheduled' or s.stop_pending ~= '' then return { 'waits', '0' } end
 -- A guess at how many runs it had would give the next one the id of an earlier one.
 if not tonumber(s.runs) then return redis.error_reply('ERR session ' .. s.id .. ' does not say how many runs it had') end
-if count(s.runs) + 1 ~= tonumber(ARGV[3]) then return { 'number', s.runs } end
+if count(s.runs) + 1 ~= q.number then return { 'number', s.runs } end
 
 -- The waiting policy of a group: any | all | quorum; a deadline or an unreachable quorum meets it too.
 -- What a group has no rule for is under the rule of the group ''.
@@ -58,31 +59,32 @@ table.sort(overdue)
 
 -- One new run carries what was `chosen`: pairs of an item's id and its record.
 local function make_run(chosen, cause, more)
-  local ready, turns = in_lane(KEYS[10], KEYS[11], s)
-  check('ZCARD', KEYS[6], KEYS[7], KEYS[8], ready)
-  check('HLEN', KEYS[5], KEYS[9], turns)
-  check('LLEN', KEYS[4])
+  local ready, turns = in_shard('ready:' .. s.agent), in_shard('turns:' .. s.agent)
+  local ROOT = session_key(s.root ~= '' and s.root or s.id)
+  check('ZCARD', QUEUED, WAITING, TIMERS, ready)
+  check('HLEN', RUN, ROOT, turns)
+  check('LLEN', RUNS)
   local ids = {}
   for i, pair in ipairs(chosen) do
     local id, record = pair[1], pair[2]
     record.state = 'claimed'
-    record.run = ARGV[2]
-    save(KEYS[2], id, record)
-    redis.call('ZREM', KEYS[3], id)
+    record.run = q.run
+    save(ITEMS, id, record)
+    redis.call('ZREM', QUEUE, id)
     ids[i] = id
   end
-  new_run(KEYS[5], KEYS[4], ARGV[2], s.id, ARGV[3], cause, ids, now)
-  redis.call('HINCRBY', KEYS[9], 'resumes', 1)
-  redis.call('HSET', KEYS[1], 'run', ARGV[2], 'runs', ARGV[3], 'updated_ms', now)
+  new_run(RUN, RUNS, q.run, s.id, q.number, cause, ids, now)
+  redis.call('HINCRBY', ROOT, 'resumes', 1)
+  redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')
-  redis.call('ZREM', KEYS[8], 'flush|' .. s.id)
-  redis.call('ZADD', KEYS[6], now + tonumber(ARGV[6]), ARGV[2])
-  if redis.call('ZCARD', KEYS[3]) == 0 then redis.call('ZREM', KEYS[7], s.id) end
+  redis.call('ZREM', TIMERS, 'flush|' .. s.id)
+  redis.call('ZADD', QUEUED, now + (q.look_ms or 0), q.run)
+  if redis.call('ZCARD', QUEUE) == 0 then redis.call('ZREM', WAITING, s.id) end
   local fires = #overdue > 0 and cause == 'callbacks'
   if fires then
     -- A deadline fires once: what comes after it is delivered as it comes.
     for _, group in ipairs(overdue) do policy[group] = { mode = 'any', window_ms = policy[group].window_ms } end
-    redis.call('HSET', KEYS[5], 'overdue', cjson.encode(overdue))
+    redis.call('HSET', RUN, 'overdue', cjson.encode(overdue))
   end
   -- A deadline that was met is removed, so that it does not apply to children launched later.
   for _, group in ipairs(kept) do
@@ -90,16 +92,16 @@ local function make_run(chosen, cause, more)
     policy[group].parks = nil
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
-  make_ready(ready, turns, ARGV[2], s.root, s.priority)
-  return { 'run', ARGV[2], s.agent, cause, more and '1' or '0', must_ring(ready, turns, now), version_of(s) }
+  make_ready(ready, turns, q.run, s.root, s.priority)
+  return { 'run', q.run, s.agent, cause, more and '1' or '0', must_ring(ready, turns, now) }
 end
 local function sleep_until(due)
-  if due > 0 then redis.call('ZADD', KEYS[8], due, 'flush|' .. s.id) end
+  if due > 0 then redis.call('ZADD', TIMERS, due, 'flush|' .. s.id) end
   return { 'waits', tostring(due) }
 end
 
-if redis.call('ZCARD', KEYS[3]) == 0 then
-  redis.call('ZREM', KEYS[7], s.id)
+if redis.call('ZCARD', QUEUE) == 0 then
+  redis.call('ZREM', WAITING, s.id)
   -- Its last callback died by policy: nothing will come any more, so it runs once more for its final answer.
   -- Or a deadline has passed, and nothing at all has come.
   local pending = count(s.launched) - count(s.delivered) - count(s.dead)
@@ -135,9 +137,9 @@ end
 local function fresh_is_ready()
   for rank = 0, 3 do
     local low, high = rank * 1e12, rank * 1e12 + 1e12 - 1
-    local fresh = redis.call('ZRANGEBYSCORE', KEYS[3], string.format('(%.0f', low + seen.seq), string.format('%.0f', high))
+    local fresh = redis.call('ZRANGEBYSCORE', QUEUE, string.format('(%.0f', low + seen.seq), string.format('%.0f', high))
     for _, id in ipairs(fresh) do
-      local record = item(KEYS[2], id)
+      local record = item(ITEMS, id)
       if record.kind ~= 'completion' or met(record.group or '') then return true end
       groups[record.group or ''] = true
     end
@@ -160,7 +162,7 @@ local function choose(id, record)
     left = true
     return true
   end
-  if #chosen > 0 and (#chosen >= tonumber(ARGV[4]) or bytes + record.size > tonumber(ARGV[5])) then
+  if #chosen > 0 and (#chosen >= (q.max_items or 0) or bytes + record.size > (q.max_bytes or 0)) then
     left = true
     return false
   end
@@ -177,9 +179,9 @@ local function choose(id, record)
 end
 local start, room = 0, true
 repeat
-  local page = redis.call('ZRANGE', KEYS[3], start, start + 199)
+  local page = redis.call('ZRANGE', QUEUE, start, start + 199)
   for _, id in ipairs(page) do
-    room = room and choose(id, item(KEYS[2], id))
+    room = room and choose(id, item(ITEMS, id))
   end
   start = start + 200
 until not room or #page < 200

@@ -1,9 +1,11 @@
 -- forget_steps: the holder of a run drops steps that an earlier try recorded, as its agent takes other ones.
--- KEYS  1 run  2 steps
--- ARGV  1 claim  2… keys of the steps
+-- KEYS  1 session
+-- ARGV  1 request: run, claim; steps: their keys
 -- Returns  {'done'} | {'lost'}
 -- include: base
+-- include: request
 -- include: steps
-if not held_run(KEYS[1], ARGV[1]) then return { 'lost' } end
-forget_steps(KEYS[1], { unpack(ARGV, 2) })
+local RUN = in_shard('run:' .. q.run)
+if not held_run(RUN, q.claim) then return { 'lost' } end
+forget_steps(RUN, q.steps or {})
 return { 'done' }

@@ -1,14 +1,13 @@
 -- route_done: messages whose effect the ledger has already: each is marked seen, counted and acknowledged.
--- KEYS  for each message  1 stream  2 seen mark  3 conversation
--- ARGV  1 group  2 lifetime of a conversation in ms
---       for each message  1 entry id  2 mark's lifetime in ms  3 first message of its chain
---       4 most messages that its conversation may have, or 0: it neither counts nor is refused  5 digest
---       6 the program outside of the stack that it is for, or '': it takes part in the conversation from now on
+-- KEYS  1 totals
+-- ARGV  1 request: group; keep_ms: lifetime of a conversation; messages, a list of: stream, seen, conversation, entry, digest and
+--         mark_ms as in lib/mark.lua; first message of its chain; most messages that its conversation may have, 0: it neither
+--         counts nor is refused; program: the one outside of the stack that it is for, or '': it takes part in the conversation
+--         from now on
 -- Returns  one letter for each message: d done | x duplicate | o its id is another message's | c its chain is wrong
 --          | l its conversation is too long; on the last three it was not acknowledged
 -- Complexity: O(messages).
 -- include: mark
-local group, ttl_ms = ARGV[1], ARGV[2]
 local verdicts = {}
 -- What is the same for several messages is asked and written once: conversations by key, entries by stream.
 local conversations, order = {}, {}
@@ -25,10 +24,9 @@ local function conversation_of(key)
   return conversation
 end
 
-for n = 1, #KEYS / 3 do
-  local stream, seen, conversation = KEYS[n * 3 - 2], KEYS[n * 3 - 1], conversation_of(KEYS[n * 3])
-  local a = 2 + (n - 1) * 6
-  local entry, mark_ms, first, limit, digest = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], tonumber(ARGV[a + 4]), ARGV[a + 5]
+for n, m in ipairs(q.messages) do
+  local stream, seen, conversation = in_shard(m.stream), in_shard(m.seen), conversation_of(in_shard(m.conversation))
+  local entry, mark_ms, first, limit, digest = m.entry, m.mark_ms, m.first, m.most, m.digest
   local wrong = nil
   if conversation.root and conversation.root ~= first then
     wrong = 'c'
@@ -52,9 +50,8 @@ for n = 1, #KEYS / 3 do
       mark(seen, entry, digest, mark_ms)
     end
   end
-  local program = ARGV[a + 6]
-  if verdict == 'd' and program ~= '' then
-    redis.call('HSET', conversation.key, 'party:' .. program, '1')
+  if verdict == 'd' and m.program ~= '' then
+    redis.call('HSET', conversation.key, 'party:' .. m.program, '1')
     conversation.root = conversation.root or first
     conversation.used = true
   end
@@ -71,10 +68,10 @@ for _, conversation in ipairs(order) do
   if conversation.used then
     if conversation.fresh then redis.call('HSET', conversation.key, 'root', conversation.root) end
     if conversation.added > 0 then redis.call('HINCRBY', conversation.key, 'count', conversation.added) end
-    redis.call('PEXPIRE', conversation.key, ttl_ms)
+    redis.call('PEXPIRE', conversation.key, q.keep_ms)
   end
 end
 for _, stream in ipairs(streams) do
-  redis.call('XACK', stream, group, unpack(entries[stream]))
+  redis.call('XACK', stream, q.group or '', unpack(entries[stream]))
 end
 return table.concat(verdicts)

@@ -1,23 +1,27 @@
 -- route_park: an entry that cannot be carried out now waits, durably, and is acknowledged.
 -- An entry that is not pending any more was dealt with by another router: nothing happens then.
--- KEYS  1 stream  2 parked  3 record  4 session|record  5 conversation
--- ARGV  1 group  2 entry id  3 parked id  4 when to look at it again, in ms  5 what it waits for, in words
---       6 its task-id, or '' if it waits for no other tasks  7 JSON list of the tasks it waits for
---       8… field, value, … of the message
+-- KEYS  1 parked
+-- ARGV  1 request: group, entry and stream (a key without the shard) of the message; parked: its id from now on; due_ms: when to look at
+--         it again; reason: what it waits for, in words; session that it launches; task: its task-id, if it waits for other
+--         tasks, and tasks: these as a JSON list; conversation
+--       2… field, value, … of the message
 -- Returns  1 | 0: another router was first
 -- Complexity: O(log(parked) + tasks it waits for).
+-- include: request
 -- A key of another type is found before the entry is acknowledged.
-redis.call('ZCARD', KEYS[2])
-if redis.call('XACK', KEYS[1], ARGV[1], ARGV[2]) == 0 then return 0 end
-redis.call('HSET', KEYS[3], unpack(ARGV, 8))
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[3])
+redis.call('ZCARD', KEYS[1])
+if redis.call('XACK', in_shard(q.stream), q.group, q.entry) == 0 then return 0 end
+redis.call('HSET', in_shard('parked:' .. q.parked), unpack(ARGV, 2))
+redis.call('ZADD', KEYS[1], q.due_ms or 0, q.parked)
 -- A copy of the launch says nothing of the session.
-if KEYS[4] ~= KEYS[3] and redis.call('HGET', KEYS[4], 'entry') == ARGV[3] then
-  redis.call('HSET', KEYS[4], 'parked', ARGV[5])
+local launched = q.session and session_key(q.session)
+if launched and redis.call('HGET', launched, 'entry') == q.parked then
+  redis.call('HSET', launched, 'parked', q.reason or '')
 end
-if ARGV[6] ~= '' then
-  redis.call('HSET', KEYS[5], 'held:' .. ARGV[6], ARGV[7])
+if q.task then
+  local conversation = in_shard(q.conversation)
+  redis.call('HSET', conversation, 'held:' .. q.task, q.tasks or '[]')
   -- A task that nothing has ever waited for closes no circle.
-  for _, task in ipairs(cjson.decode(ARGV[7])) do redis.call('HSET', KEYS[5], 'wanted:' .. task, '1') end
+  for _, task in ipairs(cjson.decode(q.tasks or '[]')) do redis.call('HSET', conversation, 'wanted:' .. task, '1') end
 end
 return 1

@@ -1,18 +1,20 @@
 -- spend: the holder of a run says what a call cost for which it had reserved the most. Said twice, it counts once.
 -- Besides KEYS the script touches the budgets that the reservation names; they carry the hash tag of KEYS.
--- KEYS  1 session  2 run  3 reserved
--- ARGV  1 now or ''  2 claim  3 id of the reservation  4 agent  5 requests  6 input tokens  7 output tokens
---       8 billionths of a USD  9 of the tokens, those that are an estimate
+-- KEYS  1 session
+-- ARGV  1 request: run, claim; reservation: its id; agent; cost: requests, input_tokens, output_tokens, nano_usd: billionths of a USD,
+--         and estimated: those of the tokens that are; as text of whole numbers
 -- Returns  {'done'} | {'unknown'}: there is no such reservation any more | {'lost'}
 -- Complexity: O(budgets).
 -- include: base
+-- include: request
 -- include: budget
-local now = clock(ARGV[1])
-if not held_run(KEYS[2], ARGV[2]) then return { 'lost' } end
-local text = redis.call('HGET', KEYS[3], ARGV[3])
+local RUN = in_shard('run:' .. q.run)
+local RESERVED = RUN .. ':reserved'
+local now = clock(q.now)
+if not held_run(RUN, q.claim) then return { 'lost' } end
+local text = redis.call('HGET', RESERVED, q.reservation)
 if not text then return { 'unknown' } end
-redis.call('HDEL', KEYS[3], ARGV[3])
-count_cost(KEYS[1], ARGV[4], ARGV[3], cjson.decode(text), { requests = ARGV[5], input_tokens = ARGV[6],
-  output_tokens = ARGV[7], nano_usd = ARGV[8], estimated = ARGV[9] })
+redis.call('HDEL', RESERVED, q.reservation)
+count_cost(KEYS[1], q.agent, q.reservation, cjson.decode(text), q.cost)
 redis.call('HSET', KEYS[1], 'updated_ms', now)
 return { 'done' }

@@ -1,22 +1,24 @@
 -- start: the router takes launches that the ledger knows: each is marked seen, its session's first run ready, it is
 -- noted in its conversation and acknowledged. One whose records are damaged fails alone.
--- KEYS  1 dispatch  2 timers
---       for each launch  1 session  2 runs  3 run  4 seen mark  5 stream  6 conversation  7 ready  8 turns
--- ARGV  1 now or ''  2 group  3 ms until the sweep looks at a run  4 lifetime of a conversation in ms
---       for each launch  1 run id  2 message id  3 entry id  4 mark's lifetime in ms  5 recipient  6 digest
---       7 when a review has to be done, in ms, or 0
+-- KEYS  1 queued
+-- ARGV  1 request: group; look_ms until the sweep looks at a run; keep_ms: lifetime of a conversation; launches, a list of: session;
+--         run: its id; message: its id; entry; seen, stream and conversation: keys without the shard; mark_ms that the mark lives;
+--         recipient; digest; review_ms: when a review has to be done
 -- Returns  for each launch  {'started', run, agent, cause, '1': tell workers of it | '0'} | {'already', run or ''} | {'duplicate'} | {'unknown'}
 --          | {'over', state} | {'task'}: the session was launched by another message | {'other'}: its sender
 --          has used its id for something else | {'error', what is wrong}; on the last three and 'unknown' nothing was
 --          acknowledged
 -- Complexity: O(launches).
 -- include: base
+-- include: request
 -- include: new
 -- include: mark
 -- include: ready
-local now = clock(ARGV[1])
-check('ZCARD', KEYS[1], KEYS[2])
-local group, due = ARGV[2], now + tonumber(ARGV[3])
+local TIMERS = in_shard('timers')
+local now = clock(q.now)
+check('ZCARD', KEYS[1], TIMERS)
+-- No group: its messages are acknowledged in the step that puts them into an inbox.
+local group, due = q.group or '', now + (q.look_ms or 0)
 -- What is the same for several launches is written once: entries by stream, launches by conversation.
 local entries, notes = {}, {}
 -- The agents whose workers were thought of: they are told once.
@@ -32,9 +34,11 @@ local function add(to, key, ...)
   for _, value in ipairs({...}) do table.insert(to[key], value) end
 end
 
-local function start(k, a)
-  local session, runs, run, seen, stream, conversation, ready, turns = unpack(KEYS, k + 1, k + 8)
-  local id, message, entry, mark_ms, recipient, digest, review_due = unpack(ARGV, a + 1, a + 7)
+local function start(l)
+  local session, run, stream = session_key(l.session), in_shard('run:' .. l.run), in_shard(l.stream)
+  local seen, conversation, runs = in_shard(l.seen), in_shard(l.conversation), session .. ':runs'
+  local ready, turns = in_shard('ready:' .. l.recipient), in_shard('turns:' .. l.recipient)
+  local id, message, entry, mark_ms, recipient, digest = l.run, l.message, l.entry, l.mark_ms, l.recipient, l.digest
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message', 'root', 'priority')
   check('ZCARD', ready)
   check('HLEN', turns)
@@ -67,7 +71,7 @@ local function start(k, a)
     new_run(run, runs, id, s.id, 1, 'start', {}, now)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     redis.call('ZADD', KEYS[1], due, id)
-    if review_due ~= '0' then end_by(KEYS[2], session, s.id, 'review', review_due) end
+    if l.review_ms then end_by(TIMERS, session, s.id, 'review', l.review_ms) end
     make_ready(ready, turns, id, s.root, s.priority)
     answer[5] = tell(ready, turns)
   end
@@ -76,8 +80,8 @@ local function start(k, a)
 end
 
 local answers = {}
-for n = 1, (#KEYS - 2) / 8 do
-  local fine, answer = pcall(start, 2 + (n - 1) * 8, 4 + (n - 1) * 7)
+for n, launch in ipairs(q.launches) do
+  local fine, answer = pcall(start, launch)
   if not fine then
     -- Without the place in the script that some servers put before it.
     local what = type(answer) == 'table' and answer.err or tostring(answer)
@@ -90,7 +94,7 @@ for n = 1, (#KEYS - 2) / 8 do
 end
 for conversation, launches in pairs(notes) do
   redis.pcall('HSET', conversation, unpack(launches))
-  redis.pcall('PEXPIRE', conversation, ARGV[4])
+  redis.pcall('PEXPIRE', conversation, q.keep_ms)
 end
 for stream, ids in pairs(entries) do redis.call('XACK', stream, group, unpack(ids)) end
 return answers

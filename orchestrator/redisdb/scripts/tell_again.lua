@@ -1,14 +1,12 @@
 -- tell_again: a session says that its parent was told of its end, and the parent still counts that as owed. Where it has
 -- ended, the parent is told now; where it has not, it will be.
--- KEYS  as in lib/termination.lua
--- ARGV  1 now or ''  2 how the parent is told of an answer: completed | partial-success
--- Returns  {'told'} | {'unsaid'}: it has not ended | {'nothing'}: nothing is owed, or its text is gone | {'parent', its id}:
---          pass the keys of that parent
+-- KEYS  1 session
+-- ARGV  1 request: status: how the parent is told of an answer, completed | partial-success
+-- Returns  {'told'} | {'unsaid'}: it has not ended | {'nothing'}: nothing is owed, or its text is gone
 -- include: base
 -- include: termination
-local now = clock(ARGV[1])
+local now = clock(q.now)
 local s = session_facts()
-if new_parent(s) then return { 'parent', s.parent } end
 callback = s.parent ~= '' and item(P_ITEMS, callback_of(s)) or nil
 if not callback or callback.state ~= 'owed' then return { 'nothing' } end
 local more = fields(S, 'ended_ms', 'proof', 'report', 'attachments')
@@ -21,6 +19,6 @@ if not said[1] then return { 'nothing' } end
 local function decoded(text) return text and text ~= '' and cjson.decode(text) or nil end
 local whole, attachments = decoded(said[2]), decoded(more.attachments)
 END.body, END.message = said[3] or '', more.report
-tell_parent(s, CLOSED[s.state] and 'failed' or ARGV[2], said[1], now, more.proof, whole, attachments)
+tell_parent(s, CLOSED[s.state] and 'failed' or q.status, said[1], now, more.proof, whole, attachments)
 session_stop(s)
 return { 'told' }

@@ -1,20 +1,22 @@
 -- withdraw: a question is not to be answered any more: its asker stops waiting, or somebody else has replied.
 -- It is closed if it is still open, and leaves the queue of who was asked if it is still there.
--- KEYS  1 session@asker  2 session  3 items  4 queue  5 waiting  6 run|session@asker
--- ARGV  1 question id  2 reason  3 claim of the asker's run, or '': the caller may do it
+-- KEYS  1 session
+-- ARGV  1 request: id of the question; reason; asker: its session; run and claim of the asker, else the caller may do it
 -- Returns  {'open' | 'closed', '1' if it was still in the queue}: what the question was before | {'lost'}
 -- include: base
-if ARGV[3] ~= '' and not held_run(KEYS[6], ARGV[3]) then return { 'lost' } end
-local record = item(KEYS[3], ARGV[1])
-local open = redis.call('HDEL', KEYS[1], 'question:' .. ARGV[1]) == 1
-if open then redis.call('HINCRBY', KEYS[1], 'questions', -1) end
-if open and is_approval(ARGV[1]) then close_approval(KEYS[3], ARGV[1], ARGV[2]) end
+-- include: request
+local ASKER, ITEMS, QUEUE = session_key(q.asker), KEYS[1] .. ':items', KEYS[1] .. ':queue'
+if q.claim and not held_run(in_shard('run:' .. q.run), q.claim) then return { 'lost' } end
+local record = item(ITEMS, q.id)
+local open = redis.call('HDEL', ASKER, 'question:' .. q.id) == 1
+if open then redis.call('HINCRBY', ASKER, 'questions', -1) end
+if open and is_approval(q.id) then close_approval(ITEMS, q.id, q.reason or '') end
 local queued = record ~= nil and record.state == 'queued'
-if queued or (record and record.state == 'asked') then mark_dead(KEYS[3], ARGV[1], record, ARGV[2]) end
+if queued or (record and record.state == 'asked') then mark_dead(ITEMS, q.id, record, q.reason or '') end
 if queued then
-  redis.call('ZREM', KEYS[4], ARGV[1])
-  if redis.call('ZCARD', KEYS[4]) == 0 then
-    redis.call('ZREM', KEYS[5], redis.call('HGET', KEYS[2], 'id'))
+  redis.call('ZREM', QUEUE, q.id)
+  if redis.call('ZCARD', QUEUE) == 0 then
+    redis.call('ZREM', in_shard('waiting'), redis.call('HGET', KEYS[1], 'id'))
   end
 end
 return { open and 'open' or 'closed', queued and '1' or '0' }

@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 from orchestrator.audit import AuditReader, MessageRecord
 from orchestrator.bootstrap import Container
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.payload import BlobRef, BlobStore
 from orchestrator.envelope.sealing import Opener
 from orchestrator.errors import Refused, Unverified
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.router.deadletters.replay import Replayed, Replays
 
 How = Literal["message", "task", "refused", "skipped"]
@@ -63,7 +63,6 @@ class TrailReplay:
             _KeptBodies(parts, reader),
             find_key=parts.keyring.decryption_key,
             max_bytes=settings.max_payload_bytes,
-            max_ratio=settings.max_payload_ratio,
         )
         self._replays = Replays(parts, opener=opener)
 
@@ -85,7 +84,7 @@ class TrailReplay:
                 yield Result(record=record, how="skipped", reason=reason)
                 continue
             result = self._one(record)
-            if result.id and record.type in LAUNCHES and result.id.startswith("ses_"):
+            if result.id and record.type in SESSION_STARTING and result.id.startswith("ses_"):
                 follows[record.message_id] = record.message_id
             yield result
             if result.done:

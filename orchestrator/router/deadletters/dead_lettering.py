@@ -13,6 +13,7 @@ from orchestrator import machine
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies.exchange import ErrorType
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import is_session_id, item_id, shard_of
@@ -20,15 +21,15 @@ from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.policy.escalation import above
-from orchestrator.policy.routing import LAUNCHES, RoutingTable
+from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.deadletters.escalations import escalate
-from orchestrator.router.deadletters.store import DeadLimits, dead_letter_fields, vouched_sender
+from orchestrator.router.deadletters.store import dead_letter_fields, vouched_sender
 from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
 from orchestrator.router.session_resolver import NEAREST, launched
-from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
+from orchestrator.streams import ROUTER_GROUP, DeadLimits, Entry, StreamId, stream_key
 
 #: Seconds between two log lines about dropped dead letters: a flood of them must not flood the log.
 _LOG_EVERY_S = 10.0
@@ -271,7 +272,7 @@ class DeadLettering:
                 correlation=message.conversation_id, chain=(header.message_id, *header.conversation_chain)
             ),
             error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
-            severity="critical" if message.body.type in LAUNCHES else "warning",
+            severity="critical" if message.body.type in SESSION_STARTING else "warning",
             recommended="retry" if rejection.retryable else "escalate",
             details=json.dumps({"rule": rejection.rule, "attempts": attempts}),
         )
@@ -293,13 +294,13 @@ class DeadLettering:
 
 def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:
     """Session and message-id of the launch that a message is, or None."""
-    session = launched_task(entry, message.body) if message.body.type in LAUNCHES else ""
+    session = launched_task(entry, message.body) if message.body.type in SESSION_STARTING else ""
     return (session, message.header.message_id.lower()) if is_session_id(session) else None
 
 
 def _named_launch(entry: Entry) -> tuple[str, str] | None:
     """The same of an entry that cannot be parsed, or ends the process that parses it: enough to compare with."""
-    if entry.stream.type not in LAUNCHES or entry.data is None:
+    if entry.stream.type not in SESSION_STARTING or entry.data is None:
         return None
     session, message = _SESSION.search(entry.data), _MESSAGE_ID.search(entry.data)
     if session is None or message is None:

@@ -15,9 +15,8 @@ from orchestrator.ids import derived_uuid, item_id, root_session_id
 from orchestrator.ledger import Ledger
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import MessageFactory, Thread
-from orchestrator.policy.authorisation import refusal
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.router.received import Rejection
 
 #: Characters of a prompt that a dead letter makes.

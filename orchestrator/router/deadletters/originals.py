@@ -6,20 +6,18 @@ from dataclasses import dataclass
 
 from orchestrator.agents.registry import OPERATOR, system_record
 from orchestrator.bootstrap import Container
-from orchestrator.envelope.bodies import EncryptedBody, Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody, task_id_of
 from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.opaque import EncryptedBody
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, Unverified
 from orchestrator.ids import is_session_id
 from orchestrator.machine import Clock
-from orchestrator.policy.authorisation import refusal
-from orchestrator.policy.routing import LAUNCHES
+from orchestrator.policy.routing import refusal
 from orchestrator.router.build import build_validator
-from orchestrator.router.received import Rejection, task_id_of
-
-Launch = TaskDelegation | ReviewRequest | Escalation
+from orchestrator.router.received import Rejection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ class Originals:
             raise Unverified(what, *fault, advice)
         return Original(message=report.message, fault=fault)
 
-    def own_launch(self, message: AgentMessage) -> Launch | None:
+    def own_launch(self, message: AgentMessage) -> LaunchBody | None:
         """What a message of the stack itself gives somebody to do under the id of a session of ours, or None.
 
         A program's is none, whatever id it names: by a replay it would become the operator's.
@@ -77,15 +75,15 @@ class Originals:
             return None
         return launch
 
-    def launch(self, message: AgentMessage) -> Launch | None:
+    def launch(self, message: AgentMessage) -> LaunchBody | None:
         """What a message gives somebody to do, or None."""
-        if message.body.type not in LAUNCHES:
+        if message.body.type not in SESSION_STARTING:
             return None
         try:
             body = self._opener.open(message).body
         except (PayloadError, DecryptionError, InvalidEnvelope):
             return None
-        return body if isinstance(body, (TaskDelegation, ReviewRequest, Escalation)) else None
+        return body if isinstance(body, LaunchBody) else None
 
     def is_encrypted(self, message: AgentMessage) -> bool:
         try:

@@ -10,25 +10,30 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
+from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.codec import encode_unsigned
+from orchestrator.envelope.message_types import LaunchBody
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
-from orchestrator.errors import Refused
+from orchestrator.envelope.structured import pack
+from orchestrator.errors import InputError, Refused
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger.sealing import Seal
 from orchestrator.machine import Clock, SystemClock
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import Delivery, Terms, Thread
+from orchestrator.notifier import NOTIFICATION, targets_of
+from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.deadletters.originals import Launch, Originals
+from orchestrator.router.deadletters.originals import Originals
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.received import shard_of_message
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
@@ -44,9 +49,10 @@ REPLAYS_FIELD: Final = "replays"
 class Replayed:
     """What a replay made of a dead letter."""
 
-    #: `message`: a new message of the sender; `task`: a new root session; `copy`: the same bytes once more.
+    #: `message`: a new message of the sender; `task`: a new root session; `copy`: the same bytes once more;
+    #: `notification`: its target has it.
     how: str
-    #: The new message-id, session id, or entry id.
+    #: The new message-id, session id, or entry id; the name of the target.
     id: str
 
 
@@ -61,7 +67,7 @@ class _Planned:
     message: AgentMessage
     fault: tuple[str, str] | None
     replayed: Replayed
-    launch: Launch | None
+    launch: LaunchBody | None
     #: Whether the operator sends it, and not its sender.
     by_operator: bool = True
 
@@ -84,13 +90,17 @@ class Replays:
         are published again. A task of our own whose session has failed becomes a new root session: its parent has
         been told of the failure already.
 
+        A notification is delivered to its target, under the id that it had.
+
         ``sign_unverified``: a message that does not verify is signed by the operator, in the operator's name, and a note
         in the audit trail records it.
 
         Raises:
             Unverified: the original is no valid envelope, or its sender is not known to have signed it.
-            Refused: it cannot be signed by the operator, as its body is encrypted.
+            Refused: it cannot be signed by the operator, as its body is encrypted; or a target does not take it.
         """
+        if dead_letter.stream.type == NOTIFICATION:
+            return self._deliver(dead_letter)
         original = self._originals.verified(
             dead_letter.data, f"dead letter {dead_letter.id}", sign_unverified=sign_unverified
         )
@@ -102,7 +112,7 @@ class Replays:
                 return None
             # Derived from the dead letter's id, so that two people who replay it at once make one session.
             session = self._session(f"replay|{dead_letter.id}")
-            self._submit(message, launch, session=session)
+            self._submit(message, launch, session=session, verified=fault is None)
             self._note(dead_letter, f"{what} as session {session}{_by_operator(fault)}")
             return Replayed(how="task", id=session)
         renewed = self._renewed(message, by_operator=fault is not None)
@@ -120,6 +130,17 @@ class Replays:
         sender = OPERATOR if fault else message.header.sender.agent_name
         left = self._leave(dead_letter, published, marked=(sender, message_id))
         return Replayed(how="message", id=message_id) if left else None
+
+    def _deliver(self, dead_letter: DeadLetter) -> Replayed | None:
+        """Deliver a notification that was given up; if this process dies then, the target may get it twice."""
+        name = dead_letter.stream.priority
+        target = next((one for one in targets_of(self._parts.settings) if one.name == name), None)
+        event = f"{dead_letter.stream.shard:02x}-{dead_letter.entry}"
+        reason = f"no {name} is set" if target is None else target.deliver(event, dead_letter.data)
+        if reason:
+            raise Refused(f"dead letter {dead_letter.id}: {name} has not taken it: {reason}")
+        left = self._note(dead_letter, f"dead letter {dead_letter.id} was delivered to {name}")
+        return Replayed(how=NOTIFICATION, id=name) if left else None
 
     def plan(self, octets: bytes, *, sign_unverified: bool = False, seed: str = "") -> Replayed:
         """What :meth:`again` would make of it, with the same id if there is a ``seed``; nothing is published.
@@ -146,7 +167,7 @@ class Replays:
         shard = shard_of_message(message, self._parts.settings.shards)
         streams = RedisStreams(self._parts.redis)
         if planned.launch is not None:
-            self._submit(message, planned.launch, session=replayed.id)
+            self._submit(message, planned.launch, session=replayed.id, verified=planned.fault is None)
         else:
             renewed = self._renewed(message, by_operator=planned.by_operator, message_id=replayed.id)
             assert renewed is not None, "the plan has looked"
@@ -217,9 +238,26 @@ class Replays:
     def _session(self, seed: str) -> str:
         return root_session_id(seed, self._parts.settings.shards)
 
-    def _submit(self, message: AgentMessage, body: Launch, *, session: str) -> None:
-        parts = self._parts
-        recipient, title, prompt = message.header.recipient.agent_name, title_of(body), prompt_of(body)
+    def _submit(self, message: AgentMessage, body: LaunchBody, *, session: str, verified: bool) -> None:
+        """Make a root session of what a message gives its recipient to do, with all that its session was given.
+
+        Its group and the tasks that it waited for are those of its old parent, and count no more. What nobody is known
+        to have signed gives its session a task and nothing else.
+
+        Raises:
+            Refused: the message gives its session more than any launch can be given.
+        """
+        parts, header = self._parts, message.header
+        recipient, title, prompt = header.recipient.agent_name, title_of(body), prompt_of(body)
+        try:
+            terms = Terms.of_message(body.launch if verified else None)
+        except InputError as error:
+            raise Refused(f"message {header.message_id} cannot be replayed: {error}") from None
+        terms = replace(terms, group="", budget=terms.budget or Budget.of(parts.settings.tree_budget))
+        task = body.task.model_copy(update={"dependencies": ()}) if isinstance(body, TaskDelegation) else None
+        lasts_ms = (
+            None if header.expiration is None else header.expiration.instant_ms - header.timestamp.instant_ms
+        )
         correlation = derived_uuid("conversation", session)
         thread = Thread(correlation=correlation, encrypted=self._originals.is_encrypted(message))
         envelope = parts.message_factory.delegation(
@@ -227,8 +265,15 @@ class Replays:
             recipient=recipient,
             task_id=session,
             title=title,
-            description=prompt,
+            description=prompt if task is None else task.description,
             thread=thread,
+            task=task,
+            delivery=Delivery(
+                priority=header.priority,
+                expires_s=None if lasts_ms is None else lasts_ms / 1000,
+                retry_policy=header.retry_policy,
+            ),
+            terms=terms,
         )
         parts.ledger.submit(
             session,
@@ -237,6 +282,10 @@ class Replays:
             envelope=envelope,
             correlation=thread.correlation,
             title=title,
+            planned=terms.plan,
+            budget=terms.budget,
+            structured="" if task is None else pack(task),
+            time_limit_ms=terms.time_limit_ms,
             seal=Seal(label=session, by=OPERATOR, to=(recipient,)) if envelope.encrypted else None,
         )
 

@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import redis
 
-from orchestrator.config.settings import Settings
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.received import Rejection, attempt_of
-from orchestrator.streams import Entry, StreamId
+from orchestrator.streams import DeadLimits, Entry, StreamId
 
 #: Dead letters read in one go.
 _PAGE: Final = 1000
@@ -22,56 +21,32 @@ _PAGE: Final = 1000
 class DeadLetter:
     """One dead letter."""
 
-    #: The id it is named by, with its shard: `00-1700000000000-0`.
+    #: The id by which the `dlq` commands know it.
     id: str
+    #: Its stream: `shard/type/priority`.
     stream: StreamId
-    #: The id of the entry in its stream.
+    #: The id of its entry in the stream.
     entry: str
+    #: The rule that it broke.
     rule: str
+    #: Why it was given up.
     reason: str
+    #: How often it was tried.
     attempts: int
-    #: When it was given up, in milliseconds since the epoch.
+    #: When it was given up.
     at_ms: int
-    #: Facts of the header, empty where it could not be read.
+    #: Its id.
     message_id: str
+    #: Its type.
     type: str
+    #: The agent that sent it.
     sender: str
+    #: The agent that it is for.
     recipient: str
+    #: Its conversation.
     conversation: str
     #: The original bytes.
     data: bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeadLimits:
-    """How many dead letters one shard keeps, and for how long."""
-
-    entries: int = 10_000
-    bytes: int = 64 * 1024 * 1024
-    #: The part of both that one sender may take.
-    share: float = 0.25
-    ttl_ms: int = 30 * 86_400_000
-
-    @property
-    def args(self) -> list[int]:
-        """As the scripts take them."""
-        return [
-            self.entries,
-            self.bytes,
-            max(1, int(self.entries * self.share)),
-            max(1, int(self.bytes * self.share)),
-            self.ttl_ms,
-        ]
-
-
-def dead_limits(settings: Settings) -> DeadLimits:
-    """The limits in the settings."""
-    return DeadLimits(
-        entries=settings.dead_letters_max_entries,
-        bytes=settings.dead_letters_max_bytes,
-        share=settings.dead_letters_share,
-        ttl_ms=round(settings.dead_letter_ttl_s * 1000),
-    )
 
 
 def vouched_sender(rejection: Rejection) -> str:

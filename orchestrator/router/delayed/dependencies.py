@@ -18,6 +18,7 @@ from typing import Any, Final
 import redis
 
 from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Ledger, Session, SessionState
 from orchestrator.machine import Clock
@@ -32,8 +33,6 @@ FIRST_LOOK_MS: Final = 250
 LAST_LOOK_MS: Final = 10_000
 #: The same for a task that waits for a task without a session: no message reports that it has got one.
 UNREPORTED_LOOK_MS: Final = 1000
-#: Types that report the end of a session.
-ENDS: Final = frozenset({"task-completion", "error"})
 _WAITERS_MS: Final = 7 * 86_400_000
 
 
@@ -174,7 +173,7 @@ class Dependencies:
 
     def hurry_waiters(self, messages: Sequence[ReceivedMessage]) -> bool:
         """Let the tasks be looked at now that wait for sessions whose ends are reported here; whether there are any."""
-        ends = [received for received in messages if received.type in ENDS]
+        ends = [received for received in messages if MESSAGE_TYPES[received.type].ends == "task"]
         pipeline = self._redis.pipeline(transaction=False)
         for received in ends:
             book = keys.conversation(received.entry.stream.shard, received.conversation)
@@ -187,7 +186,7 @@ class Dependencies:
         for session in sessions:
             pipeline.smembers(keys.waiters(session))
         waiters = [member.decode() for found in (pipeline.execute() if sessions else []) for member in found]
-        for waiter in waiters:
+        for waiter in sorted(waiters):
             shard, _, name = waiter.partition(":")
             self._delayed.hurry(int(shard, 16), [name])
         return bool(waiters)

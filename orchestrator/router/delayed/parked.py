@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.ids import is_session_id
 from orchestrator.policy.retry import CAP_MS
-from orchestrator.policy.routing import LAUNCHES
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Batch, Scripts, keys_of
+from orchestrator.redisdb.key_table import in_its_shard
+from orchestrator.redisdb.scripts import Batch, Scripts, request
 from orchestrator.router.received import launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
@@ -118,7 +119,7 @@ class DelayedMessages:
         shard, name = entry.stream.shard, parked_id(entry)
         own, waited_for = (tasks.task_id, json.dumps(tasks.waited_for)) if tasks is not None else ("", "")
         task_id = launched_task(entry, message.body)
-        session = task_id if is_session_id(task_id) and entry.stream.type in LAUNCHES else ""
+        session = task_id if is_session_id(task_id) and entry.stream.type in SESSION_STARTING else ""
         facts: dict[str, str | bytes | int] = {
             "envelope": entry.data or b"",
             "message-id": message.header.message_id.lower(),
@@ -136,28 +137,19 @@ class DelayedMessages:
             "agent": agent,
             "until": until_ms,
         }
-        call = (
-            keys_of(
-                "route_park",
-                {
-                    "S": f"{shard:02x}",
-                    "stream": stream_key(entry.stream),
-                    "record": keys.parked_message(shard, name),
-                    "session": session,
-                    "correlation": message.conversation_id,
-                },
-            ),
-            [
-                ROUTER_GROUP,
-                entry.id,
-                name,
-                due_ms,
-                reason,
-                own,
-                waited_for,
-                *[part for pair in facts.items() for part in pair],
-            ],
+        asked = request(
+            group=ROUTER_GROUP,
+            entry=entry.id,
+            stream=in_its_shard(stream_key(entry.stream)),
+            parked=name,
+            due_ms=due_ms,
+            reason=reason,
+            session=session,
+            task=own,
+            tasks=waited_for,
+            conversation=in_its_shard(keys.conversation(shard, message.conversation_id)),
         )
+        call = ([keys.parked(shard)], [asked, *[part for pair in facts.items() for part in pair]])
         if self._together is not None:
             self._together.script("route_park", *call)
             return True
@@ -243,18 +235,19 @@ class DelayedMessages:
             shard = parked.stream.shard
             batch.script(
                 "route_unpark",
-                keys_of(
-                    "route_unpark",
-                    {
-                        "S": f"{shard:02x}",
-                        "record": keys.parked_message(shard, parked.id),
-                        "stream": stream_key(parked.stream),
-                        "mark": keys.seen(shard, parked.sender, parked.message_id),
-                        "session": parked.session,
-                        "correlation": parked.conversation,
-                    },
-                ),
-                [parked.id, self._mark_ms, parked.task_id, parked.id.rpartition(":")[2]],
+                [keys.parked(shard)],
+                [
+                    request(
+                        parked=parked.id,
+                        entry=parked.id.rpartition(":")[2],
+                        stream=in_its_shard(stream_key(parked.stream)),
+                        seen=in_its_shard(keys.seen(shard, parked.sender, parked.message_id)),
+                        mark_ms=self._mark_ms,
+                        session=parked.session,
+                        task=parked.task_id,
+                        conversation=in_its_shard(keys.conversation(shard, parked.conversation)),
+                    )
+                ],
             )
         return sum(map(bool, _raise_first(batch.execute())))
 

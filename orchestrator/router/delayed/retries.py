@@ -8,11 +8,12 @@ from typing import Final
 
 from orchestrator import machine
 from orchestrator.agents.registry import AgentRecord
+from orchestrator.envelope.message_types import SESSION_STARTING, TERMINAL_TYPES
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.machine import Clock
-from orchestrator.policy.retry import RetryEnd, decide
-from orchestrator.policy.routing import LAUNCHES, Backoff, RoutingTable
-from orchestrator.router.received import ENDING, ReceivedMessage, Rejection, attempt_of, since_of
+from orchestrator.policy.retry import Backoff, RetryEnd, decide
+from orchestrator.policy.routing import RoutingTable
+from orchestrator.router.received import ReceivedMessage, Rejection, attempt_of, since_of
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry
 
@@ -76,9 +77,9 @@ class Retries:
         What an agent of our own reports is in the ledger already and so was accepted when it was published.
         An attempt whose time has passed has failed; while there are more, this is the next one, made at once.
         """
-        if received.type in ENDING:
+        if received.type in TERMINAL_TYPES:
             return None
-        if received.type not in LAUNCHES:
+        if received.type not in SESSION_STARTING:
             sender = self._find_agent(received.sender)
             if sender is None or not sender.external:
                 return None

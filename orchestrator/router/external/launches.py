@@ -8,15 +8,16 @@ from typing import Any
 import redis
 
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS
-from orchestrator.envelope.bodies import Escalation, ReviewRequest, TaskDelegation
+from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.message_types import LaunchBody, task_id_of
 from orchestrator.envelope.prompt_text import prompt_of, title_of
 from orchestrator.envelope.structured import pack
 from orchestrator.errors import InputError
-from orchestrator.ids import callback_id, child_session_id, external_session_id, run_id, shard_of
-from orchestrator.ledger import CLOSED, Ledger, RunRef
+from orchestrator.ids import child_session_id, external_session_id, run_id, shard_of
+from orchestrator.ledger import CLOSED, Ledger, RunRef, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.policy.routing import RoutingTable
-from orchestrator.redisdb.scripts import keys_of
+from orchestrator.redisdb.scripts import Arg
 from orchestrator.router.commands import (
     Batched,
     CommandOutcome,
@@ -24,7 +25,6 @@ from orchestrator.router.commands import (
     Resolved,
     ScriptCommand,
     Step,
-    mark_ids,
     not_taking_part,
     outcome_of,
     rejected,
@@ -32,10 +32,8 @@ from orchestrator.router.commands import (
     wrong_shard,
 )
 from orchestrator.router.external.session_messages import SessionMessages
-from orchestrator.router.received import SEALED_TITLE, ReceivedMessage, shard_of_message, task_id_of
+from orchestrator.router.received import SEALED_TITLE, ReceivedMessage, shard_of_message
 from orchestrator.router.session_resolver import SessionResolver, launched
-
-Launch = TaskDelegation | ReviewRequest | Escalation
 
 
 class ExternalLaunches:
@@ -59,7 +57,7 @@ class ExternalLaunches:
         self._limits = limits
         self._shards = shards
 
-    def launch(self, received: ReceivedMessage, body: Launch | None) -> Step:
+    def launch(self, received: ReceivedMessage, body: LaunchBody | None) -> Step:
         """Begin a session for the recipient: a root, or a child of the session that the sender runs.
 
         ``body`` is None if it is sealed: the recipient's worker opens it.
@@ -89,7 +87,7 @@ class ExternalLaunches:
         sessions = launched(self._redis, self._shards, received.conversation, chain)
         return shard_of(sessions[0]) if sessions else shard_of_message(received.message, self._shards)
 
-    def _begin(self, received: ReceivedMessage, body: Launch | None) -> ScriptCommand:
+    def _begin(self, received: ReceivedMessage, body: LaunchBody | None) -> ScriptCommand:
         shard = received.entry.stream.shard
         parent = self._resolver.by_chain(received.sender, received)
         if parent is not None:
@@ -97,8 +95,6 @@ class ExternalLaunches:
         else:
             session = external_session_id(shard, received.sender, received.id)
         run = run_id(session, 1)
-        above = parent.id if parent is not None else session
-        root = parent.root if parent is not None else session
         title, prompt = _title_and_prompt(received, body)
         # A task-id that cannot be read is as good as one of its own.
         task_id = task_id_of(body) or received.id
@@ -117,6 +113,12 @@ class ExternalLaunches:
         }
         structured = _structured(body)
         facts["task_proof"] = self._ledger.vouch_for_task(session, facts, prompt, structured, by=ROUTER)
+        octets: list[Arg] = []
+        about: dict[str, object] = {
+            "id": session,
+            **{name: facts[name] for name in ("agent", "priority", "title")},
+        }
+        about = layout.launch(about, facts, octets, prompt=prompt, envelope="", task=structured)
 
         def read(answer: Any) -> CommandOutcome:
             if known := outcome_of(answer[0], received):
@@ -142,49 +144,27 @@ class ExternalLaunches:
                     return rejected("session-over", reason, received)
             return self._limits.conversation_fault(answer[0].decode(), received)
 
-        return ScriptCommand(
-            script="route_launch",
-            keys=keys_of(
-                "route_launch",
-                {
-                    "session": session,
-                    "root": root,
-                    "run": run,
-                    "parent": above,
-                    "agent": received.recipient,
-                    **mark_ids(received),
-                },
-            ),
-            args=[
-                "",
-                session,
-                run,
-                received.group,
-                received.entry.id,
-                self._limits.mark_ms(received),
-                prompt,
-                parent.id if parent is not None else "",
-                callback_id(session),
-                task_id,
-                received.first,
-                self._limits.conversation_messages,
-                self._limits.max_age_ms,
-                self._ledger.limits.redispatch_ms,
-                received.digest,
-                received.id,
-                received.recipient,
-                self._limits.review_due_ms(received),
-                "" if received.sender in SYSTEM_AGENTS else received.sender,
-                "1" if received.conversation == received.id else "",
-                structured,
-                "1" if "replays" in received.entry.extra else "",
-                *[part for pair in facts.items() for part in pair],
-            ],
-            read=read,
+        names, args = layout.call(
+            session,
+            *octets,
+            launches=[about],
+            mark=self._limits.mark(received),
+            message=received.id,
+            run=run,
+            parent=parent.id if parent is not None else "",
+            task=task_id,
+            first=received.first,
+            most_messages=self._limits.conversation_messages,
+            look_ms=self._ledger.limits.redispatch_ms,
+            review_ms=self._limits.review_due_ms(received),
+            sender="" if received.sender in SYSTEM_AGENTS else received.sender,
+            names_conversation=received.conversation == received.id,
+            replay="replays" in received.entry.extra,
         )
+        return ScriptCommand(script="launch", keys=names, args=args, read=read)
 
 
-def _structured(body: Launch | None) -> str:
+def _structured(body: LaunchBody | None) -> str:
     """A task as the ledger keeps it beside its prompt; empty for what is too large, or no task."""
     try:
         return pack(body.task) if isinstance(body, TaskDelegation) else ""
@@ -192,7 +172,7 @@ def _structured(body: Launch | None) -> str:
         return ""  # the prompt has all of it
 
 
-def _title_and_prompt(received: ReceivedMessage, body: Launch | None) -> tuple[str, str]:
+def _title_and_prompt(received: ReceivedMessage, body: LaunchBody | None) -> tuple[str, str]:
     """Title and prompt of what begins a session."""
     if body is None:
         return SEALED_TITLE, received.sealed

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from orchestrator.agents.registry import ROUTER
-from orchestrator.envelope.bodies import ErrorReport, Message, Query, Reply, StatusUpdate, TaskCompletion
-from orchestrator.envelope.details import Detailed, details_of
-from orchestrator.envelope.prompt_text import prompt_of
+from orchestrator.envelope import bodies
+from orchestrator.envelope.message_types import DetailedBody
+from orchestrator.envelope.prompt_text import details_of, prompt_of
 from orchestrator.envelope.structured import pack_body
 from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import OVERDUE, Ledger, Session, layout
@@ -16,7 +16,7 @@ from orchestrator.messages.factory import MessageFactory, Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import keys_of
+from orchestrator.redisdb.scripts import request
 from orchestrator.router.commands import (
     DONE,
     Batched,
@@ -25,8 +25,6 @@ from orchestrator.router.commands import (
     Resolved,
     ScriptCommand,
     Step,
-    mark_ids,
-    mark_keys,
     not_taking_part,
     outcome_of,
     rejected,
@@ -57,39 +55,45 @@ class ExternalMessages:
     def handle(self, received: ReceivedMessage) -> Step:
         """The step for a message about the program's own session, or to another session."""
         body = received.body
+        if body is None:  # encrypted for its recipient, and passed on unread
+            return self._sealed(received)
         match body:
-            case StatusUpdate():
+            case bodies.StatusUpdate():
                 return self._status(received, body)
-            case TaskCompletion():
+            case bodies.TaskCompletion():
                 session = self._resolver.by_task(body.task_id, received.sender, received)
                 text = body.result if body.result is not None else body.summary
                 status = "completed" if body.status == "success" else body.status
                 return self._report(received, session, status=status, text=text, body=body)
-            case ErrorReport():
+            case bodies.ErrorReport():
                 session = self._resolver.by_chain(received.sender, received)
                 if body.severity == "critical":
                     return self._report(received, session, status="failed", text=body.message, body=body)
                 return self._to_parent(received, session, text=body.message, kind="error", body=body)
-            case None if received.type == "query":
-                return self._question(received, received.sealed, SEALED_TITLE)
-            case None if received.type == "message":
-                return self._send(received, received.sealed, kind="message", title=SEALED_TITLE)
-            case Query(query_type="get-status"):
-                return self._how_far(received)
-            case Query():
+            case bodies.Query():
+                if body.query_type == "get-status":
+                    return self._how_far(received)
                 return self._question(
                     received, prompt_of(body), body.subject, urgency=body.urgency or "", body=_packed(body)
                 )
-            case Reply():
+            case bodies.Reply():
                 return self._answer(received, body)
-            case Message():
+            case bodies.Message():
                 kind = message_kind(body.message_type or "")
                 return self._send(received, prompt_of(body), kind=kind, title=body.subject or "")
-        return Batched.ACK_ONLY
+            case bodies.TaskDelegation() | bodies.ReviewRequest() | bodies.Escalation():
+                raise AssertionError(f"a {body.type} begins a session")
+            case _:
+                assert_never(body)
+
+    def _sealed(self, received: ReceivedMessage) -> Step:
+        if received.type == "query":
+            return self._question(received, received.sealed, SEALED_TITLE)
+        return self._send(received, received.sealed, kind=received.type, title=SEALED_TITLE)
 
     # --- about its own session ------------------------------------------------------------------
 
-    def _status(self, received: ReceivedMessage, body: StatusUpdate) -> Step:
+    def _status(self, received: ReceivedMessage, body: bodies.StatusUpdate) -> Step:
         session = self._resolver.by_task(body.task_id, received.sender, received)
         if session is None:
             return Resolved(session_unknown(received))
@@ -114,10 +118,11 @@ class ExternalMessages:
                     body=_packed(body),
                 )
         facts = self._mailbox.facts_as_kept(session, facts or ["activity", session.activity])
+        names, args = layout.call(session.id, *facts, mark=self._limits.mark(received))
         return ScriptCommand(
             script="route_status",
-            keys=keys_of("route_status", {"session": session.id, **mark_ids(received)}),
-            args=["", *self._limits.mark_args(received), *facts],
+            keys=names,
+            args=args,
             read=lambda answer: outcome_of(answer[0], received) or session_unknown(received),
         )
 
@@ -128,12 +133,13 @@ class ExternalMessages:
         *,
         status: str,
         text: str,
-        body: TaskCompletion | ErrorReport,
+        body: bodies.TaskCompletion | bodies.ErrorReport,
     ) -> Step:
         if session is None:
             return Resolved(session_unknown(received))
         seal, write = seal_for(session, session.delegator), self._ledger.seals.write
         text, packed = write(text, seal), write(_packed(body), seal)
+        prove = self._ledger.vouch_for_end
 
         def read(answer: Any) -> CommandOutcome:
             if known := outcome_of(answer[0], received):
@@ -152,30 +158,33 @@ class ExternalMessages:
                     return rejected("unauthorised", reason, received)
             return session_unknown(received)
 
+        names, args = layout.call(
+            session.id,
+            text,
+            packed,
+            parent=session.parent,
+            mark=self._limits.mark(received),
+            status=status,
+            message=received.id,
+            proof=prove(session, status, text, message=received.id, body=packed, by=ROUTER),
+            late=OVERDUE["limit"],
+            late_proof=prove(session, "failed", OVERDUE["limit"], by=ROUTER),
+        )
         return ScriptCommand(
             script="route_report",
-            keys=[
-                *layout.ending(session.id, parent=session.parent, run=session.run),
-                *mark_keys(received),
-            ],
-            args=[
-                "",
-                status,
-                text,
-                *self._limits.mark_args(received),
-                self._ledger.vouch_for_end(
-                    session, status, text, message=received.id, body=packed, by=ROUTER
-                ),
-                packed,
-                received.id,
-                OVERDUE["limit"],
-                self._ledger.vouch_for_end(session, "failed", OVERDUE["limit"], by=ROUTER),
-            ],
+            keys=names,
+            args=args,
             read=read,
         )
 
     def _to_parent(
-        self, received: ReceivedMessage, session: Session | None, *, text: str, kind: str, body: ErrorReport
+        self,
+        received: ReceivedMessage,
+        session: Session | None,
+        *,
+        text: str,
+        kind: str,
+        body: DetailedBody,
     ) -> Step:
         """Something that a child's parent must hear before the child has ended."""
         if session is None:
@@ -235,7 +244,6 @@ class ExternalMessages:
         _, asked = self._to_whom(received)
         if isinstance(asked, Resolved):
             return asked
-        shard = received.entry.stream.shard
         try:
             reply = self._message_factory.reply(
                 sender=ROUTER,
@@ -253,16 +261,12 @@ class ExternalMessages:
             return Resolved(rejected("payload", f"the answer cannot be encrypted: {error}", received))
         return ScriptCommand(
             script="route_answer",
-            keys=[
-                *mark_keys(received),
-                keys.messages(shard, reply.type, reply.priority),
-                keys.totals(shard),
-            ],
-            args=[*self._limits.mark_args(received), reply.data],
+            keys=[keys.totals(received.entry.stream.shard)],
+            args=[request(mark=self._limits.mark(received), stream=layout.stream_name(reply)), reply.data],
             read=lambda answer: outcome_of(answer[0], received) or DONE,
         )
 
-    def _answer(self, received: ReceivedMessage, body: Reply) -> Step:
+    def _answer(self, received: ReceivedMessage, body: bodies.Reply) -> Step:
         recipient = self._addressed(received, self._resolver.by_chain(received.recipient, received))
         if isinstance(recipient, Resolved):
             return recipient
@@ -297,7 +301,7 @@ class ExternalMessages:
         return "", ""
 
 
-def _packed(body: Detailed) -> str:
+def _packed(body: DetailedBody) -> str:
     """A body as the ledger keeps it beside its text; empty if it is too large."""
     try:
         return pack_body(body)

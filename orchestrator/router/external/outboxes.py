@@ -22,7 +22,6 @@ from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams import (
     INBOX,
-    MESSAGE_TYPES,
     OUTBOX,
     PRIORITIES,
     ROUTER_GROUP,
@@ -228,7 +227,7 @@ class Outboxes:
             get_logger().exception("outbox-unreadable", stream=str(entry.stream), entry=entry.id)
             return _UNREADABLE
         message = None if report is None else report.message
-        if message is None or message.body.type not in MESSAGE_TYPES:
+        if message is None:
             return _UNREADABLE
         priority = message.header.priority or self._table[message.body.type].priority
         return message.body.type, priority if priority in PRIORITIES else "low"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from orchestrator.router.commands import (
     CommandOutcome,
     ConversationLimits,
     ScriptCommand,
-    mark_keys,
     outcome_of,
     rejected,
     session_unknown,
@@ -123,18 +121,15 @@ class SessionMessages:
         record["proof"] = self._ledger.vouch_for_item(
             item, session.id, record, text, by=ROUTER, to=session.agent
         )
-        return ScriptCommand(
-            script="route_put",
-            keys=[*layout.mailbox(session.id, speaker=speaking, envelope=None), *mark_keys(received)],
-            args=[
-                "",
-                item,
-                json.dumps(record),
-                text,
-                "1" if opens else "0",
-                answers,
-                *self._limits.mark_args(received),
-                *facts,
-            ],
-            read=read,
+        names, args = layout.post(
+            session.id,
+            text,
+            *facts,
+            id=item,
+            record=record,
+            speaker=speaking,
+            opens=speaking if opens else "",
+            answers=answers,
+            mark=self._limits.mark(received),
         )
+        return ScriptCommand(script="post", keys=names, args=args, read=read)

@@ -1,4 +1,4 @@
-"""The router's verdict on a message that is in no stream yet: layer 3 for `orchestra validate --online`.
+"""The router's verdict on a message that is in no stream yet: layer 3 for `orchestra message validate --online`.
 
 It asks the same rules as the router and rehearses the same step, up to its first write: no mark, no count, no session.
 What may change until the message comes is left to the router: the tasks that it waits for, and how long it stands there.
@@ -49,7 +49,7 @@ _PLACES: Final = {
     "key-owner": "signature/signer",
     "signature-algorithm": "signature/algorithm",
     "key-unknown": "signature/public-key-id",
-    "key-not-vouched": "signature/public-key-id",
+    "key-not-certified": "signature/public-key-id",
     "key-revoked": "signature/public-key-id",
     "key-too-young": "signature/timestamp",
     "key-retired": "signature/timestamp",

@@ -13,16 +13,16 @@ from typing import Final
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.display.text import counted
 from orchestrator.envelope import codec, signature
-from orchestrator.envelope.bodies import EncryptedBody, OpaqueBody
 from orchestrator.envelope.findings import Finding
+from orchestrator.envelope.message_types import MESSAGE_TYPES, SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.opaque import EncryptedBody, OpaqueBody
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
 from orchestrator.machine import Clock
-from orchestrator.policy.authorisation import refusal
-from orchestrator.policy.routing import LAUNCHES, RoutingTable
+from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.live_rules import RULES
 from orchestrator.streams import Entry
@@ -38,8 +38,6 @@ REPORT_S: Final = 0.2
 _LONGEST_REASON: Final = 2_000
 #: Verdicts on who may send what to whom that are kept.
 _REMEMBERED: Final = 10_000
-#: Types that are passed on unread when they are encrypted: header and chain are enough to route them.
-HANDED_ON: Final = LAUNCHES | {"query", "message"}
 
 
 class Validator:
@@ -161,13 +159,16 @@ class Validator:
         if not isinstance(body, OpaqueBody):
             return ReceivedMessage(entry, message, body, digest=digest)
         sender = self._find_agent(message.header.sender.agent_name)
-        if entry.stream.type not in LAUNCHES and not (sender is not None and sender.external):
+        if entry.stream.type not in SESSION_STARTING and not (sender is not None and sender.external):
             return ReceivedMessage(
                 entry, message, None, digest=digest
             )  # the ledger has it already, and it may be large
         try:
             fetched = self._opener.fetch(message)
-            if isinstance(fetched.body, EncryptedBody) and entry.stream.type in HANDED_ON:
+            if (
+                isinstance(fetched.body, EncryptedBody)
+                and MESSAGE_TYPES[entry.stream.type].passed_on_encrypted
+            ):
                 fault = self._unanswerable(entry, message)
                 if fault is not None:
                     return fault
@@ -185,7 +186,7 @@ class Validator:
     def _unanswerable(self, entry: Entry, message: AgentMessage) -> Rejection | None:
         """Why the answer to an encrypted task could not be encrypted, or None."""
         sender = message.header.sender.agent_name
-        if entry.stream.type not in LAUNCHES or self._can_encrypt_to(sender):
+        if entry.stream.type not in SESSION_STARTING or self._can_encrypt_to(sender):
             return None
         return reject(
             "payload",

@@ -1,6 +1,6 @@
 """How the clients of a process reach the server: redis-py's own, over connections without a socket.
 
-They are made by ``redis.ConnectionPool(connection_class=SimulatedConnection, link=Link(server), protocol=2)``.
+They are made by ``redis.Redis(connection_pool=SimulatedPool(Link(server)))``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,24 @@ class Link:
         for session in self.sessions:
             session.close()
         self.sessions = []
+
+
+class SimulatedPool(redis.ConnectionPool):
+    """The connections of one process in one thread: nothing is locked, looked after or measured."""
+
+    def __init__(self, link: Link, **options: Any) -> None:
+        super().__init__(SimulatedConnection, link=link, protocol=2, **options)
+        self._free: list[Any] = []
+
+    def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> Any:
+        """Return a connection that is open; it is the caller's until :meth:`release`."""
+        connection = self._free.pop() if self._free else self.make_connection()
+        connection.connect()
+        return connection
+
+    def release(self, connection: Any) -> None:
+        """Take a connection back."""
+        self._free.append(connection)
 
 
 class SimulatedConnection(redis.Connection):

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 import redis
-from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Command, ServerSession
 from orchestrator.worker.execution.ticker import Beat
 
@@ -31,21 +30,60 @@ class Killed(BaseException):
     """The process dies here."""
 
 
-class Process:
-    """A process, until it dies; its supervisor starts the next one of the same name.
+class Strand:
+    """A line of work that goes on by itself: a process, or one more thread of it.
 
     It leaves its greenlet where it exchanges something with the server and where it waits, and nowhere else.
     """
 
-    def __init__(self, world: World, name: str, life: Life, generation: int = 1) -> None:
-        self.world, self.base, self.life, self.generation = world, name, life, generation
-        self.name = f"{name}#{generation}" if generation > 1 else name
-        self._link = _ProcessLink(self)
-        self.client = self.connect()
+    process: Process
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world, self.name = world, name
         #: How many moments it has had.
         self.moment = 0
-        #: Whether it was killed, and whether it has done what it was to do.
-        self.dead = self.ended = False
+        #: Whether it has done what it was to do.
+        self.ended = False
+        #: It waits until then, or until this is true.
+        self._wakes_us = 0
+        self._watch: Callable[[], bool] | None = None
+        self.greenlet = greenlet.greenlet(self._run, parent=world.hub)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def wait(self, seconds: float, watch: Callable[[], bool] | None = None) -> None:
+        """Wait so long, or until ``watch`` is true."""
+        self._wakes_us, self._watch = self.world.us + round(seconds * 1e6), watch
+        self.world.moment(self, "wait")
+        self._wakes_us, self._watch = 0, None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can go on."""
+        if self.process.dead or self.ended or self.process.stands:
+            return False
+        return self._wakes_us <= self.world.us or (self._watch is not None and self._watch())
+
+    @property
+    def due_us(self) -> int:
+        """When it can go on at the latest."""
+        return max(self._wakes_us, self.process.stands_until_us)
+
+
+class Process(Strand):
+    """A process, until it dies; its supervisor starts the next one of the same name."""
+
+    def __init__(self, world: World, name: str, life: Life, generation: int = 1) -> None:
+        super().__init__(world, f"{name}#{generation}" if generation > 1 else name)
+        self.process = self
+        self.base, self.life, self.generation = name, life, generation
+        self._link = _ProcessLink(self)
+        self.client = self.connect()
+        #: How many threads it has begun beside its first one.
+        self.threads = 0
+        #: Whether it was killed.
+        self.dead = False
         #: How far the wall clock of its host is ahead, in microseconds.
         self.ahead_us = 0
         #: Until when it does not reach the server.
@@ -53,13 +91,9 @@ class Process:
         #: It stands still until then, or until this is true.
         self.stands_until_us = 0
         self.stands_while: Callable[[], bool] | None = None
-        #: It waits until then, or until this is true.
-        self._wakes_us = 0
-        self._watch: Callable[[], bool] | None = None
         #: What its ticker carries out.
         self.beats: list[Beat] = []
         self._chance = random.Random(f"{world.seed} {self.name}")  # noqa: S311  (a play is repeated)
-        self.greenlet = greenlet.greenlet(self._run, parent=world.hub)
 
     def _run(self) -> None:
         try:
@@ -75,12 +109,10 @@ class Process:
 
     def connect(self) -> redis.Redis:
         """A client of its own, whose connections are closed when it dies."""
-        pool = redis.ConnectionPool(
-            connection_class=SimulatedConnection,
-            link=self._link,
+        pool = SimulatedPool(
+            self._link,
             client_name=connection_name(self.base, self.mark),
-            protocol=2,
-            retry=Retry(NoBackoff(), RETRIES),
+            retry=Retry(redis.backoff.NoBackoff(), RETRIES),
             **DRIVER,
         )
         return redis.Redis(connection_pool=pool)
@@ -99,12 +131,6 @@ class Process:
     def random_bytes(self, size: int) -> bytes:
         return self._chance.randbytes(size)
 
-    def wait(self, seconds: float, watch: Callable[[], bool] | None = None) -> None:
-        """Wait so long, or until ``watch`` is true."""
-        self._wakes_us, self._watch = self.world.us + round(seconds * 1e6), watch
-        self.world.moment(self, "wait")
-        self._wakes_us, self._watch = 0, None
-
     def add(self, beat: Beat) -> None:
         """Carry this out whenever it is due; with :meth:`remove` what `Beats` asks for."""
         self.beats.append(beat)
@@ -122,28 +148,61 @@ class Process:
             self.stands_while, self.stands_until_us = None, 0
         return self.stands_until_us > self.world.us
 
-    @property
-    def ready(self) -> bool:
-        """Whether it can go on."""
-        if self.dead or self.ended or self.stands:
-            return False
-        return self._wakes_us <= self.world.us or (self._watch is not None and self._watch())
 
-    @property
-    def due_us(self) -> int:
-        """When it can go on at the latest."""
-        return max(self._wakes_us, self.stands_until_us)
+class Thread(Strand):
+    """A further thread of the process that is current, as far as `threading.Thread` is used; it dies with the process."""
+
+    def __init__(self, world: World, work: Callable[[], object]) -> None:
+        self.process = world.current.process
+        self.process.threads += 1
+        self._work = work
+        super().__init__(world, f"{self.process.name}/{self.process.threads}")
+        world.threads.append(self)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Killed:
+            pass
+        except Exception as error:  # noqa: BLE001  (whatever it is, a thread must not end so)
+            self.world.break_off(f"{self.name} raised {error!r}\n{traceback.format_exc()}")
+        self.ended = True
+        if not self.process.dead:
+            self.world.threads.remove(self)
+
+    def is_alive(self) -> bool:
+        """Return whether it is at work."""
+        return not self.ended
+
+    def join(self) -> None:
+        """Wait until it has ended."""
+        while not self.ended:
+            self.world.current.wait(3600, lambda: self.ended)
 
 
 class _ProcessLink(Link):
-    """Its way to the server; each exchange is a moment."""
+    """Its way to the server; each exchange is a moment of the thread that makes it."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process.world.server)
         self._process = process
 
     def exchange(self, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
-        return self._process.world.exchange(self._process, session, commands)
+        world = self._process.world
+        strand = world.current if world.current.process is self._process else self._process
+        return world.exchange(strand, session, commands)
+
+
+class Event(threading.Event):
+    """Something that threads of one process wait for."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._world.current.wait(3600 if timeout is None else timeout, self.is_set)
+        return self.is_set()
 
 
 class Stop(threading.Event):

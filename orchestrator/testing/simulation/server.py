@@ -71,9 +71,18 @@ class Server:
 
     def __init__(self) -> None:
         functions = _load_parts(_interpreter())
-        self._command, self._run, self._load, self._set_time, self._added, self._copy, self._restore = (
+        (
+            self._command,
+            self._run,
+            self._load,
+            self._set_time,
+            self._added,
+            self._added_to,
+            self._copy,
+            self._restore,
+        ) = (
             functions[name]
-            for name in (b"command", b"run", b"load", b"set_time", b"added", b"copy", b"restore")
+            for name in (b"command", b"run", b"load", b"set_time", b"added", b"added_to", b"copy", b"restore")
         )
         self._reader = hiredis.Reader(replyError=_error, protocolError=redis.InvalidResponse)
         #: The scripts that clients may name, and those that are compiled.
@@ -103,14 +112,23 @@ class Server:
         """How many entries were added to streams so far: a BLOCK may end when there are more."""
         return int(self._added())
 
+    def added_to(self, streams: Sequence[bytes]) -> int:
+        """Return how many entries were ever added to these streams."""
+        return int(self._added_to(*streams))
+
     def copy(self) -> Any:
         """All keys of this moment, for :meth:`restart`."""
         return self._copy()
 
-    def restart(self, keys: Any) -> None:
-        """Start again with the keys of another moment: scripts are forgotten, and all connections are closed."""
+    @property
+    def scripts(self) -> frozenset[bytes]:
+        """The scripts that clients may name."""
+        return frozenset(self._known)
+
+    def restart(self, keys: Any, *, scripts: frozenset[bytes] = frozenset()) -> None:
+        """Start again with the keys of another moment: all connections are closed, and scripts but these are forgotten."""
         self._restore(keys)
-        self.forget_scripts()
+        self._known = set(scripts)
         self.sessions.clear()
         self._numbered = 0
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
-from celery import Celery
+import redis
 
 from orchestrator.agents.definition import AgentDefinition
+from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
 from orchestrator.audit.build import build_writer
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.services import build_callbacks, build_reaper
-from orchestrator.dispatch import Dispatcher, RootResults
+from orchestrator.dispatch import Dispatcher, RootResults, build_celery
+from orchestrator.envelope.codec import decode
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
+from orchestrator.messages.factory import Thread
+from orchestrator.redisdb import scripts
 from orchestrator.router import build_router
 from orchestrator.testing.simulation.process import Life, Process, Stop
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop
-from orchestrator.worker.execution.task_events import TaskEvents
 
 #: Seconds between two looks of a slot for a ring; they cost nothing.
 _NO_RING_S = 3600.0
@@ -41,9 +44,23 @@ class _Rings(Dispatcher):
 class Stack:
     """What the processes of one stack have in common: settings, keys, a Celery app for its results."""
 
-    def __init__(self, settings: Settings, app: Celery, catalogue: Mapping[str, AgentDefinition]) -> None:
-        self.settings, self.app, self.catalogue = settings, app, catalogue
+    def __init__(
+        self, settings: Settings, catalogue: Mapping[str, AgentDefinition], *, programs: Sequence[str]
+    ) -> None:
+        self.settings, self.catalogue, self.programs = settings, catalogue, programs
+        self.app = build_celery(settings, redis_url=settings.redis_url)
         self.keys = KeyStore(settings.keys_dir, settings.signature_algorithm)
+
+    def set_up(self, client: redis.Redis) -> None:
+        """Make what is there before the first process: scripts, agents, groups, and all keys, as those of a play stay."""
+        for script in scripts.names():
+            client.script_load(scripts.source(script))
+        records = [d.record for d in self.catalogue.values()]
+        records += [AgentRecord(name=name, executor="foreign") for name in self.programs]
+        Container(client, self.settings).agents.announce(records)
+        build_router(client, self.settings, consumer="set-up").run_once()
+        for name in sorted({*SYSTEM_AGENTS, *self.catalogue, *self.programs}):
+            self.keys.signer(name)
 
     def parts(self, process: Process) -> Container:
         """What a process works with."""
@@ -82,15 +99,63 @@ class Stack:
     def reaper(self, process: Process) -> None:
         build_reaper(process.client, self.settings, parts=self.parts(process)).run(Stop(process))
 
+    def program(self, process: Process, answer: Callable[[str], str], name: str = "partner") -> None:
+        """Be an external program: read tasks in its inbox, and append answers to its outbox; `failed` is sent as an error.
+
+        It acknowledges a task once it has answered it, and so answers again what it had when it died.
+        """
+        parts, client = self.parts(process), process.client
+        inbox, outbox = (f"ao:{{00}}:{box}:{name}" for box in ("in", "out"))
+        seen = "0"
+        while True:
+            found: Any = client.xreadgroup(name, "one", {inbox: seen}, count=1, block=3_600_000)
+            entries = [entry for _, entries in found for entry in entries]
+            if not entries:
+                seen = ">"
+            for entry, fields in entries:
+                message: Any = decode(fields[b"envelope"])
+                if message.body.type == "task-delegation":
+                    process.wait(process.random_bytes(1)[0] / 256)
+                    data = self._answer(parts, name, message, answer(message.body.task.description))
+                    client.xadd(outbox, {"envelope": data})
+                client.xack(inbox, name, entry)
+
+    def _answer(self, parts: Container, name: str, task: Any, answer: str) -> bytes:
+        """Write what a program says at the end of a task."""
+        header, write = task.header, parts.message_factory
+        thread = Thread.after(header.message_id, header.correlation_id, header.conversation_chain)
+        whom: Any = {"sender": name, "recipient": header.sender.agent_name, "thread": thread}
+        if answer == "failed":
+            return write.error(**whom, message="as it was told").data
+        return write.completion(**whom, task_id=task.body.task.task_id, result=answer).data
+
+    def operator(self, process: Process, agent: str = "node") -> None:
+        """Bounds what runs at once, and pauses an agent for a while."""
+        concurrency = self.parts(process).concurrency
+        concurrency.limit_agent(agent, 1)
+        concurrency.limit_trees(2)
+        process.wait(0.02)
+        concurrency.pause("agent", agent)
+        process.wait(0.5)
+        concurrency.unpause("agent", agent, agents=[agent])
+        process.wait(1.0)
+        concurrency.limit_agent(agent, "none")
+        concurrency.limit_trees("none")
+        process.wait(1.5)
+        while concurrency.agents([agent])[0].paused:  # a server that restarted has lost its end
+            concurrency.unpause("agent", agent, agents=[agent])
+            process.wait(1.5)
+
     def worker(self, process: Process) -> None:
         """One slot, which a ring wakes."""
         parts = self.parts(process)
+        nobody: Any = _Nobody()
         runtime = Runtime(
             parts=parts,
             results=parts.results,
             catalogue=self.catalogue,
             ring=process.world.ring,
-            events=cast("TaskEvents", _Nobody()),
+            events=nobody,
             beats=process,
         )
         while True:

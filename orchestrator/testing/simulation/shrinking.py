@@ -47,6 +47,18 @@ def shrink(
     return replace(search.best, tries=search.tries)
 
 
+def as_test(seed: int, failure: Failure[T]) -> str:
+    """Write a failure of a seed as a test that can be pasted where there is a ``machine``."""
+    schedule = "".join(f"        {moment!r}: {what!r},\n" for moment, what in failure.schedule.items())
+    story = "\n".join(f"    # {line}" for line in (*failure.wrong.splitlines()[:20], *failure.story))
+    return f"""def test_seed_{seed}(machine: Machine) -> None:
+{story}
+    schedule = {{
+{schedule}    }}
+    assert machine.play({seed}, {failure.task!r}, schedule) is None
+"""
+
+
 class _Search(Generic[T]):
     def __init__(self, found: Failure[T], play: PlayIt[T], most_tries: int) -> None:
         self.best, self._play, self._most, self.tries = found, play, most_tries, 0

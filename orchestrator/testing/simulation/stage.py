@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import redis
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
-from orchestrator.dispatch import build_celery
-from orchestrator.router import build_router
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.schedule import Scheduler
 from orchestrator.testing.simulation.server import Server
 from orchestrator.testing.simulation.services import Stack
-from orchestrator.testing.simulation.world import BEGIN_US, Play, World
+from orchestrator.testing.simulation.world import BEGIN_US, Play, World, machine_of_the_set_up
 
 #: For how long the server has been up when a play begins, in microseconds.
 _UP_US: Final = 60_000_000
@@ -27,22 +24,28 @@ _SETTINGS: Final = {"lease_s": 4, "heartbeat_s": 1, "max_lost_workers": 9, "max_
 
 
 class Stage:
-    """A stack before anything was submitted; each play begins there."""
+    """A stack before anything was submitted; each play begins there, whatever was played before it."""
 
-    def __init__(self, catalogue: Mapping[str, AgentDefinition], data: Path, **settings: Any) -> None:
+    def __init__(
+        self,
+        catalogue: Mapping[str, AgentDefinition],
+        data: Path,
+        *,
+        programs: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
         self.server = Server()
         self.settings = Settings(**{"redis_url": _URL, "data": data, **_SETTINGS, **settings})
-        self.stack = Stack(self.settings, build_celery(self.settings, redis_url=_URL), catalogue)
+        self.stack = Stack(self.settings, catalogue, programs=programs)
         self.server.set_time(BEGIN_US)
-        pool = redis.ConnectionPool(connection_class=SimulatedConnection, link=Link(self.server), protocol=2)
-        client = redis.Redis(connection_pool=pool)
-        Container(client, self.settings).agents.announce([d.record for d in catalogue.values()])
-        build_router(client, self.settings, consumer="set-up")  # its groups
-        self._begin = self.server.copy()
+        pool = SimulatedPool(Link(self.server))
+        with machine_of_the_set_up():
+            self.stack.set_up(redis.Redis(connection_pool=pool))
+        self._begin, self._scripts = self.server.copy(), self.server.scripts
 
     def world(self, play: Play, scheduler: Scheduler, *, seed: int) -> World:
         """A world in which this is played."""
-        self.server.restart(self._begin)
+        self.server.restart(self._begin, scripts=self._scripts)
         # A server that has just started has lost all connections: for a while nobody is missed on it.
         self.server.set_time(BEGIN_US - _UP_US)
         self.server.connect("before")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
 import greenlet
 import redis
 
 from orchestrator import machine
-from orchestrator.testing.simulation.process import Killed, Life, Process
+from orchestrator.testing.simulation.process import Event, Killed, Life, Process, Strand, Thread
 from orchestrator.testing.simulation.schedule import FAULTS, RINGS, RUNS, At, Schedule, Scheduler
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
 
@@ -21,14 +21,42 @@ BEGIN_US: Final = 1_700_000_000_000_000
 EXCHANGE_US: Final = 300
 #: Seconds without a fault after which everything has to be over, and the most moments of a play.
 _LIMIT_S: Final = 120.0
-_MOST_MOMENTS: Final = 8_000
+_MOST_MOMENTS: Final = 12_000
 #: Moments between two looks at everything.
-_LOOK_EVERY: Final = 120
+_LOOK_EVERY: Final = 200
 #: Seconds until a supervisor has started a process again.
 _RESTART_S: Final = 1.0
 #: Seconds between two copies of the server's data: so much it loses at most when it restarts.
 _COPY_EVERY_S: Final = 0.5
 _COPY_LASTS_S: Final = 1.0
+
+
+class _SetUp(machine.System):
+    """The machine on which a stack is set up, at the moment at which plays begin."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def time_ns(self) -> int:
+        return BEGIN_US * 1000
+
+    def monotonic(self) -> float:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        pass
+
+    def random_bytes(self, size: int) -> bytes:
+        self._given += 1
+        return self._given.to_bytes(size, "big")
+
+    def mark(self, pid: int) -> str:
+        return "set-up"
+
+
+def machine_of_the_set_up() -> AbstractContextManager[None]:
+    """Let a stack be set up within the block."""
+    return machine.run_on(_SetUp())
 
 
 class Broken(AssertionError):
@@ -88,11 +116,15 @@ class World:
         self._fault_us = 0
         self._known_faults: dict[tuple[str, str], Mapping[str, int]] = {}
         self._alone = True
+        #: How many entries have been added to streams.
+        self._added = server.added
         self._copy: tuple[int, Any] = (0, None)
         self._loses = scheduler.may_happen("server restarts")
         self.processes = [Process(self, name, life) for name, life in play.lives.items()]
-        self.current = self.processes[0]
-        self._next: Process | None = None
+        #: What goes on beside the first threads of processes, and what they have left behind where another thread died.
+        self.threads: list[Strand] = []
+        self.current: Strand = self.processes[0]
+        self._next: Strand | None = None
         self._alone = False
 
     @property
@@ -103,7 +135,7 @@ class World:
     # --- the machine of whoever is current -------------------------------------------------------
 
     def time_ns(self) -> int:
-        return (BEGIN_US + self.us + self.ahead_us + self.current.ahead_us) * 1000
+        return (BEGIN_US + self.us + self.ahead_us + self.current.process.ahead_us) * 1000
 
     def monotonic(self) -> float:
         return 1000 + self.us / 1e6
@@ -113,53 +145,79 @@ class World:
             self.current.wait(seconds)
 
     def random_bytes(self, size: int) -> bytes:
-        return self.current.random_bytes(size)
+        return self.current.process.random_bytes(size)
 
     def mark(self, pid: int) -> str:
-        return self.current.mark
+        return self.current.process.mark
+
+    def start_thread(self, work: Callable[[], object], name: str) -> Any:
+        return Thread(self, work)
+
+    def event(self) -> Event:
+        return Event(self)
 
     # --- what processes ask for ------------------------------------------------------------------
 
-    def exchange(self, process: Process, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+    def exchange(
+        self, strand: Strand, session: ServerSession, commands: Sequence[Command], *, until_us: int = 0
+    ) -> list[Any]:
         """Carry out commands of a process, as one moment.
+
+        A command that waits for entries is carried out again, as another moment, once there are some, or at ``until_us``.
 
         Raises:
             redis.ConnectionError: the answers were lost, or the server is out of the reach of the process.
         """
         if self._alone:
-            return [session.execute(command) for command in commands]
-        fault = self.moment(process, "exchange", changes=any(c[0] == b"EVALSHA" for c in commands))
+            answers = [session.execute(command) for command in commands]
+            self._added = self.server.added
+            return answers
+        fault = self.moment(strand, "exchange", changes=any(c[0] == b"EVALSHA" for c in commands))
+        process = strand.process
         if process.cut_off_us > self.us or fault == "away":
             self.us += EXCHANGE_US
             raise redis.ConnectionError("simulated: the server is out of reach")
-        answers = self._send(process, session, commands)
+        answers = self._send(strand, session, commands)
         if fault == "answer lost":
             raise redis.ConnectionError("simulated: the connection broke before the answer")
         if fault == "dies after":
             self.kill(process)
             raise Killed
-        for number, command in enumerate(commands):
-            if answers[number] is None and command[0] in (b"XREADGROUP", b"XREAD"):
-                self._wait_for_entries(process, command)
-        return answers
-
-    def _wait_for_entries(self, process: Process, command: Command) -> None:
-        """Wait as long as a reading command says, or until something is added somewhere; its process then asks again."""
+        command = commands[0]
+        if len(commands) > 1 or answers[0] is not None or command[0] not in (b"XREADGROUP", b"XREAD"):
+            return answers
         words = [part.upper() for part in command[:10]]
-        if b"BLOCK" in words:
-            added = self.server.added
-            block_ms = int(command[words.index(b"BLOCK") + 1])
-            process.wait(block_ms / 1000, lambda: self.server.added != added)
+        if b"BLOCK" not in words:
+            return answers
+        until_us = until_us or self.us + int(command[words.index(b"BLOCK") + 1]) * 1000
+        strand.wait((until_us - self.us) / 1e6, self._is_added_to(command))
+        return answers if self.us >= until_us else self.exchange(strand, session, commands, until_us=until_us)
 
-    def _send(self, process: Process, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+    def _is_added_to(self, command: Command) -> Callable[[], bool]:
+        """Return whether something was added to the streams of a command that reads, since now."""
+        names = command[command.index(b"STREAMS") + 1 :]
+        names = names[: len(names) // 2]
+        seen, before, added = self._added, self.server.added_to(names), False
+
+        def is_added() -> bool:
+            nonlocal seen, added
+            if not added and self._added != seen:
+                seen, added = self._added, self.server.added_to(names) != before
+            return added
+
+        return is_added
+
+    def _send(self, strand: Strand, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
         self.us += EXCHANGE_US
         self._set_server_time()
-        self._trace.update(process.name.encode())
+        self._trace.update(strand.name.encode())
         for command in commands:
             self._trace.update(b"\0".join(command))
         if self._loses and self.us - self._copy[0] > _COPY_EVERY_S * 1e6:
             self._copy = (self.us, self.server.copy())
-        return [session.execute(command) for command in commands]
+        answers = [session.execute(command) for command in commands]
+        self._added = self.server.added
+        return answers
 
     def _set_server_time(self) -> None:
         self.server.set_time(BEGIN_US + self.us + self.ahead_us)
@@ -190,26 +248,26 @@ class World:
 
     # --- moments ---------------------------------------------------------------------------------
 
-    def moment(self, process: Process, kind: str, *, changes: bool = False) -> str:
+    def moment(self, strand: Strand, kind: str, *, changes: bool = False) -> str:
         """A moment of a process: it goes on, or others do first, or something befalls it. What befalls its exchange.
 
         Raises:
             Killed: the process is dead.
         """
-        if process.dead:
+        if strand.process.dead:
             raise Killed
-        process.moment += 1
+        strand.moment += 1
         self.moments += 1
         if self.moments % _LOOK_EVERY == 0 and not self._broken:
             with self.nobody_between():
                 self.break_off("\n".join(self.play.wrongs_now(self)))
-        event = self._event(process, kind, changes=changes)
-        self._befall(process, event)
+        event = self._event(strand, kind, changes=changes)
+        self._befall(strand.process, event)
         if kind == "wait" or event.partition(" ")[0] in ("then", "pauses", "stands"):
             self.hub.switch()
-            if process.dead:
+            if strand.process.dead:
                 raise Killed
-            self.current = process
+            self.current = strand
         return event
 
     def _befall(self, process: Process, event: str) -> None:
@@ -221,7 +279,7 @@ class World:
         word, _, value = event.partition(" ")
         match word:
             case "then":
-                self._next = next((p for p in self.processes if p.name == value), None)
+                self._next = next((s for s in self._strands if s.name == value), None)
             case "pauses":
                 process.stands_until_us = self.us + round(float(value) * 1e6)
             case "stands":
@@ -241,21 +299,21 @@ class World:
                 self.kill(process)
                 raise Killed
 
-    def _event(self, process: Process, kind: str, *, changes: bool) -> str:
+    def _event(self, strand: Strand, kind: str, *, changes: bool) -> str:
         at = At(
-            process=process.name,
-            number=process.moment,
+            process=strand.name,
+            number=strand.moment,
             kind=kind,
             changes=changes,
-            ready=lambda: [p.name for p in self.processes if p is not process and p.ready],
-            faults=self._faults(process.base, kind),
+            ready=lambda: [s.name for s in self._strands if s is not strand and s.ready],
+            faults=self._faults(strand.process.base, kind),
         )
         event = self._scheduler.at(at)
         if event:
-            self.schedule[process.name, process.moment] = event
+            self.schedule[strand.name, strand.moment] = event
             if not event.startswith("then"):
                 self._fault_us = max(self._fault_us, self.us)
-                self.tell(f"{process.name} at {process.moment}: {kind} {event}")
+                self.tell(f"{strand.name} at {strand.moment}: {kind} {event}")
         return event
 
     def _faults(self, process: str, kind: str) -> Mapping[str, int]:
@@ -279,7 +337,8 @@ class World:
             begun = self.play.begun if begun < 0 else begun
             if kind == "worker" and self.play.begun == begun:
                 return True
-            now = sum(p.moment for p in self.processes if p is not process and p.base.startswith(kind))
+            others = [s for s in self._strands if s.process is not process]
+            now = sum(s.moment for s in others if s.process.base.startswith(kind))
             before = now if before < 0 else before
             return now < before + moments
 
@@ -296,6 +355,8 @@ class World:
             return
         process.dead = True
         process.close()
+        if self.current is not process:
+            self.threads.append(process)
         with self.nobody_between():
             following = Process(self, process.base, process.life, process.generation + 1)
         following.stands_until_us = self.us + round(_RESTART_S * 1e6)
@@ -344,28 +405,35 @@ class World:
                     what = self.play.what_is_open(self)
                 self.break_off(f"not over after {self.us / 1e6:.0f} s and {self.moments} moments: {what}")
                 return
-            process, self._next = self._next, None
-            if process is None or not process.ready:
-                process = self._following()
-            if process is not None:
-                self.current = process
-                process.greenlet.switch()
+            strand, self._next = self._next, None
+            if strand is None or not strand.ready:
+                strand = self._following()
+            if strand is not None:
+                self.current = strand
+                strand.greenlet.switch()
                 continue
             with self.nobody_between():
                 if self.play.is_over(self):
                     return
             self._let_time_pass()
 
-    def _following(self) -> Process | None:
+    @property
+    def _strands(self) -> list[Strand]:
+        """All that may go on."""
+        return [*self.processes, *self.threads]
+
+    def _following(self) -> Strand | None:
         """The next one in turn that can go on."""
-        at = next((i for i, p in enumerate(self.processes) if p.base == self.current.base), 0)
-        turn = self.processes[at:] + self.processes[:at]
-        return next((p for p in turn if p.ready), None)
+        strands, base = self._strands, self.current.process.base
+        at = next((i for i, s in enumerate(strands) if s.process.base == base), 0)
+        turn = strands[at:] + strands[:at]
+        return next((s for s in turn if s.ready), None)
 
     def _let_time_pass(self) -> None:
         """To the next moment at which something is due."""
         alive = [p for p in self.processes if not p.dead and not p.ended]
-        due = [p.due_us for p in alive] + [at for at, _ in self.rings if at > self.us]
+        due = [s.due_us for s in self._strands if not s.process.dead and not s.ended]
+        due += [at for at, _ in self.rings if at > self.us]
         due += [round((b.due_at - 1000) * 1e6) for p in alive if not p.stands for b in p.beats]
         self.us = max(self.us + 1, min(due))
         self._set_server_time()
@@ -389,5 +457,6 @@ class World:
         for process in self.processes:
             process.dead = True
             process.close()
-            if process.greenlet:  # it has begun, and has not ended
-                process.greenlet.throw(Killed)
+        for strand in self._strands:
+            if strand.greenlet:  # it has begun, and has not ended
+                strand.greenlet.throw(Killed)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.errors import AwaitsApproval, DamagedRecord, InputError
+from orchestrator.errors import AwaitsApproval, DamagedRecord, InputError, KeyInUse
 from orchestrator.ids import approval_id, decision_id
-from orchestrator.messages.given import check_size, check_text
+from orchestrator.ledger.large_text import check_size, check_text
 from orchestrator.policy.approval import (
     ApprovalRequest,
     Decision,
@@ -55,6 +55,7 @@ class ApprovalRequests:
         Raises:
             LimitExceeded: this session has as many open questions as it may.
             InputError: a value is wrong, or the arguments have no form as JSON or are too long.
+            KeyInUse: the key was used before, for something else.
         """
         check_text("tool", tool)
         check_size("tool", tool)
@@ -94,7 +95,7 @@ class ApprovalRequests:
             )
         )
         name = approval_id(session.id, f"{effects.held.claim.run}:{effect}")
-        return effects.attempt(
+        posted = effects.attempt(
             "approval",
             lambda: effects.ledger.approvals.request(
                 effects.held.claim,
@@ -106,6 +107,9 @@ class ApprovalRequests:
             ),
             effect=effect,
         )
+        if posted[1].digest != digest:
+            raise KeyInUse(key, posted[0], session.agent, "set of arguments")
+        return posted
 
     def decision(self, approval: str) -> Decision:
         """The answer; the run is parked until it is there.

@@ -8,22 +8,20 @@ from orchestrator.errors import InputError, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.forks import FORKED
+from orchestrator.ledger.large_text import check_size
 from orchestrator.ledger.live_text import Kind, LiveText
-from orchestrator.messages.given import check_size
+from orchestrator.operations.values import OnClose
 from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.plan import Plan, parse_plan
-from orchestrator.worker.context.arguments import OnClose
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
 from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.planning import PLAN_GROUP
-from orchestrator.worker.context.referrals import Referring
-from orchestrator.worker.context.reporting import Reporting
 from orchestrator.worker.context.sending import WrittenMessages
 
 
-class Context(Messaging, Delegating, Referring, Reporting, Durable):
+class Context(Messaging, Delegating, Durable):
     """One run of a session, from its agent's point of view.
 
     Every effect (`delegate`, `status`, …) raises `ClaimLost` when another worker has the run by now and
@@ -132,7 +130,7 @@ class Context(Messaging, Delegating, Referring, Reporting, Durable):
     def environment(self) -> dict[str, str]:
         """What a program needs in its environment to take part in this run, with a token that is good for this run only.
 
-        `orchestra raise`, `delegate`, `ask` and `mcp` and `current_session()` find the run by it.
+        `orchestra program raise`, `delegate`, `ask` and `mcp` and `current_session()` find the run by it.
         """
         return self._environment()
 

@@ -1,35 +1,24 @@
-"""How an agent gives work to others: delegations, and calls that wait."""
+"""How an agent gives work to others: delegations, calls that wait, reviews and escalations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from typing_extensions import Unpack
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import Task
-from orchestrator.envelope.model import RetryPolicy
-from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import task_of
+from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest, Task
+from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.errors import InputError
-from orchestrator.ledger import ItemState, Launch
-from orchestrator.messages.factory import Delivery
-from orchestrator.messages.given import check_text
-from orchestrator.policy.budget import Budget
+from orchestrator.ids import child_session_id
+from orchestrator.ledger import ItemState, Outgoing
+from orchestrator.operations import requests
+from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE, REQUEST_REVIEW
 from orchestrator.policy.callback import Callback
-from orchestrator.worker.context.arguments import (
-    ON_CLOSE,
-    ON_FAILURE,
-    PRIORITIES,
-    OnClose,
-    OnFailure,
-    check_choice,
-    check_list,
-    check_seconds,
-    check_timeout,
-    policy_of,
-)
-from orchestrator.worker.context.launches import LaunchRequest
+from orchestrator.worker.context.arguments import check_list, check_timeout
+from orchestrator.worker.context.launches import LaunchRequest, heading_of, terms_of
 from orchestrator.worker.context.view import View, callback_of
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
@@ -79,94 +68,32 @@ class Delegating(View):
         return pending - sum(callback.kind == "completion" for callback in self.callbacks)
 
     def delegate(
-        self,
-        agent: str,
-        description: str = "",
-        *,
-        title: str = "",
-        task: Task | Mapping[str, Any] | None = None,
-        priority: Priority = "high",
-        callback: bool = True,
-        group: str = "",
-        on_failure: OnFailure = "deliver",
-        on_close: OnClose | None = None,
-        key: str | None = None,
-        after: Sequence[str] = (),
-        budget: Budget | Mapping[str, Any] | str | None = None,
-        expires_s: float | None = None,
-        retry_policy: RetryPolicy | Mapping[str, Any] | None = None,
-        time_limit_s: float | None = None,
+        self, agent: str, task: str | Task | Mapping[str, Any], **options: Unpack[requests.DelegateOptions]
     ) -> str:
         """Launch a session of ``agent`` and go on; its end comes back as a callback.
 
         Args:
             agent: the name of a registered agent.
-            description: its task; its `ctx.prompt`.
-            task: further parts of the task: objectives, criteria, expected outputs, context. The child has it as
-                `ctx.task`, and its prompt has a section for each list. It may have the description and the title, too.
-            title: what people call the task; by default the beginning of the description.
-            priority: `critical`, `high`, `normal` or `low`.
-            callback: False: nothing comes back.
-            group: delegations of one group can be waited for together, see `wait_for`.
-            on_failure: what its failure means: it is delivered, it fails this session, or it is ignored
-                (counted as dead, with that reason).
-            on_close: what becomes of it when this session is stopped, fails or is deleted before it ends; by
-                default what `when_closed` says.
-            key: tells this delegation from others of the same text in the same run; by default they are counted.
-            after: sessions of this tree that must be completed before this one is begun; it fails if one of them fails,
-                or is of another tree.
-            budget: what it and everything below it may spend, such as `{"tokens": 50_000}` or `"usd=0.5"`. The budgets of
-                this session and of those above it count as well.
-            expires_s: seconds from now after which the task is not begun any more; it has failed then.
-            retry_policy: how often and how fast the delivery of the task is tried; by default the routing table says.
-            time_limit_s: seconds from now within which the child must have ended; it has failed then.
+            task: what it is to do, its `ctx.prompt`: text, or a `Task` with objectives, criteria, expected outputs and
+                context, for each of which the prompt has a section. The child has it as `ctx.task`.
+            options: see `DelegateOptions`. The priority is `high` by default.
 
         Returns:
             The child's session id.
 
         Raises:
             LimitExceeded: this session or its tree is as large as it may be.
+            KeyInUse: the key was used before in this run, for another agent or with other options.
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_list("after", after)
-        given = None if task is None else task_of(task, description=description, title=title)
-        words = _task(agent, given.description if given is not None else description)
-        check_choice("priority", priority, PRIORITIES)
-        check_choice("on_failure", on_failure, ON_FAILURE, optional=False)
-        check_choice("on_close", on_close, ON_CLOSE)
-        check_seconds("expires_s", expires_s)
-        check_seconds("time_limit_s", time_limit_s)
-        return self._launches.launch(
-            LaunchRequest(
-                agent=agent,
-                title=title or (given.title if given is not None else "") or heading_of(words),
-                description=words,
-                task=given,
-                delivery=Delivery(expires_s=expires_s, retry_policy=policy_of(retry_policy)),
-                time_limit_s=time_limit_s,
-                priority=priority,
-                callback=callback,
-                group=group,
-                on_failure=on_failure,
-                on_close=on_close or "",
-                key=key,
-                after=after,
-                budget=Budget.of(budget),
-            )
-        )
+        return self._launches.delegate(DELEGATE, DELEGATE.read({"agent": agent, "task": task, **options}))
 
     def delegate_all(
         self,
         agent: str,
         tasks: Iterable[str | Task | Mapping[str, Any]],
-        *,
-        priority: Priority = "high",
-        callback: bool = True,
-        group: str = "",
-        on_failure: OnFailure = "deliver",
-        on_close: OnClose | None = None,
-        budget: Budget | Mapping[str, Any] | str | None = None,
+        **options: Unpack[requests.ChildOptions],
     ) -> list[str]:
         """:meth:`delegate` for each of many tasks, in much less time than one after the other.
 
@@ -175,8 +102,8 @@ class Delegating(View):
 
         Args:
             agent: the name of a registered agent.
-            tasks: the task of each child: its description, or a `Task`.
-            priority: as for `delegate`, like the others.
+            tasks: the task of each child: text, or a `Task`.
+            options: those of each child, see `ChildOptions`.
 
         Returns:
             The children's session ids, in the order of the tasks.
@@ -186,41 +113,17 @@ class Delegating(View):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_choice("priority", priority, PRIORITIES)
-        check_choice("on_failure", on_failure, ON_FAILURE, optional=False)
-        check_choice("on_close", on_close, ON_CLOSE)
-        most = Budget.of(budget)
-
-        def prepare(task: str | Task | Mapping[str, Any]) -> Launch:
-            given = task_of(task) if isinstance(task, Task | Mapping) else None
-            words = _task(agent, task if given is None else given.description)
-            return self._launches.prepare(
-                LaunchRequest(
-                    agent=agent,
-                    title=(given.title if given is not None else "") or heading_of(words),
-                    description=words,
-                    task=given,
-                    priority=priority,
-                    callback=callback,
-                    group=group,
-                    on_failure=on_failure,
-                    on_close=on_close or "",
-                    budget=most,
-                )
-            )
-
-        return self._launches.launch_all(map(prepare, tasks))
+        request = DELEGATE_ALL.read({"agent": agent, **options})
+        return self._launches.delegate_all(request, tasks, kept=DELEGATE_ALL.options(request))
 
     def call(
         self,
         agent: str,
-        description: str,
+        task: str | Task | Mapping[str, Any],
         *,
-        title: str = "",
-        priority: Priority = "high",
         timeout_s: float | None = None,
         answer: Callable[[Callback], str] | None = None,
-        key: str | None = None,
+        **options: Unpack[requests.WorkOptions],
     ) -> Callback:
         """Launch a session of ``agent`` and wait for its end, which is delivered by this very run.
 
@@ -228,25 +131,24 @@ class Delegating(View):
 
         Args:
             agent: the name of a registered agent.
-            description: its task.
-            title: what people call the task; by default the beginning of the description.
-            priority: `critical`, `high`, `normal` or `low`.
+            task: its task, as for `delegate`.
             timeout_s: seconds to wait at most; by default as long as this run may take.
             answer: answers a question that the child asks meanwhile. Without it, the child hears at once
                 that there will be no reply, as its parent cannot be resumed before it ends.
-            key: as for `delegate`.
+            options: see `WorkOptions`.
 
         Returns:
             The child's callback; its `status` says whether it completed.
 
         Raises:
-            TimeoutError: it is not over yet. It goes on, and its end comes as a callback.
+            TimeoutError: it has not ended yet. It goes on, and its end comes as a callback.
             WouldDeadlock: too many runs wait for one another in this worker's slot.
-            LimitExceeded, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+            LimitExceeded, KeyInUse, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         check_timeout(timeout_s)
         self._blocking.check_depth(f"a call of {agent!r}")
-        child = self.delegate(agent, description, title=title, priority=priority, group=CALL_GROUP, key=key)
+        request = CALL.read({"agent": agent, "task": task, **options})
+        child = self._launches.delegate(CALL, request, group=CALL_GROUP)
         reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._effects))
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
@@ -321,17 +223,135 @@ class Delegating(View):
             following=end if end < len(text) else None,
         )
 
+    def request_review(self, description: str = "", **options: Unpack[requests.ReviewOptions]) -> str:
+        """Ask the code-reviewer (see the routing table) for a review and go on; it comes back as a callback.
 
-def _task(agent: object, description: object) -> str:
-    """The description, if there is somebody and something to do."""
-    check_text("agent", agent)
-    text = check_text("description", description)
-    if not agent or not text.strip():
-        raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
-    return text
+        Args:
+            description: what is to be reviewed, and for what.
+            options: see `ReviewOptions`.
+
+        Returns:
+            The id of the reviewer's session.
+
+        Raises:
+            InputError: there is nothing to review, or a value is invalid.
+            LimitExceeded, KeyInUse, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        request: requests.RequestReview = REQUEST_REVIEW.read({"description": description, **options})
+        given = cast("Review", request.get("review") or Review())
+        description, title = _named(request, given)
+        files, priority = request.get("files") or (), request.get("priority")
+        if not description.strip():
+            raise InputError("a review request needs a description of what is to be reviewed")
+        reviewer, effects, title = (
+            self._launches.table.code_reviewer,
+            self._effects,
+            title or heading_of(description),
+        )
+
+        def write(child: str) -> Outgoing:
+            return effects.message_factory.review_request(
+                sender=self.agent,
+                recipient=reviewer,
+                task_id=child,
+                reviewed=self.session,
+                title=title,
+                description=description,
+                files=tuple(files),
+                thread=effects.work_thread,
+                priority=priority,
+                terms=terms_of(_options(request)),
+                review=given,
+            )
+
+        prompt = prompt_of(ReviewRequest(review=given.model_copy(update={"description": description})))
+        if files:
+            prompt = "\n".join([prompt, "", "Files:", *(f"- {name}" for name in files)])
+        return self._launches.launch(
+            LaunchRequest(
+                agent=reviewer,
+                kind="review",
+                title=title,
+                description=prompt,
+                options=_options(request),
+                kept=REQUEST_REVIEW.options(request),
+                write=write,
+            )
+        )
+
+    def escalate(self, description: str = "", **options: Unpack[requests.EscalateOptions]) -> str | None:
+        """Hand what cannot be settled here to the tech-lead (see the routing table); its answer is a callback.
+
+        For coordinators; a specialist asks its parent, see `raise_callback`.
+
+        Args:
+            description: what is the matter, and what is needed.
+            options: see `EscalateOptions`.
+
+        Returns:
+            The id of the tech-lead's session; None if no worker serves a tech-lead: then the operator finds it
+            in the audit trail, and no callback comes.
+
+        Raises:
+            InputError: there is no description, or a value is invalid.
+            LimitExceeded, KeyInUse, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
+        """
+        request: requests.Escalate = ESCALATE.read({"description": description, **options})
+        given = cast("EscalationMatter", request.get("matter") or EscalationMatter())
+        description, title = _named(request, given)
+        reason, priority = request.get("reason"), request.get("priority")
+        if not description.strip():
+            raise InputError("an escalation needs a description of what is the matter")
+        effects, table, title = self._effects, self._launches.table, title or heading_of(description)
+        has_lead = table.tech_lead != self.agent and self._launches.knows(table.tech_lead)
+
+        def write(child: str) -> Outgoing:
+            return effects.message_factory.escalation(
+                sender=self.agent,
+                recipient=table.tech_lead if has_lead else table.operator,
+                task_id=child,
+                escalated=self.session,
+                title=title,
+                description=description,
+                reason=reason,
+                thread=effects.work_thread,
+                priority=priority,
+                terms=terms_of(_options(request)),
+                matter=given,
+            )
+
+        if has_lead:
+            return self._launches.launch(
+                LaunchRequest(
+                    agent=table.tech_lead,
+                    kind="escalate",
+                    title=title,
+                    description=prompt_of(
+                        Escalation(escalation=given.model_copy(update={"description": description}))
+                    ),
+                    options=_options(request),
+                    kept=ESCALATE.options(request),
+                    write=write,
+                )
+            )
+        effect = effects.key("escalate", title, description, given=request.get("key"))
+        child = child_session_id(self.session, f"{self.run}:{effect}")
+        outgoing = effects.write(lambda: write(child))
+        effects.attempt(
+            "escalate",
+            lambda: self._ledger.effect(self._held.claim, effect=effect, envelope=outgoing),
+            effect=effect,
+        )
+        return None
 
 
-def heading_of(description: str) -> str:
-    """What people call a task that has no title."""
-    first = description.strip().splitlines()[0].strip()
-    return first if len(first) <= 80 else f"{first[:79]}…"
+def _named(
+    request: requests.RequestReview | requests.Escalate, given: Review | EscalationMatter
+) -> tuple[str, str]:
+    """The description and the title, which may stand in the further parts."""
+    return request.get("description") or given.description, request.get("title") or given.title
+
+
+def _options(request: requests.RequestReview | requests.Escalate) -> requests.DelegateOptions:
+    """What the launch of the child has of it."""
+    return {"priority": request.get("priority"), "group": request.get("group"), "key": request.get("key")}

@@ -19,13 +19,14 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies import ErrorReport
 from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
+from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
+from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import MessageFactory, Thread
-from orchestrator.messages.given import check_size
+from orchestrator.redisdb.retry import retry_outages
 from orchestrator.worker.context.step_scope import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
-from orchestrator.worker.execution.retry import retry_outages
 
 T = TypeVar("T")
 
@@ -172,7 +173,7 @@ class Effects:
             )
         )
 
-    def write_own(self, body: StatusUpdate | ErrorReport) -> Outgoing:
+    def write_own(self, body: DetailedBody) -> Outgoing:
         """Write an envelope for the delegator with a body that the agent made."""
         return self.write(
             lambda: self.message_factory.as_written(

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 from orchestrator.agents.registry import AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import Task
-from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import pack, prompt_of_task
+from orchestrator.envelope.structured import pack, prompt_of_task, task_of
+from orchestrator.errors import InputError, KeyInUse
 from orchestrator.ids import child_session_id, shard_of
-from orchestrator.ledger import Launch, Outgoing
-from orchestrator.messages.factory import AS_ROUTED, Delivery
-from orchestrator.messages.given import check_size
-from orchestrator.policy.authorisation import refusal
+from orchestrator.ledger import Launch, Outgoing, SessionState
+from orchestrator.ledger.large_text import check_size
+from orchestrator.messages.factory import Terms, delivery_of
+from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
+from orchestrator.operations.table import Operation
 from orchestrator.policy.budget import Budget
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
-from orchestrator.worker.context.arguments import OnFailure
 from orchestrator.worker.context.effects import Effects
 
 #: Launches in the first round trip, and in a later one at most: the first children are to begin soon.
@@ -31,22 +31,14 @@ AT_ONCE: Final = 128
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRequest:
-    """A child that an agent asks for."""
+    """A child that a run asks for."""
 
     agent: str
     title: str
     description: str
-    priority: Priority | None
-    callback: bool = True
-    group: str = ""
-    on_failure: OnFailure = "deliver"
-    on_close: str = ""  #: as of `Launch`
-    key: str | None = None  #: tells it from others that say the same in the same run
-    after: Sequence[str] = ()  #: sessions that must be completed before
-    budget: Budget | None = None
     task: Task | None = None  #: further parts of the task beside title and description
-    delivery: Delivery = AS_ROUTED
-    time_limit_s: float | None = None
+    options: DelegateOptions = field(default_factory=DelegateOptions)
+    kept: str = ""  #: the options that the session keeps, see `Operation.options`
     caller: str = ""  #: as of `Launch`
     caller_agent: str = ""
     kind: str = "delegate"  #: what the agent does, for the effect key
@@ -59,12 +51,7 @@ class Launches:
     """The launches of one run, in one try of it."""
 
     def __init__(
-        self,
-        effects: Effects,
-        table: RoutingTable,
-        agents: AgentRegistry,
-        *,
-        pressure: Backpressure,
+        self, effects: Effects, table: RoutingTable, agents: AgentRegistry, *, pressure: Backpressure
     ) -> None:
         self._effects = effects
         #: Who may send what to whom.
@@ -83,7 +70,24 @@ class Launches:
         effects, launch = self._effects, self.prepare(request)
         self._admit(launch)
         carry_out = partial(effects.ledger.delegate, effects.held.claim, launch)
-        return effects.attempt(request.kind, carry_out, effect=launch.effect).child
+        done = effects.attempt(request.kind, carry_out, effect=launch.effect)
+        if not done.created and (key := request.options.get("key")):
+            self._check_same(key, done.child, launch)
+        return done.child
+
+    def _check_same(self, key: str, child: str, launch: Launch) -> None:
+        """Return if the session of a key is the one that is asked for; a run that is tried again asks for the same.
+
+        Raises:
+            KeyInUse: it has another agent or other options.
+        """
+        (there,) = self._effects.retrying("find", lambda: self._effects.ledger.find([child])) or (None,)
+        if there is None:
+            return
+        if there.agent != launch.agent:
+            raise KeyInUse(key, child, there.agent, "agent")
+        if there.state is not SessionState.DELETED and there.options != launch.options:
+            raise KeyInUse(key, child, there.agent, "set of options")
 
     def launch_all(self, launches: Iterable[Launch]) -> list[str]:
         """Carry out prepared launches, many in a round trip; the children's ids in their order.
@@ -102,24 +106,53 @@ class Launches:
             at_once = min(at_once * 2, AT_ONCE)
         return children
 
+    def delegate(self, operation: Operation, request: Delegate | Call, *, group: str = "") -> str:
+        """Launch the child of a request; its session id.
+
+        Raises:
+            LimitExceeded, StreamFull, ServerUnavailable: as :meth:`launch`.
+            KeyInUse: the key was used before in this run, for another agent or with other options.
+            InputError: there is no agent's name or nothing to do.
+        """
+        options = cast("DelegateOptions", {"priority": "high", "group": group, **request})
+        return self.launch(_asked(request["agent"], request["task"], options, operation.options(request)))
+
+    def delegate_all(
+        self, request: DelegateAll, tasks: Iterable[str | Task | Mapping[str, Any]], *, kept: str
+    ) -> list[str]:
+        """Launch a child for each task; their session ids.
+
+        Raises:
+            LimitExceeded, StreamFull, ServerUnavailable: as :meth:`launch`; those before the first that was refused are
+                launched.
+            InputError: there is no agent's name or nothing to do.
+        """
+        agent, options = request["agent"], cast("DelegateOptions", {"priority": "high", **request})
+
+        def prepare(given: str | Task | Mapping[str, Any]) -> Launch:
+            return self.prepare(_asked(agent, given, options, kept))
+
+        return self.launch_all(map(prepare, tasks))
+
     def prepare(self, request: LaunchRequest) -> Launch:
         """A launch under its effect key, with its envelope."""
-        effects, task = self._effects, request.task
+        effects, task, options = self._effects, request.task, request.options
+        group, callback = options.get("group") or "", options.get("callback", True) is not False
         check_size("title", request.title)
-        check_size("group", request.group)
+        check_size("group", group)
         prompt = request.description if task is None else prompt_of_task(task)
         effect = request.effect or effects.key(
             request.kind,
             request.agent,
             request.title,
             prompt,
-            request.priority,
-            request.callback,
-            request.group,
-            given=request.key,
+            options.get("priority"),
+            callback,
+            group,
+            given=options.get("key"),
         )
         child = child_session_id(effects.held.session.id, f"{effects.held.claim.run}:{effect}")
-        write = request.write
+        write, terms = request.write, terms_of(options)
         return Launch(
             effect=effect,
             child_id=child,
@@ -129,19 +162,24 @@ class Launches:
             correlation=effects.held.session.correlation,
             chain=effects.work_thread.chain,
             title=request.title,
-            callback=request.callback,
-            group=request.group,
-            on_failure=request.on_failure,
-            on_close=request.on_close,
+            callback=callback,
+            group=group,
+            on_failure=options.get("on_failure") or "deliver",
+            on_close=options.get("on_close") or "",
             caller=request.caller,
             caller_agent=request.caller_agent,
-            budget=request.budget,
+            budget=terms.budget,
             task="" if task is None else pack(task),
-            time_limit_ms=0 if request.time_limit_s is None else max(1, round(request.time_limit_s * 1000)),
-            after=(*request.after, *(need.task_id for need in (task.dependencies if task else ()))),
+            time_limit_ms=terms.time_limit_ms,
+            after=(
+                *(options.get("after") or ()),
+                *(need.task_id for need in (task.dependencies if task else ())),
+            ),
+            options=request.kept,
         )
 
     def _delegation(self, child: str, request: LaunchRequest) -> Outgoing:
+        options = request.options
         return self._effects.message_factory.delegation(
             sender=self._effects.held.session.agent,
             recipient=request.agent,
@@ -149,10 +187,10 @@ class Launches:
             title=request.title,
             description=request.description,
             thread=self._effects.work_thread,
-            priority=request.priority,
-            after=request.after,
+            after=options.get("after") or (),
             task=request.task,
-            delivery=request.delivery,
+            delivery=delivery_of(options),
+            terms=terms_of(options),
         )
 
     def _admit(self, launch: Launch) -> None:
@@ -177,3 +215,49 @@ class Launches:
             if name != own.name
             and refusal("task-delegation", own.principal, record.principal, self.table) is None
         )
+
+
+def terms_of(options: DelegateOptions) -> Terms:
+    """Return the terms of a child, for its message."""
+    limit_s = options.get("time_limit_s")
+    return Terms(
+        group=options.get("group") or "",
+        time_limit_ms=0 if limit_s is None else max(1, round(limit_s * 1000)),
+        budget=Budget.of(options.get("budget")),
+    )
+
+
+def heading_of(description: str) -> str:
+    """What people call a task that has no title."""
+    first, *_ = description.strip().splitlines() or [""]
+    first = first.strip()
+    return first if len(first) <= 80 else f"{first[:79]}…"
+
+
+def _task_of(given: object, options: DelegateOptions) -> tuple[str, Task | None]:
+    """The description of a task, and the task itself if it is more than that."""
+    named = {
+        "objectives": options.get("objectives"),
+        "acceptance_criteria": options.get("acceptance_criteria"),
+    }
+    parts = {name: tuple(texts) for name, texts in named.items() if texts}
+    if isinstance(given, str):
+        if not parts:
+            return given, None
+        task = task_of({"description": given, **parts}, title=options.get("title") or "")
+    else:
+        given = task_of(cast("Task | Mapping[str, Any]", given))
+        if twice := [name for name in parts if getattr(given, name)]:
+            raise InputError(f"the task has {twice[0]}, and others are given beside it; give one of the two")
+        task = task_of(given, title=options.get("title") or "")
+        task = task_of({**task.model_dump(exclude_defaults=True), **parts}) if parts else task
+    return task.description, task
+
+
+def _asked(agent: str, given: object, options: DelegateOptions, kept: str) -> LaunchRequest:
+    """Return what is asked for, if there is somebody and something to do."""
+    text, task = _task_of(given, options)
+    if not agent or not text.strip():
+        raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
+    title = options.get("title") or (task.title if task else "") or heading_of(text)
+    return LaunchRequest(agent=agent, title=title, description=text, task=task, options=options, kept=kept)

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate
+from orchestrator.envelope.bodies import ErrorReport, FileReference, Query, StatusUpdate
+from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import pack_body, unpack_body
+from orchestrator.envelope.structured import pack_body, part_of, unpack_body
 from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Outgoing, Session
+from orchestrator.ledger.large_text import check_size, check_text
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock, isoformat
 from orchestrator.messages.factory import Thread, summary
-from orchestrator.messages.given import check_size, check_text
 from orchestrator.messages.progress import status_of
+from orchestrator.operations.requests import Ask, AskLater
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import PRIORITIES, limit_of
+from orchestrator.worker.context.arguments import limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 
@@ -32,6 +35,8 @@ from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 MAX_USER_QUESTION_BYTES: Final = 65_536
 #: Bytes of the values beside a question, as JSON.
 MAX_CONTEXT_BYTES: Final = 256 * 1024
+
+_ASKED_FOR: Final = frozenset({"ask-for-help", "request-review", "request-analysis"})
 
 _log = get_logger()
 
@@ -181,7 +186,7 @@ class MessageSender:
             return
         text = "\n".join(blocker.text for blocker in body.blockers) or activity
         effects.show(body.progress_percentage, body.current_activity or f"blocked: {summary(text)}")
-        self._tell(body, text, kind="blocker", priority="critical")
+        self.tell(body, text, kind="blocker", priority="critical")
 
     def report(self, error: ErrorReport) -> None:
         """Tell the parent of an error that does not end the task; no reply is waited for.
@@ -192,14 +197,14 @@ class MessageSender:
         """
         if not error.message.strip():
             raise InputError("an error report needs a message")
-        self._tell(
+        self.tell(
             error,
             error.message,
             kind="error",
             priority="critical" if error.severity == "critical" else "high",
         )
 
-    def _tell(self, body: StatusUpdate | ErrorReport, text: str, *, kind: str, priority: Priority) -> None:
+    def tell(self, body: DetailedBody, text: str, *, kind: str, priority: Priority) -> None:
         """Put a report into the parent's queue, which it need not reply to."""
         effects, session = self._effects, self._effects.held.session
         about = body.model_dump(mode="json", exclude={"error_id"})
@@ -239,29 +244,17 @@ class MessageSender:
         about = {"agent": session.agent, "title": session.title, "message": outgoing.message_id, **extra}
 
         def send() -> str:
-            if to is None:
-                return ledger.ask_user(
-                    claim,
-                    text,
-                    effect=effect,
-                    item_id=item,
-                    kind=kind,
-                    priority=priority,
-                    envelope=outgoing,
-                    conversation=conversation,
-                    open_ms=open_ms or 0,
-                    extra=about,
-                )
             return ledger.send(
                 claim,
-                to,
+                claim.session if to is None else to,
                 text,
                 effect=effect,
                 item_id=item,
                 kind=kind,
                 priority=priority,
                 envelope=outgoing,
-                opens=open_ms is not None,
+                opens=open_ms is not None or to is None,
+                open_ms=(open_ms or 0) if to is None else None,
                 conversation=conversation,
                 extra=about,
             )
@@ -370,7 +363,7 @@ def urgency_of(kind: str, priority: str | None) -> Priority:
     if priority is None:
         return "high" if kind == "error" else "normal"
     word = priority.strip().casefold()
-    return cast("Priority", word) if word in PRIORITIES else "normal"
+    return cast("Priority", word) if word in get_args(get_args(Priority)[0]) else "normal"
 
 
 def _context(kind: str, values: Any) -> str:
@@ -379,3 +372,35 @@ def _context(kind: str, values: Any) -> str:
     if values is not None:
         lines.append(json.dumps(values, ensure_ascii=False, indent=2))
     return "\n".join(lines)
+
+
+def kind_of(kind: str | None) -> str:
+    """The kind of the item that a question becomes; what it asks for is in its body."""
+    return "query" if kind is None or kind in _ASKED_FOR else kind
+
+
+def query_of(request: Ask | AskLater) -> Query | None:
+    """The structured part of a question; None where it has only a text.
+
+    Raises:
+        InputError: a value is invalid.
+    """
+    file, required_by = request.get("file") or (), request.get("required_by")
+    kind = request.get("kind")
+    files = [file] if isinstance(file, str | FileReference | Mapping) else list(file)
+    context = {
+        "problem": request.get("problem") or None,
+        "attempted_solutions": [
+            {"order": n, "text": text} for n, text in enumerate(request.get("attempted") or (), 1)
+        ],
+        "file_references": [{"path": one, "text": ""} if isinstance(one, str) else one for one in files],
+        "error_message": request.get("error") or None,
+    }
+    fields = {
+        "query_type": kind if kind in _ASKED_FOR else None,
+        "context": context if any(context.values()) else None,
+        "urgency": request.get("urgency"),
+        "required_by": required_by.isoformat() if isinstance(required_by, datetime) else required_by,
+    }
+    given = {name: value for name, value in fields.items() if value}
+    return part_of(Query, {"subject": "", **given}, name="ask") if given else None

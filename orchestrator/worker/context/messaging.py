@@ -1,15 +1,17 @@
-"""What an agent says to its parent and its children, and what it asks them."""
+"""What an agent says and reports to its parent and its children, and what it asks them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final, cast
 
-from orchestrator.envelope.bodies import Query, StatusUpdate
-from orchestrator.envelope.details import details_of
-from orchestrator.envelope.model_values import Priority
+from typing_extensions import Unpack
+
+from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate, TaskCompletion
+from orchestrator.envelope.prompt_text import details_of
+from orchestrator.envelope.structured import part_of
 from orchestrator.errors import (
     ClaimLost,
     InputError,
@@ -18,15 +20,20 @@ from orchestrator.errors import (
     RunSleeps,
     ServerUnavailable,
     SessionStopped,
+    TaskFailed,
 )
 from orchestrator.ids import reply_id
+from orchestrator.ledger import Claimed, Session
+from orchestrator.ledger.large_text import beginning, check_text
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
-from orchestrator.messages.given import check_text
+from orchestrator.operations import requests
+from orchestrator.operations.table import ASK, ASK_LATER, MESSAGE, STATUS
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import PRIORITIES, check_choice, check_timeout
-from orchestrator.worker.context.queries import File, Kind, kind_of, query_of
+from orchestrator.worker.context.arguments import check_timeout
+from orchestrator.worker.context.messages import kind_of, query_of
+from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Taken
 
@@ -38,9 +45,21 @@ _FOREVER_S = 100 * 365 * 86_400
 
 _log = get_logger()
 
+#: Bytes that an attachment may have; of a longer one the beginning is kept.
+MAX_ATTACHMENT_BYTES: Final = 4 * 1024 * 1024
+#: Texts that one answer may have attached.
+MAX_ATTACHMENTS: Final = 100
+#: The name of an attachment: it stands in prompts and commands.
+_ATTACHMENT: Final = re.compile(r"[A-Za-z0-9._/-]{1,100}")
+
 
 class Messaging(View):
     """One run of a session, with the words that its agent may say."""
+
+    def __init__(self, held: Claimed, parts: RunParts) -> None:
+        super().__init__(held, parts)
+        #: What is attached to the answer of this run, by name.
+        self.attachments: dict[str, str] = {}
 
     def raise_callback(
         self,
@@ -95,19 +114,7 @@ class Messaging(View):
         return None
 
     def ask(
-        self,
-        message: str,
-        *,
-        kind: Kind = "query",
-        context: Mapping[str, Any] | None = None,
-        priority: Priority | None = None,
-        timeout_s: float | None = None,
-        problem: str = "",
-        attempted: Sequence[str] = (),
-        file: File = (),
-        error: str = "",
-        urgency: Priority | None = None,
-        required_by: datetime | str | None = None,
+        self, message: str, *, timeout_s: float | None = None, **options: Unpack[requests.QuestionOptions]
     ) -> str:
         """Ask the parent and return its reply; as `raise_callback`, for agents that need to know why not.
 
@@ -120,17 +127,8 @@ class Messaging(View):
 
         Args:
             message: the question.
-            kind: `query`, `blocker`, `clarification` or `error`, or what is asked for: `ask-for-help`, `request-review` or
-                `request-analysis`. The system itself answers `get-status`, at once: how far the parent is.
-            context: further values, which the recipient gets with it.
-            priority: `critical`, `high`, `normal` or `low`; by default the urgency. A blocker is always critical.
             timeout_s: seconds to wait at most.
-            problem: what the matter is, at length.
-            attempted: what was tried, in order.
-            file: the file that matters, or several: a path, or a `FileReference` with what stands there.
-            error: the full message of an error.
-            urgency: how urgent the answer is; it is the priority of the question.
-            required_by: when the answer is needed: a time with a zone.
+            options: see `QuestionOptions`. The system itself answers the kind `get-status`, at once: how far the parent is.
 
         Raises:
             NoReply: the time has passed, the parent waits for this very session, or it will not run again.
@@ -140,18 +138,17 @@ class Messaging(View):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        if kind == "get-status":
+        if options.get("kind") == "get-status":
             return details_of(self.get_status(), "")
-        query = query_of(
-            kind,
-            problem=problem,
-            attempted=attempted,
-            file=file,
-            error=error,
-            urgency=urgency,
-            required_by=required_by,
+        request: requests.Ask = ASK.read({"message": message, **options})
+        return self._ask(
+            request["message"],
+            kind_of(request.get("kind")),
+            request.get("context"),
+            request.get("priority"),
+            timeout_s=timeout_s,
+            query=query_of(request),
         )
-        return self._ask(message, kind_of(kind), context, priority, timeout_s=timeout_s, query=query)
 
     def get_status(self, session: str = "") -> StatusUpdate:
         """How far the parent is, or a child: the system answers from the ledger, and nobody is resumed.
@@ -176,27 +173,16 @@ class Messaging(View):
         message: str,
         *,
         to: str = "",
-        kind: Kind = "query",
-        context: Mapping[str, Any] | None = None,
-        priority: Priority | None = None,
         key: str | None = None,
-        problem: str = "",
-        attempted: Sequence[str] = (),
-        file: File = (),
-        error: str = "",
-        urgency: Priority | None = None,
-        required_by: datetime | str | None = None,
+        **options: Unpack[requests.QuestionOptions],
     ) -> str:
         """Ask the parent, a child, or from a root the user, and go on: this session is resumed with the reply, and does not end before.
 
         Args:
             message: the question.
             to: the id of a child's session; empty: the parent, or the user of a root. A child that has finished is resumed to answer.
-            kind: `query`, `blocker`, `clarification` or `error`; `ask-for-help`, `request-review` or `request-analysis`.
-            context: further values, which the recipient gets with it.
-            priority: `critical`, `high`, `normal` or `low`. A blocker is always critical.
             key: as for `delegate`.
-            problem, attempted, file, error, urgency, required_by: as for `ask`.
+            options: see `QuestionOptions`.
 
         Returns:
             The id of the question, which the reply names.
@@ -207,23 +193,13 @@ class Messaging(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
+        request: requests.AskLater = ASK_LATER.read({"message": message, "to": to, "key": key, **options})
         child = self._find(to) if to else None
         if child is not None and child.parent != self.session:
             raise InputError(f"session {to} is no child of {self.session}")
-        if kind == "get-status":
+        if request.get("kind") == "get-status":
             raise InputError("the system answers get-status at once: call get_status")
-        query = query_of(
-            kind,
-            problem=problem,
-            attempted=attempted,
-            file=file,
-            error=error,
-            urgency=urgency,
-            required_by=required_by,
-        )
-        return self._message_sender.ask(
-            message, kind=kind_of(kind), context=context, priority=priority, key=key, to=child, query=query
-        )
+        return self.post_question(request, to=child)
 
     def _ask(
         self,
@@ -277,22 +253,24 @@ class Messaging(View):
         return self._effects.claim_status.left_s * _WAIT_SHARE
 
     def post_question(
-        self,
-        message: str,
-        *,
-        kind: str = "query",
-        context: Mapping[str, Any] | None = None,
-        priority: str | None = None,
-        query: Query | None = None,
+        self, request: requests.Ask | requests.AskLater | requests.RaiseCallback, *, to: Session | None = None
     ) -> str:
-        """Ask the parent, or the user of a root, and go on; the id of the question, for `reply_to`.
+        """Put a question to the parent, to a child, or from a root to the user, and go on; its id, for `reply_to`.
 
         Raises:
             InputError: there is nobody to ask, or nothing.
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._message_sender.ask(message, kind=kind, context=context, priority=priority, query=query)
+        return self._message_sender.ask(
+            request["message"],
+            kind=kind_of(request.get("kind")),
+            context=request.get("context"),
+            priority=request.get("priority"),
+            key=cast("requests.AskLater", request).get("key"),
+            to=to,
+            query=query_of(cast("requests.Ask", request)),
+        )
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
         """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.
@@ -333,14 +311,13 @@ class Messaging(View):
             raise InputError(f"{name!r} is not a question that session {self.session} was asked")
         return self._message_sender.reply(item, text)
 
-    def message(self, to: str, text: str, *, priority: Priority = "normal", key: str | None = None) -> str:
+    def message(self, to: str, text: str, **options: Unpack[requests.MessageOptions]) -> str:
         """Send a message to the parent or to a child, which is resumed with it; no answer is waited for.
 
         Args:
             to: the id of the parent's or a child's session, or `parent`.
             text: the message.
-            priority: where it stands in the queue of the other session.
-            key: as for `delegate`.
+            options: see `MessageOptions`.
 
         Returns:
             The id of the message.
@@ -352,8 +329,7 @@ class Messaging(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_text("text", text)
-        check_choice("priority", priority, PRIORITIES)
+        request: requests.Message = MESSAGE.read({"to": to, "text": text, **options})
         if not text.strip():
             raise InputError("a message needs a text")
         if to == "parent" and not self.parent:
@@ -361,4 +337,114 @@ class Messaging(View):
         other = self._find(self.parent if to == "parent" else to)
         if other.id != self.parent and other.parent != self.session:
             raise InputError(f"session {to} is neither the parent nor a child of {self.session}")
+        priority, key = request.get("priority") or "normal", request.get("key")
         return self._message_sender.message(other, text, priority=priority, key=key)
+
+    def status(
+        self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
+    ) -> None:
+        """Show how far this session is: ``progress`` in percent, and what it is doing now.
+
+        A parent is resumed with the status of a child that is blocked, and need not reply; ask it with `ask` for a reply.
+
+        Args:
+            progress: percent that are done.
+            activity: what it is doing now.
+            options: see `StatusOptions`.
+
+        Raises:
+            InputError: a value is invalid, or the progress is no whole number from 0 to 100.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        request: requests.Status = STATUS.read({"progress": progress, "activity": activity, **options})
+        if not any(request.get(name) for name in requests.StatusOptions.__annotations__):
+            self._effects.status(progress, activity)
+            return
+        metrics, status = request.get("metrics") or (), request.get("status")
+        named = (
+            [{"name": name, "text": str(value)} for name, value in metrics.items()]
+            if isinstance(metrics, Mapping)
+            else metrics
+        )
+        body = part_of(
+            StatusUpdate,
+            {
+                "task_id": self._held.session.reported_as,
+                "progress_percentage": progress,
+                "current_activity": activity or None,
+                "blockers": tuple(request.get("blockers") or ()),
+                "artifacts_created": tuple(request.get("artifacts") or ()),
+                "metrics": tuple(named),
+                "next_steps": tuple(
+                    {"order": n, "text": s} for n, s in enumerate(request.get("next_steps") or (), 1)
+                ),
+            },
+            name="status",
+        )
+        blocked = any(blocker.severity == "critical" for blocker in body.blockers)
+        self.report_status(
+            body.model_copy(update={"status": status or ("blocked" if blocked else "in-progress")})
+        )
+
+    def report_status(self, body: StatusUpdate) -> None:
+        """As `status`, with a status-update that was made before.
+
+        Raises:
+            InputError: it is too large.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        self._message_sender.status(body)
+
+    def report_error(self, error: ErrorReport | Mapping[str, Any]) -> None:
+        """Tell the parent of an error, and go on; the parent is resumed with it and need not reply.
+
+        An error that ends the task is returned instead: `return ErrorReport(…)`.
+
+        Raises:
+            InputError: this is a root, or it is no error report.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        report = part_of(ErrorReport, error, name="error")
+        if not self.has_caller:
+            raise InputError(f"session {self.session} has no parent to report an error to; return the report")
+        self._message_sender.report(report)
+
+    def attach(self, name: str, text: str) -> None:
+        """Attach a text to the answer of this run; the parent reads it with `callback.attachment(name)`.
+
+        A later one of the same name replaces it. Of a text above 4 MiB the beginning is kept. Only what the
+        run attaches that ends the session is kept: what an earlier run attached, attach it again (decision 36).
+
+        Args:
+            name: up to 100 letters, digits, dots, dashes, underscores and slashes.
+            text: what is attached.
+
+        Raises:
+            InputError: the name is not allowed, ``text`` is no text, or this run has attached 100 texts.
+            ClaimLost, SessionStopped: this run cannot go on.
+        """
+        if not _ATTACHMENT.fullmatch(name):
+            raise InputError(
+                f"attach({name!r}): a name has 1 to 100 letters, digits, dots, dashes, underscores and slashes"
+            )
+        check_text("text", text)
+        self._claim_status.check()
+        if name not in self.attachments and len(self.attachments) >= MAX_ATTACHMENTS:
+            raise InputError(f"attach({name!r}): an answer has {MAX_ATTACHMENTS} attachments at most")
+        # Stored by the commit, and only if this run ends the session with an answer (decision 36).
+        self.attachments[name] = beginning(text, MAX_ATTACHMENT_BYTES)
+
+    def end_with(self, end: TaskCompletion | ErrorReport) -> str:
+        """Report the end of this run in full; its answer as text. An agent returns ``end`` instead of calling this.
+
+        Raises:
+            TaskFailed: it says that the task has failed.
+        """
+        if isinstance(end, ErrorReport):
+            self._effects.failure = end
+            raise TaskFailed(end.message)
+        self._effects.completion = end
+        answer = end.result if end.result is not None else end.summary
+        if end.status == "failed":
+            raise TaskFailed(answer)
+        return answer

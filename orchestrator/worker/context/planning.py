@@ -89,12 +89,9 @@ class Planning:
             agent=assignment.role,
             title=summary(task),
             description=task,
-            priority="high",
-            group=PLAN_GROUP,
-            callback=caller == "",
+            options={"priority": "high", "group": PLAN_GROUP, "callback": caller == "", "after": before},
             caller=caller,
             caller_agent=assignment.caller or "",
-            after=before,
             effect=self._effects.key(
                 "plan", assignment.role, task, assignment.sequence, caller == "", caller
             ),

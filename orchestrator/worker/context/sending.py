@@ -8,25 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, assert_never
 
+from orchestrator.envelope import bodies
 from orchestrator.envelope.bodies.parts import Assignment, Dependency
-from orchestrator.envelope.model import (
-    ErrorReport,
-    Query,
-    StatusUpdate,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.message_types import MESSAGE_TYPES
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody, OpaqueBody
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.written import WrittenMessage
 from orchestrator.ledger import Outgoing
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches, LaunchRequest
 from orchestrator.worker.context.messages import MessageSender
-
-#: What may stand in an answer, and who is meant by "its delegator".
-SENDABLE = (StatusUpdate, TaskCompletion, TaskDelegation, Query, ErrorReport)
 
 
 class WrittenMessages:
@@ -39,12 +32,14 @@ class WrittenMessages:
 
     def check(self, messages: Sequence[WrittenMessage]) -> list[str]:
         """What is wrong with messages that are valid XML: a sentence each; nothing if all may be sent."""
-        named = [one.task_id for one in messages if isinstance(one.body, TaskDelegation) and one.task_id]
+        named = [
+            one.task_id for one in messages if isinstance(one.body, bodies.TaskDelegation) and one.task_id
+        ]
         labels = set(named)
         wrong = [why for one in messages for why in self._wrong(one, labels)]
         if len(named) != len(labels):
             wrong.append("two task-delegations have the same task-id")
-        if sum(isinstance(one.body, TaskCompletion | ErrorReport) for one in messages) > 1:
+        if sum(MESSAGE_TYPES[one.body.type].ends == "task" for one in messages) > 1:
             wrong.append("one answer ends the task once: there is more than one task-completion or error")
         if not wrong:
             try:
@@ -55,30 +50,36 @@ class WrittenMessages:
 
     def _wrong(self, message: WrittenMessage, labels: set[str]) -> list[str]:
         session, body, wrong = self._effects.held.session, message.body, []
-        if not isinstance(body, SENDABLE):
+        if isinstance(body, OpaqueBody) or not MESSAGE_TYPES[body.type].in_answers:
             return [f"a {body.type} cannot be sent in an answer"]
         if message.sender and message.sender != session.agent:
             wrong.append(f"the sender is {session.agent!r}, not {message.sender!r}; leave the sender out")
-        if isinstance(body, TaskDelegation):
+        if isinstance(body, bodies.TaskDelegation):
             return wrong + self._wrong_delegation(message, body, labels)
         if message.recipient and message.recipient != self._effects.delegator:
             wrong.append(
                 f"a {body.type} goes to {self._effects.delegator!r}, who gave you the task; leave the recipient out"
             )
         own = (session.id, session.reported_as)
-        if isinstance(body, StatusUpdate | TaskCompletion) and message.task_id and message.task_id not in own:
+        if message.task_id and message.task_id not in own:
             wrong.append(f"your task-id is {session.reported_as!r}, not {message.task_id!r}; leave it out")
-        if isinstance(body, Query) and not session.parent:
+        if isinstance(body, bodies.Query) and not session.parent:
             wrong.append("a query has nobody to go to: you are at the root of your tree")
         return wrong
 
-    def _wrong_delegation(self, message: WrittenMessage, body: TaskDelegation, labels: set[str]) -> list[str]:
+    def _wrong_delegation(
+        self, message: WrittenMessage, body: bodies.TaskDelegation, labels: set[str]
+    ) -> list[str]:
         agent, wrong = _assigned_to(message, body), []
         if not agent:
             wrong.append("a task-delegation needs <assignment><assigned-to>, the agent that is to do it")
         elif agent not in (known := [record.name for record in self._launches.delegates()]):
             names = ", ".join(known) or "nobody"
             wrong.append(f"you may not delegate to {agent!r}; you may to: {names}")
+        if body.launch is not None:
+            wrong.append(
+                "what the session of a task is given is not for its message to say; leave <launch> out"
+            )
         if not body.task.description.strip():
             wrong.append("a task-delegation needs a description")
         others = [d.task_id for d in body.task.dependencies]
@@ -87,24 +88,32 @@ class WrittenMessages:
         ]
         return wrong
 
-    def send(self, messages: Sequence[WrittenMessage]) -> TaskCompletion | ErrorReport | None:
+    def send(self, messages: Sequence[WrittenMessage]) -> bodies.TaskCompletion | bodies.ErrorReport | None:
         """Send messages that were checked; returns the message that ends the session, which the commit of its run sends.
 
         Raises:
             LimitExceeded: the session, its tree or a conversation is as large as it may be.
         """
-        end: TaskCompletion | ErrorReport | None = None
+        end: bodies.TaskCompletion | bodies.ErrorReport | None = None
         for message in messages:
             match message.body:
-                case StatusUpdate() as body:
+                case bodies.StatusUpdate() as body:
                     own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
                     self._sender.status(own)
-                case Query() as body:
+                case bodies.Query() as body:
                     self._sender.ask(body.subject, query=body, priority=message.priority or body.urgency)
-                case TaskCompletion() as body:
+                case bodies.TaskCompletion() as body:
                     end = self._effects.completion = body
-                case ErrorReport() as body:
+                case bodies.ErrorReport() as body:
                     end = self._effects.failure = body
+                case bodies.TaskDelegation():
+                    pass  # below, each after those that it depends on
+                case bodies.ReviewRequest() | bodies.Escalation() | bodies.Reply() | bodies.Message():
+                    raise AssertionError(f"a {message.body.type} cannot be sent in an answer")
+                case EncryptedBody() | CompressedBody() | ClaimCheckBody():
+                    raise AssertionError("an agent writes bodies that can be read")
+                case _:
+                    assert_never(message.body)
         children: dict[str, str] = {}
         for message in _in_order(messages):
             children[message.task_id] = self._delegate(message, children)
@@ -112,7 +121,7 @@ class WrittenMessages:
 
     def _delegate(self, message: WrittenMessage, children: dict[str, str]) -> str:
         body = message.body
-        assert isinstance(body, TaskDelegation)
+        assert isinstance(body, bodies.TaskDelegation)
         effects, agent = self._effects, _assigned_to(message, body)
         needs = tuple(
             Dependency(task_id=children[d.task_id], type="depends-on") for d in body.task.dependencies
@@ -121,7 +130,7 @@ class WrittenMessages:
         def write(child: str) -> Outgoing:
             task = body.task.model_copy(update={"task_id": child, "dependencies": needs})
             return effects.message_factory.as_written(
-                TaskDelegation(task=task),
+                bodies.TaskDelegation(task=task),
                 sender=effects.held.session.agent,
                 recipient=agent,
                 thread=effects.work_thread,
@@ -133,14 +142,13 @@ class WrittenMessages:
                 agent=agent,
                 title=body.task.title,
                 description=prompt_of(body),
-                priority=message.priority,
-                after=tuple(need.task_id for need in needs),
+                options={"priority": message.priority, "after": tuple(need.task_id for need in needs)},
                 write=write,
             )
         )
 
 
-def _assigned_to(message: WrittenMessage, body: TaskDelegation) -> str:
+def _assigned_to(message: WrittenMessage, body: bodies.TaskDelegation) -> str:
     assignment: Assignment | None = body.assignment
     return (assignment.assigned_to if assignment is not None else "") or message.recipient
 
@@ -151,7 +159,7 @@ def _in_order(messages: Sequence[WrittenMessage]) -> list[WrittenMessage]:
     Raises:
         CycleError: they depend on one another in a circle.
     """
-    delegations = [message for message in messages if isinstance(message.body, TaskDelegation)]
+    delegations = [message for message in messages if isinstance(message.body, bodies.TaskDelegation)]
     places = {message.task_id: place for place, message in enumerate(delegations)}
     graph: dict[int, list[int]] = {}
     for place, message in enumerate(delegations):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ class Call:
             except BaseException as error:  # noqa: BLE001  (it is raised where it is waited for)
                 future.set_exception(error)
 
-        threading.Thread(target=work, name=f"step-{self.name}", daemon=True).start()
+        machine.start_thread(work, f"step-{self.name}")
         until = machine.monotonic() + self.timeout_s
         while not future.done():
             left_s = until - machine.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.errors import DamagedRecord
+from orchestrator.ids import child_of
 from orchestrator.ledger import Claimed, Item
 from orchestrator.ledger.statements import Statement
 from orchestrator.log import get_logger
@@ -65,6 +66,7 @@ class Verifier:
 
     def _refused(self, item: Item, fault: str) -> tuple[Item, str]:
         session = self._effects.held.session
+        kind = "completion" if child_of(item.id) else item.kind
         _log.error("item-not-genuine", session=session.id, item=item.id, agent=item.agent, reason=fault)
         self._effects.attempt(
             "reject",
@@ -77,7 +79,7 @@ class Verifier:
         }
         whose = f" of {item.agent}" if item.agent else ""
         refusal = (
-            f"[this {item.kind}{whose} was not delivered: what the ledger has of it is not what was said ({fault}); "
+            f"[this {kind}{whose} was not delivered: what the ledger has of it is not what was said ({fault}); "
             "the audit trail has the signed message]"
         )
-        return replace(item, status="failed", title="", extra={**kept, "rejected": True}), refusal
+        return replace(item, kind=kind, status="failed", title="", extra={**kept, "rejected": True}), refusal

@@ -7,7 +7,6 @@ machine's, so it is reported at once and counted apart. The claim says which pro
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,8 +20,8 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease
 from orchestrator.log import get_logger
+from orchestrator.redisdb.retry import retry_outages
 from orchestrator.worker.container import Runtime
-from orchestrator.worker.execution.retry import retry_outages
 
 #: What a signal that ends a pool process raises in it: so billiard tells the signal to the worker's main process.
 _SIGNALLED: Final = tuple(number - 256 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
@@ -135,11 +134,9 @@ def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
             # A worker that is ended cold kills its processes itself.
             if not isinstance(error, WorkerLostError) or not self.worker_pid or state.should_terminate:
                 return
-            died = _how(error)
+            died = self.worker_pid, runtime(), _how(error)
             # Celery's event loop waits for nobody's Redis.
-            threading.Thread(
-                target=release_runs_of, args=(self.worker_pid, runtime(), died), name="death", daemon=True
-            ).start()
+            machine.start_thread(lambda: release_runs_of(*died), "death")
 
     return RunRequest
 

@@ -132,13 +132,8 @@ class Heartbeat:
                     self._ended = True
                     self._beats.remove(self)
                     # In a thread of its own: its commit waits for a ledger that is away, and other leases are renewed here.
-                    self._ending = threading.Thread(
-                        target=self._end,
-                        args=(self._claim_status.stop_reason,),
-                        name="forced-end",
-                        daemon=True,
-                    )
-                    self._ending.start()
+                    reason = self._claim_status.stop_reason
+                    self._ending = machine.start_thread(lambda: self._end(reason), "forced-end")
             self.due_at = self._next_due()
 
     def _renew(self) -> None:

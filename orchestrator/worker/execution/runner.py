@@ -14,6 +14,7 @@ from typing import Final
 from billiard.process import current_process
 from pydantic import ValidationError
 
+from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
@@ -51,7 +52,7 @@ from orchestrator.ledger.forks import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.budget import describe
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.policy.versions import split_lane
+from orchestrator.redisdb.retry import retry_outages, was_refused
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
@@ -72,7 +73,6 @@ from orchestrator.worker.execution.forked import only_in_this_process
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
 from orchestrator.worker.execution.outcome import RunEnd, Verdict, cause_of
 from orchestrator.worker.execution.printing import keeping
-from orchestrator.worker.execution.retry import retry_outages, was_refused
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
 from orchestrator.worker.gateway.server import Gateway
@@ -113,7 +113,6 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
                 claim_id,
                 session_id=session,
                 worker=worker,
-                agent=agent,
                 version=runtime.version_of(agent),
             ),
             what="claim",
@@ -393,10 +392,8 @@ class _RunOfAgent:
         served = serves(self._runtime.catalogue, slot_sharing.queues)
         shard, concurrency = shard_of(self._held.session.id), self._runtime.parts.concurrency
         stopping = self._runtime.stopping
-        return lambda lane: (
-            not stopping()
-            and served(lane)
-            and concurrency.held_back(split_lane(lane)[0], shard=shard) is None
+        return lambda agent: (
+            not stopping() and served(agent) and concurrency.held_back(agent, shard=shard) is None
         )
 
     def _execute_beside(self, run: RunRef, slot_sharing: SlotSharing) -> None:
@@ -500,8 +497,7 @@ class _RunOfAgent:
                 _log.error("end-not-written", run=self._held.claim.run, error=repr(error))
         if current_process().name == "MainProcess":
             return
-        sending = threading.Thread(target=self._runtime.events.flush, name="last-events", daemon=True)
-        sending.start()
+        sending = machine.start_thread(self._runtime.events.flush, "last-events")
         sending.join(LAST_EVENTS_S)  # the broker may be away
         # A child of the prefork pool, which is replaced. An agent that has returned meanwhile blocks nothing.
         if not self._worked:

@@ -15,10 +15,10 @@ from typing import Final
 from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Claimed, Next, Slot
+from orchestrator.redisdb.retry import retry_outages
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.deaths import claim_of_this_process
 from orchestrator.worker.execution.outcome import Verdict
-from orchestrator.worker.execution.retry import retry_outages
 from orchestrator.worker.execution.runner import complete_run
 from orchestrator.worker.execution.slot_sharing import SlotSharing
 
@@ -43,7 +43,7 @@ class SlotLoop:
         self._ledger = runtime.parts.ledger
         self._worker = worker
         self._agents = runtime.served
-        self._versions = {lane: runtime.version_of(lane) for lane in self._agents}
+        self._versions = {agent: runtime.version_of(agent) for agent in self._agents}
         self._name = name or f"{worker}/{os.getpid()}/{threading.get_native_id()}"
         self._taken = 0
 

@@ -18,8 +18,7 @@ from orchestrator.errors import ServerUnavailable, WouldDeadlock
 from orchestrator.ids import shard_of
 from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
 from orchestrator.log import get_logger
-from orchestrator.policy.versions import split_lane
-from orchestrator.worker.execution.retry import retry_outages
+from orchestrator.redisdb.retry import retry_outages
 
 #: Seconds that an awaited run may stay queued before the slot takes it: a free slot is faster.
 SHARE_AFTER_S: Final = 0.1
@@ -90,23 +89,18 @@ class Queued:
         if queued_before_ms is not None and run.created_ms > queued_before_ms:
             return None
         found = self._ledger.find([run.session])
-        if not found or not self._serves(found[0].lane):
+        if not found or not self._serves(found[0].agent):
             return None
         session = found[0]
-        return RunRef(
-            run=run.id, session=session.id, agent=session.agent, cause=run.cause, version=session.pinned
-        )
+        return RunRef(run=run.id, session=session.id, agent=session.agent, cause=run.cause)
 
 
 def serves(catalogue: Mapping[str, AgentDefinition], queues: frozenset[str]) -> Callable[[str], bool]:
-    """Tells whether a worker with these agents, reading these queues (none: all), may run an agent, or a lane of it."""
+    """Tells whether a worker with these agents, reading these queues (none: all), may run an agent."""
 
-    def judge(lane: str) -> bool:
-        agent, version = split_lane(lane)
+    def judge(agent: str) -> bool:
         definition = catalogue.get(agent)
         if definition is None or definition.record.external:
-            return False
-        if version and version != definition.record.version:
             return False
         return not queues or definition.record.queue in queues
 
@@ -144,8 +138,7 @@ class SlotSharing:
             RuntimeError: the system gives no thread.
         """
         below = SlotSharing(queues=self.queues, depth=self.depth + 1)
-        thread = threading.Thread(target=work, args=(below,), name=f"lent-slot-{below.depth}", daemon=True)
-        thread.start()
+        thread = machine.start_thread(partial(work, below), f"lent-slot-{below.depth}")
         with self._changing:  # threads of one agent may wait at the same time
             self._threads = [*(one for one in self._threads if one.is_alive()), thread]
         return thread
@@ -169,7 +162,7 @@ class SharedSlot:
         self._execute = execute
         self._awaited = awaited
         self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
+        self._ended = machine.event()
         self._seen_at: float | None = None
         self._began_at = machine.monotonic()
         self._look_s = _LOOK_S[0]

@@ -61,8 +61,7 @@ class Ticker:
         with self._changed:
             self._beats.add(beat)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ticker", daemon=True)
-                self._thread.start()
+                self._thread = machine.start_thread(self._run, "ticker")
             elif beat.due_at < self._looks_at:
                 self._changed.notify()
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.agents.options import LlmOptions
+from orchestrator.agents.options import EXECUTORS, LlmOptions
 from orchestrator.config.settings import Settings
 from orchestrator.policy.provider_limits import fits
 from orchestrator.worker.context.context import Context
-
-#: Where each executor is; imported when the first of its agents runs.
-_HOMES: Final = {
-    "command": "orchestrator.worker.executors.command",
-    "llm": "orchestrator.worker.executors.llm",
-    "python": "orchestrator.worker.executors.python",
-}
 
 
 class Executor(Protocol):
@@ -38,7 +31,7 @@ class Executor(Protocol):
 
 def executor_of(definition: AgentDefinition) -> Executor:
     """The executor that runs an agent."""
-    return cast(Executor, import_module(_HOMES[definition.record.executor]))
+    return cast(Executor, import_module(EXECUTORS[definition.record.executor].module))
 
 
 def check_models(agents: Iterable[AgentDefinition], settings: Settings) -> str:

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import Final
 
 from orchestrator.agents.definition import AgentDefinition
-from orchestrator.agents.options import LlmOptions
+from orchestrator.agents.options import EXECUTORS, LlmOptions
 from orchestrator.agents.prompts import render_prompt
+from orchestrator.operations.table import OF_SESSIONS
 from orchestrator.policy.response_tag import ANSWER_NOTE
-
-#: The MCP tools of a session, in the order in which an agent uses them (see `orchestrator.mcp`).
-SESSION_TOOLS: Final = (
-    "delegate",
-    "wait",
-    "ask",
-    "answer",
-    "raise_callback",
-    "request_approval",
-    "decision",
-    "reply",
-    "message",
-    "status",
-    "results",
-    "read_result",
-    "agents",
-    "session",
-)
 
 
 def takes_tagged_answers(definition: AgentDefinition) -> bool:
@@ -36,7 +17,7 @@ def takes_tagged_answers(definition: AgentDefinition) -> bool:
         from orchestrator.worker.executors.llm.assembly import answers_in_text  # needs the extra `llm`
 
         return answers_in_text(definition.options)
-    return definition.record.executor == "command"
+    return EXECUTORS[definition.record.executor].tools == "command"
 
 
 def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Path | None) -> str:
@@ -58,11 +39,11 @@ def protocol_text(definition: AgentDefinition, *, sub_session: bool, folder: Pat
 
 
 def _tools(definition: AgentDefinition) -> dict[str, str]:
-    if definition.record.executor == "command":
-        return dict.fromkeys(SESSION_TOOLS, "")
+    if EXECUTORS[definition.record.executor].tools == "command":
+        return dict.fromkeys(OF_SESSIONS, "")
     if isinstance(definition.options, LlmOptions):
         from orchestrator.worker.executors.llm.tree_tools import tools_of  # needs the extra `llm`
 
         found = tools_of(definition, definition.options)
-        return {name: (inspect.getdoc(function) or "").partition("\n")[0] for name, function in found.items()}
+        return {name: one.description for name, one in found.items()}
     return {}

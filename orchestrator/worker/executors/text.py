@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import unescape
 
-from orchestrator.envelope.model import ErrorReport, TaskCompletion
+from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.envelope.written import MAX_MESSAGES, WrittenMessage, find_messages, read_message
 from orchestrator.errors import InputError, InvalidEnvelope, NoResponse, TaskFailed
 from orchestrator.log import get_logger

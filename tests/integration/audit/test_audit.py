@@ -276,7 +276,7 @@ def test_a_conversation_is_shown_as_a_tree(
     part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
     hold_to_models(["audit", "show", "--json"], part.output)
     assert [record["sender"] for record in json.loads(part.output)["messages"]] == ["lead", "reviewer"]
-    for words in (["audit", "show"], ["conversation"], ["audit", "replay"]):
+    for words in (["audit", "show"], ["audit", "replay"]):
         unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
         assert unknown.exit_code == 2
         assert "'ses_nobody_knows'" in unknown.stderr
@@ -342,7 +342,7 @@ def test_an_absent_database_is_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["audit", "search", "--data", str(tmp_path)])
     assert result.exit_code == 2
     assert "audit.sqlite" in result.output
-    assert "orchestra audit writer" in result.output
+    assert "orchestra service audit" in result.output
 
 
 def test_a_chain_that_leads_back_to_itself_is_shown_too(file: Path | str) -> None:
@@ -449,7 +449,7 @@ def test_the_migrations_make_the_tables_that_the_program_reads(trail_database: T
 
         context = MigrationContext.configure(db, opts={"include_object": ours})
         assert compare_metadata(context, METADATA) == []
-    for revision, hint in (("0001", "`orchestra audit writer`"), ("9999", "upgrade agent-orchestra")):
+    for revision, hint in (("0000", "`orchestra service audit`"), ("9999", "upgrade agent-orchestra")):
         with trail_database.tamper() as tampering:
             tampering.execute("UPDATE alembic_version SET version_num = ?", [revision])
         with pytest.raises(AuditError, match=hint):
@@ -460,7 +460,7 @@ def test_a_reader_makes_nothing(tmp_path: Path, postgres_server: PostgresServer)
     """Neither a file nor a table."""
     url = postgres_server.make()
     for where in (tmp_path / "none.sqlite", url):
-        with pytest.raises(AuditError, match="orchestra audit writer"):
+        with pytest.raises(AuditError, match="orchestra service audit"):
             AuditStore(where, read_only=True)
     assert list(tmp_path.iterdir()) == []
     postgres_server.drop(url)

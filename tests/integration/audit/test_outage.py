@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.audit.backlog import backlog
@@ -34,7 +34,6 @@ from orchestrator.streams import (
     ledger_streams,
     stream_key,
 )
-from tests.documents import hold_to_models
 from tests.integration.ledger.conftest import Play
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
@@ -190,11 +189,7 @@ def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
     settings = load_settings(redis_url=redis_url, data=tmp_path, audit_url=server.make())
     streams, writer = RedisStreams(redis), build_writer(build_container(redis, settings), consumer="w")
     options = ["--data", str(tmp_path), "--redis-url", redis_url]
-
-    def ask(*wanted: str) -> Result:
-        return CliRunner().invoke(main, ["audit", "backlog", *wanted, *options])
-
-    assert ask("--max-age", "0").output == "everything published is in the audit trail\n"
+    assert backlog(redis, 1).entries == 0
     server.stop()
     for number in range(3):
         streams.publish(MESSAGES, b"%d" % number)
@@ -204,16 +199,9 @@ def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
         streams.publish(MESSAGES, b"more %d" % number)
     redis.xadd(stream_key(ledger_streams(TRANSITIONS)[0]), {"commit": "session ses_1 - finished"})
     redis.xadd(keys.dead(0), {"stream": str(MESSAGES), "entry": "1-0", "rule": "expired", "reason": "x"})
-    found = json.loads(ask("--json").output)
-    hold_to_models(["audit", "backlog", "--json"], ask("--json").output)
-    assert (found["entries"], found["messages"], found["steps"], found["dead_letters"]) == (9, 7, 1, 1)
-    assert found["oldest_ms"] > 0
-    metrics = ask("--prometheus").output.splitlines()
-    assert 'orchestra_audit_backlog_entries{kind="messages"} 7' in metrics
-    assert float(metrics[-1].removeprefix("orchestra_audit_backlog_oldest_seconds ")) > 0
-    late = ask("--max-age", "0")
-    assert late.exit_code == 1
-    assert late.output.startswith("9 entries are not in the audit trail yet, the oldest for ")
+    found = backlog(redis, 1)
+    assert (found.entries, found.messages, found.steps, found.dead_letters) == (9, 7, 1, 1)
+    assert found.oldest_ms > 0
     server.start()
     deadline = time.monotonic() + 30
     while backlog(redis, 1).entries and time.monotonic() < deadline:

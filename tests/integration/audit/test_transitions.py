@@ -80,7 +80,7 @@ def test_the_trail_leads_to_what_the_ledger_has(
     again = [("run", "queued"), ("run", "running"), ("session", "running")]
     ends = [("run", "completed"), ("session", "idle"), ("run", "completed"), ("session", "finished")]
     assert said == [*start, *ends[:2], *again, *ends[2:]]
-    assert {c.by for c in changes.of(root)} >= {"submit", "start", "claim", "delegate", "commit", "flush"}
+    assert {c.by for c in changes.of(root)} >= {"launch", "start", "claim", "commit", "flush"}
     steps = {c.entry_id for c in changes.page(limit=10_000)[0]}
     assert len(steps) == published(redis) == store.ends().transitions.entries
     assert store.counts()["00/ledger/transitions"] == published(redis)

@@ -29,8 +29,9 @@ def orchestra(stage: StackHarness) -> Orchestra:
     """Run a command on the stage: its result has exit_code, stdout and stderr."""
 
     def run(*arguments: str, text: str | bytes | None = None) -> Result:
-        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-        done = CliRunner().invoke(main, [arguments[0], *place, *arguments[1:]], input=text)
+        place = {"REDIS_URL": str(stage.settings.redis_url), "DATA": str(stage.settings.data)}
+        env = {f"ORCHESTRA_{name}": value for name, value in place.items()}
+        done = CliRunner().invoke(main, arguments, input=text, env=env)
         hold_to_models(arguments, done.stdout)
         return done
 

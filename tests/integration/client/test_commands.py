@@ -48,10 +48,12 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orche
     assert (again.exit_code, again.stdout) == (0, f"{session}\n")
     assert again.stderr == "key 'k' was used before, by the same submit: this is its session\n"
     assert json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)["new"] is False
-    for arguments, other in ((("solo", "good bye"), "prompt"), (("other", "hello"), "agent")):
+    limited = ("solo", "hello", "--time-limit", "9")
+    others = {("solo", "good bye"): "prompt", ("other", "hello"): "agent", limited: "set of options"}
+    for arguments, other in others.items():
         refused = orchestra("submit", *arguments, "--key", "k")
         assert (refused.exit_code, refused.stdout) == (2, "")
-        words = f"key 'k' is that of session {session} of agent 'solo', which was submitted with another {other}; choose"
+        words = f"key 'k' is that of session {session} of agent 'solo', which was launched with another {other}; choose"
         assert words in one_line(refused.stderr)
     stage.play(session)
     assert orchestra("submit", "solo", "hello", "--key", "k", "--wait").stdout == "hello\n"
@@ -344,7 +346,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(
     assert orchestra("stop", root).stdout == f"{root} had ended already (finished)\n"
 
 
-@pytest.mark.parametrize("end", ["stop", "delete"])
+@pytest.mark.parametrize("end", ["stop", "session delete"])
 def test_stop_of_an_idle_parent_waits_for_those_below(
     stage: StackHarness, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
@@ -378,7 +380,7 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
     for agent in agents:
         agent.start()
     at_work.wait(60)
-    without = json.loads(orchestra(end, root, "--no-wait", "--json").stdout)
+    without = json.loads(orchestra(*end.split(), root, "--no-wait", "--json").stdout)
     assert (without["outcome"], without["stopping"]) == ("ended", 4)  # and the one in between
     callbacks = CallbackService(stage.redis, stage.parts.delivery, consumer="one")
     stopped = threading.Event()
@@ -401,10 +403,10 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
             slow.set()
 
     monkeypatch.setattr(control, "say", interrupt_or_let_go)
-    first = orchestra(end, root)
+    first = orchestra(*end.split(), root)
     assert first.exit_code == Exit.INTERRUPTED
     assert first.stderr.endswith("; 3 sessions below it are still stopping\n")
-    lines = orchestra(end, root).stdout.splitlines()
+    lines = orchestra(*end.split(), root).stdout.splitlines()
     left = {s.title for s in stage.ledger.tree(root) if s.state not in CLOSED}
     slow.set()
     stopped.set()
@@ -468,13 +470,13 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
 
     session = orchestra("submit", "solo", "hello", "--budget", "tokens=100, usd=2").stdout.strip()
     stage.play(session)
-    assert orchestra("budget", session).stdout == (
+    assert orchestra("session", "budget", session).stdout == (
         f"budget of {session}\n"
         "  tokens: 65 of 100 spent, 0 reserved, 35 left\n"
         "  USD: 0.5 of 2 spent, 0 reserved, 1.5 left\n"
         "    solo: 1 request, 65 tokens, 0.5 USD\n"
     )
-    (found,) = json.loads(orchestra("budget", session, "--json").stdout)["budgets"]
+    (found,) = json.loads(orchestra("session", "budget", session, "--json").stdout)["budgets"]
     assert found["limits"]["tokens"] == {"limit": 100, "spent": 65, "reserved": 0, "left": 35}
     assert found["agents"] == {"solo": {"requests": 1, "tokens": 65, "usd": 0.5}}
     assert "spent: 1 request, 60 + 5 tokens, 0.5 USD\n" in orchestra("tree", session).stdout
@@ -484,12 +486,12 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     wrong = orchestra("submit", "solo", "hello", "--budget", "euro=1")
     assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (2, True)
     free = orchestra("submit", "solo", "hello").stdout.strip()
-    assert orchestra("budget", free).stdout == f"session {free} counts against no budget\n"
+    assert orchestra("session", "budget", free).stdout == f"session {free} counts against no budget\n"
 
 
 def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("lead")(lambda ctx: ctx.ask("Ship\x1b[31m it?", kind="blocker", context={"v": 1}))
-    assert orchestra("questions").stderr == "no open questions\n"
+    assert orchestra("questions").stderr == "nothing waits for you\n"
     session = stage.submit("lead")
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
@@ -501,7 +503,7 @@ def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, o
     # The session stands for the one thing that it asks.
     replied = orchestra("reply", "@last", "yes", "--json")
     assert json.loads(replied.stdout) == {"session": session, "question": asked["question"]}
-    assert json.loads(orchestra("questions", "--json").stdout) == {"questions": []}
+    assert json.loads(orchestra("questions", "--json").stdout) == {"questions": [], "approvals": []}
     again = orchestra("reply", session, "yes")
     assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (2, True)
     assert stage.execute(dispatch) == "finished"

@@ -48,11 +48,11 @@ def answer(ctx: Context) -> str:
         ("result DONE --attachment nothing", Exit.REFUSED),
         ("dlq replay 00-9-9", Exit.REFUSED),
         ("audit replay msg_00000000000000000000000000", Exit.REFUSED),
-        ("validate MESSAGE", Exit.DONE),
-        ("validate SESSIONS", Exit.NO),
-        ("validate nothing.xml", Exit.NO),
-        ("verify MESSAGE", Exit.NO),
-        ("send SESSIONS", Exit.REFUSED),
+        ("message validate MESSAGE", Exit.DONE),
+        ("message validate SESSIONS", Exit.NO),
+        ("message validate nothing.xml", Exit.NO),
+        ("message verify MESSAGE", Exit.NO),
+        ("message send SESSIONS", Exit.REFUSED),
         ("doctor --redis-url unix:///nowhere.sock", Exit.REFUSED),
         ("sessions --redis-url redis://127.0.0.1:1/0", Exit.NO_STACK),
         ("sessions --redis-url unix:///nowhere.sock", Exit.NO_STACK),
@@ -69,7 +69,11 @@ def test_a_command_ends_with_the_code_of_the_table(
     done = orchestra(*((sessions | files).get(word, word) for word in command.split()))
     assert done.exit_code == expected, done.output
     # A JSON document has said it, a verdict is a result, and usage is several lines.
-    silent = "--json" in command or command.startswith(("validate", "verify")) or "Usage:" in done.stderr
+    silent = (
+        "--json" in command
+        or command.startswith(("message validate", "message verify"))
+        or "Usage:" in done.stderr
+    )
     if expected is not Exit.DONE and not silent:
         *warnings, error = done.stderr.splitlines()
         assert error.startswith("Error: ")
@@ -84,9 +88,12 @@ def test_without_a_stack_a_command_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 
 #: Commands that ask no server unless they are told to.
-ASKS_NOBODY = ("url", "acl", "validate")
+ASKS_NOBODY = ("service acl", "message validate")
 #: Commands that go on until they are stopped, with or without a stack.
-STAYS = ("up", "demo", "router", "callbacks", "reaper", "notifier", "audit writer", "worker", "flower")
+STAYS = (
+    *("up", "demo", "flower"),
+    *[f"service {name}" for name in ("router", "callbacks", "reaper", "notifier", "audit", "worker")],
+)
 
 
 def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:

@@ -1,4 +1,4 @@
-"""`orchestra pause`, `unpause` and `limit`, and who says of a run that it waits for them."""
+"""`orchestra agents pause`, `unpause` and `limit`, and who says of a run that it waits for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .conftest import Orchestra
 def ready(stage: StackHarness) -> str:
     """A session whose run is ready."""
     stage.agent("helper")(lambda ctx: "done")
-    stage.parts.concurrency.announce({"helper": ("orchestra.helper", None)}, trees=None)
+    stage.parts.concurrency.announce({"helper": ("orchestra.helper", None)})
     session = stage.submit("helper")
     stage.start(session)
     return session
@@ -34,29 +34,29 @@ def ready(stage: StackHarness) -> str:
 def test_a_pause_is_said_by_whoever_is_asked(
     stage: StackHarness, client: Client, orchestra: Orchestra, ready: str
 ) -> None:
-    done = orchestra("pause", "helper")
+    done = orchestra("agents", "pause", "helper")
     assert (done.exit_code, done.stdout) == (0, "agent helper is paused\n")
-    assert orchestra("pause", "helper").stdout == "agent helper was paused already\n"
+    assert orchestra("agents", "pause", "helper").stdout == "agent helper was paused already\n"
     assert "PAUSED since" in orchestra("agents").stdout
     (record,) = json.loads(orchestra("agents", "--json").stdout)["agents"]
     assert record["paused"] == "agent"
     assert "'helper' is paused" in " ".join(client.held_back([client.session(ready)]))
-    assert "agent helper, PAUSED since" in orchestra("limit").stdout
+    assert "agent helper, PAUSED since" in orchestra("agents", "limit").stdout
     findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
     (paused,) = [f for f in findings if f["rule"] == "paused"]
     assert paused["severity"] == "warning"
-    assert "1 queued run waits for it: orchestra unpause helper" in paused["message"]
-    assert orchestra("unpause", "helper").stdout == "agent helper goes on\n"
-    assert orchestra("unpause", "helper").stdout == "agent helper was not paused\n"
+    assert "1 queued run waits for it: orchestra agents unpause helper" in paused["message"]
+    assert orchestra("agents", "unpause", "helper").stdout == "agent helper goes on\n"
+    assert orchestra("agents", "unpause", "helper").stdout == "agent helper was not paused\n"
     assert "PAUSED" not in orchestra("agents").stdout
 
 
 @pytest.mark.usefixtures("ready")
 def test_the_runs_that_wait_for_a_paused_queue_are_its_own(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("other")(lambda ctx: "done")
-    stage.parts.concurrency.announce({"other": ("orchestra.other", None)}, trees=None)
+    stage.parts.concurrency.announce({"other": ("orchestra.other", None)})
     for queue in ("orchestra.helper", "orchestra.other"):
-        assert orchestra("pause", queue).exit_code == 0
+        assert orchestra("agents", "pause", queue).exit_code == 0
     findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
     said = {f["subject"]: f["message"] for f in findings if f["rule"] == "paused"}
     assert "1 queued run waits for it" in said["orchestra.helper"]
@@ -79,32 +79,35 @@ def test_why_names_the_pause_or_the_limit(stage: StackHarness, orchestra: Orches
         return found
 
     assert "is queued for a worker" in why()["waits_for"]
-    orchestra("pause", "orchestra.helper")
+    orchestra("agents", "pause", "orchestra.helper")
     assert "queue 'orchestra.helper' is paused since" in why()["waits_for"]
-    assert why()["mover"] == "you: orchestra unpause orchestra.helper"
-    orchestra("unpause", "orchestra.helper")
-    orchestra("limit", "helper", "1")
+    assert why()["mover"] == "you: orchestra agents unpause orchestra.helper"
+    orchestra("agents", "unpause", "orchestra.helper")
+    orchestra("agents", "limit", "helper", "1")
     stage.redis.hset("ao:{00}:at-work", mapping={"agent:helper": 1, f"tree:{ready}": 2})
     assert "agent 'helper' has 1 of at most 1 runs at work" in why()["waits_for"]
-    orchestra("limit", "helper", "none")
-    orchestra("limit", ready, "2")
+    orchestra("agents", "limit", "helper", "none")
+    orchestra("agents", "limit", ready, "2")
     assert "its tree has 2 of at most 2 runs at work" in why()["waits_for"]
-    assert "orchestra limit ses_" in why()["mover"]
+    assert "orchestra agents limit ses_" in why()["mover"]
 
 
 def test_limits_are_set_listed_and_taken_back(stage: StackHarness, orchestra: Orchestra, ready: str) -> None:
-    assert orchestra("limit").stdout == "nothing is limited and nothing is paused\n"
-    assert orchestra("limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
-    orchestra("limit", ready, "4")
-    found = json.loads(orchestra("limit", "--each-tree", "5", "--json").stdout)
+    assert orchestra("agents", "limit").stdout == "nothing is limited and nothing is paused\n"
+    assert orchestra("agents", "limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
+    orchestra("agents", "limit", ready, "4")
+    found = json.loads(orchestra("agents", "limit", "--each-tree", "5", "--json").stdout)
     assert found["agents"] == [
         {"agent": "helper", "at_work": 0, "limit": 3, "set_by": "operator", "paused": None}
     ]
     assert found["each_tree"] == 5
     assert found["trees"] == [{"root": ready, "at_work": 0, "limit": 4, "blocked": 0}]
-    orchestra("limit", "helper", "default")
-    orchestra("limit", ready, "default")
-    assert orchestra("limit", "--each-tree", "default").stdout == "nothing is limited and nothing is paused\n"
+    orchestra("agents", "limit", "helper", "default")
+    orchestra("agents", "limit", ready, "default")
+    assert (
+        orchestra("agents", "limit", "--each-tree", "default").stdout
+        == "nothing is limited and nothing is paused\n"
+    )
 
 
 def test_what_cannot_be_limited_or_paused_is_said(
@@ -114,23 +117,23 @@ def test_what_cannot_be_limited_or_paused_is_said(
         (("pause", "nobody"), "no agent or queue 'nobody' is registered"),
         (("pause", "helper", "--as", "queue"), "no queue 'helper' is registered"),
         (("limit", "nobody", "3"), "no agent 'nobody' is registered"),
-        (("limit", "helper", "0"), "to let nothing of 'helper' run: orchestra pause helper"),
+        (("limit", "helper", "0"), "to let nothing of 'helper' run: orchestra agents pause helper"),
         (("limit", "helper", "many"), "'many' is not a number"),
         (("limit", "helper"), "say how many"),
         (("limit", "--each-tree", "0"), "at least 1"),
         (("limit", "ses_00" + "0" * 24, "3"), "no session"),
     ):
-        done = orchestra(*arguments)
+        done = orchestra("agents", *arguments)
         assert done.exit_code != 0, arguments
         assert words in done.stderr, (arguments, done.stderr)
     stage.parts.agents.announce([AgentRecord(name="outside", executor="foreign")])
-    assert "is an external program" in orchestra("pause", "outside").stderr
+    assert "is an external program" in orchestra("agents", "pause", "outside").stderr
 
 
 def test_a_watcher_sees_that_a_run_is_held_back(
     stage: StackHarness, orchestra: Orchestra, ready: str
 ) -> None:
-    orchestra("pause", "helper")
+    orchestra("agents", "pause", "helper")
     assert "agent 'helper' is paused since" in orchestra("watch", ready, "--timeout", "0.3").stdout
 
 
@@ -157,7 +160,7 @@ def test_workers_are_told_on_the_broker_of_the_stack_that_runs_on_the_data_folde
     announcement = Announcement(stage.settings.data, running)
     try:
         for command in ("pause", "unpause"):
-            done = CliRunner().invoke(main, [command, "helper", "--data", str(stage.settings.data)])
+            done = CliRunner().invoke(main, ["agents", command, "helper", "--data", str(stage.settings.data)])
             assert done.exit_code == 0, done.output
     finally:
         announcement.close()

@@ -43,10 +43,10 @@ def root(stage: StackHarness, orchestra: Orchestra) -> str:
 def complete(stage: StackHarness) -> Complete:
     """What a shell is offered for the last word of a command line on the stage."""
 
-    def ask(command: str, *words: str) -> list[CompletionItem]:
+    def ask(*words: str) -> list[CompletionItem]:
         place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
         shell = ShellComplete(main, {}, "orchestra", "_ORCHESTRA_COMPLETE")
-        return shell.get_completions([command, *place, *words[:-1]], words[-1])
+        return shell.get_completions([*words[:-1], *place], words[-1])
 
     return ask
 
@@ -82,7 +82,7 @@ def test_the_last_root_session_is_called_last(stage: StackHarness, orchestra: Or
     assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == other
     stage.play(other)
     assert orchestra("result", "@last").stdout == "x\n"
-    assert orchestra("limit", "@last", "3").stdout == f"tree {other}, 0 of at most 3 at work\n"
+    assert orchestra("agents", "limit", "@last", "3").stdout == f"tree {other}, 0 of at most 3 at work\n"
 
 
 def test_there_may_be_no_last_session(orchestra: Orchestra) -> None:
@@ -127,7 +127,7 @@ def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
         (("dlq", "lst"), "there is no command 'lst'; did you mean 'list'?"),
         (("zzz",), "there is no command 'zzz'\n"),
         (("submit", "sollo", "x"), "did you mean 'solo'?"),
-        (("pause", "sollo"), "did you mean 'solo'?"),
+        (("agents", "pause", "sollo"), "did you mean 'solo'?"),
         (("agents", "withdraw", "sollo"), "did you mean 'solo'?"),
     ],
 )
@@ -142,15 +142,6 @@ def test_names_that_were_nearly_right(
     assert words in done.stderr
 
 
-def test_url_prints_the_address_without_its_password(stage: StackHarness, orchestra: Orchestra) -> None:
-    assert orchestra("url").stdout == f"{stage.settings.redis_url}\n"
-    secret = "redis://me:s3cret@127.0.0.1:1/0"
-    assert orchestra("url", "--redis-url", secret).stdout == "redis://me:***@127.0.0.1:1/0\n"
-    assert "s3cret" not in orchestra("url", "--redis-url", secret, "--json").stdout
-    shown = orchestra("url", "--redis-url", secret, "--show-password", "--json")
-    assert json.loads(shown.stdout)["redis_url"] == secret
-
-
 def test_shells_complete_sessions_and_agents(
     stage: StackHarness, complete: Complete, client: Client, root: str
 ) -> None:
@@ -162,7 +153,7 @@ def test_shells_complete_sessions_and_agents(
     assert _values(complete("result", "@")) == {"@last"}
     assert _values(complete("tree", "ses_*")) == set()
     assert _values(complete("submit", "")) == {"lead", "solo"}
-    assert _values(complete("pause", "so")) == {"solo"}
+    assert _values(complete("agents", "pause", "so")) == {"solo"}
     (item,) = complete("tree", root[:25])
     assert item.help == "lead, idle: the whole"
 

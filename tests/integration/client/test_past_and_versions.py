@@ -1,4 +1,4 @@
-"""`orchestra fork`, `unpin`, and what `agents` and `sessions` say of versions."""
+"""`orchestra session fork`, and what `agents` and `sessions` say of versions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def test_fork_prints_the_new_session(stage: StackHarness, client: Client, orches
     stage.agent("solo")(echo)
     session = client.submit("solo", "hello").id
     stage.play(session)
-    done = orchestra("fork", session, "--at", "1", "--key", "k")
+    done = orchestra("session", "fork", session, "--at", "1", "--key", "k")
     assert (done.exit_code, done.stderr) == (0, "")
     fork = done.stdout.strip()
     stage.play(fork)
     assert client.answer(fork) == "hello"
-    again = json.loads(orchestra("fork", session, "--at", "1", "--key", "k", "--json").stdout)
+    again = json.loads(orchestra("session", "fork", session, "--at", "1", "--key", "k", "--json").stdout)
     assert again == {"session": fork, "agent": "solo", "new": False}
     listed = json.loads(orchestra("sessions", "--json").stdout)["sessions"]
     assert {one["session"]: one["forked_from"] for one in listed} == {session: "", fork: session}
-    other = orchestra("fork", session, "-", "--at", "1", text="good bye").stdout.strip()
+    other = orchestra("session", "fork", session, "-", "--at", "1", text="good bye").stdout.strip()
     stage.play(other)
     assert client.answer(other) == "good bye"
 
@@ -35,24 +35,14 @@ def test_fork_says_in_one_line_what_cannot_be_forked(stage: StackHarness, orches
     stage.agent("solo")(echo)
     session = stage.submit("solo")
     stage.play(session)
-    refused = orchestra("fork", session, "--at", "run_nobody")
+    refused = orchestra("session", "fork", session, "--at", "run_nobody")
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"Error: session {session} has no run 'run_nobody'; its last runs: run_")
-    assert orchestra("fork", session).exit_code == 2
-
-
-def test_unpin_says_whether_it_changed_anything(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo", on_deploy="pin", version="v1")(echo)
-    session = stage.submit("solo")
-    stage.play(session)
-    assert orchestra("unpin", session).stdout == f"{session} goes on with any version\n"
-    assert orchestra("unpin", session).stdout == f"{session} is bound to no version\n"
-    assert json.loads(orchestra("unpin", session, "--json").stdout) == {"session": session, "changed": False}
-    assert orchestra("unpin", "ses_00" + "0" * 24).exit_code == 2
+    assert orchestra("session", "fork", session).exit_code == 2
 
 
 def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo", on_deploy="pin", version="v1")(echo)
+    stage.agent("solo", on_deploy="refuse", version="v1")(echo)
     session = stage.submit("solo")
     stage.play(session)
     life = SignsOfLife(
@@ -64,8 +54,8 @@ def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Or
     )
     life.begin()
     listed = json.loads(orchestra("agents", "--json").stdout)["agents"][0]
-    assert (listed["version"], listed["on_deploy"], listed["versions"]) == ("v1", "pin", {"v1": 1})
-    assert "on deploy pin, version v1 (1 worker)" in orchestra("agents").stdout
+    assert (listed["version"], listed["on_deploy"], listed["versions"]) == ("v1", "refuse", {"v1": 1})
+    assert "on deploy refuse, version v1 (1 worker)" in orchestra("agents").stdout
     shown = json.loads(orchestra("sessions", "--json").stdout)["sessions"][0]
-    assert (shown["version"], shown["on_deploy"]) == ("v1", "pin")
+    assert (shown["version"], shown["on_deploy"]) == ("v1", "refuse")
     life.end()

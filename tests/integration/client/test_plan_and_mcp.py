@@ -1,4 +1,4 @@
-"""`orchestra plan` and `orchestra mcp` at their edges: what is printed of a plan, and what is refused before anything starts."""
+"""`orchestra session plan` and `orchestra program mcp` at their edges: what is printed of a plan, and what is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_dry_run_prints_the_waves_and_starts_nothing(
 ) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(PLAN))
-    said = orchestra("plan", str(file), "--dry-run")
+    said = orchestra("session", "plan", str(file), "--dry-run")
     assert said.exit_code == 0, said.stderr
     assert said.stdout.splitlines() == [
         "wave 1 (sequence 1): 1 assignment",
@@ -32,14 +32,14 @@ def test_a_dry_run_prints_the_waves_and_starts_nothing(
         "wave 2 (sequence 2): 1 assignment",
         "  tester  run it",
     ]
-    read = orchestra("plan", "-", "--dry-run", "--json", text=json.dumps(PLAN))
+    read = orchestra("session", "plan", "-", "--dry-run", "--json", text=json.dumps(PLAN))
     assert [wave["sequence"] for wave in json.loads(read.stdout)["waves"]] == [1, 2]
     assert client.sessions() == []
 
 
 def test_an_empty_plan_is_nothing_to_do(orchestra: Orchestra, client: Client) -> None:
-    assert orchestra("plan", "-", "--dry-run", text="[]").stdout == "no waves: the plan is empty\n"
-    done = orchestra("plan", "-", text="[]")
+    assert orchestra("session", "plan", "-", "--dry-run", text="[]").stdout == "no waves: the plan is empty\n"
+    done = orchestra("session", "plan", "-", text="[]")
     assert (done.exit_code, done.stdout, done.stderr) == (
         0,
         "",
@@ -51,19 +51,21 @@ def test_an_empty_plan_is_nothing_to_do(orchestra: Orchestra, client: Client) ->
 def test_a_plan_that_is_no_text_is_refused(orchestra: Orchestra, tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_bytes(b'[{"role": "\xff"}]')
-    done = orchestra("plan", str(file))
+    done = orchestra("session", "plan", str(file))
     assert done.exit_code == 2
     assert f"{file} is not text in UTF-8 (octet 11); convert it" in done.stderr
-    assert orchestra("plan", str(tmp_path / "missing.json")).exit_code in {1, 2}
+    assert orchestra("session", "plan", str(tmp_path / "missing.json")).exit_code in {1, 2}
 
 
 def test_a_plan_is_a_session_of_its_caller(orchestra: Orchestra, stage: StackHarness, client: Client) -> None:
     """Its id is printed; the same key is the same session."""
     for name in ("lead", "reviewer", "tester"):
         stage.agent(name, role="coordinator" if name == "lead" else "specialist")(lambda ctx: "")
-    first = orchestra("plan", "-", "--key", "k", text=json.dumps(PLAN))
+    first = orchestra("session", "plan", "-", "--key", "k", text=json.dumps(PLAN))
     assert first.exit_code == 0, first.stderr
-    again = json.loads(orchestra("plan", "-", "--key", "k", "--json", text=json.dumps(PLAN)).stdout)
+    again = json.loads(
+        orchestra("session", "plan", "-", "--key", "k", "--json", text=json.dumps(PLAN)).stdout
+    )
     assert again == {"session": first.stdout.strip(), "agent": "lead", "new": False}
     assert [session.id for session in client.sessions()] == [first.stdout.strip()]
 
@@ -71,16 +73,16 @@ def test_a_plan_is_a_session_of_its_caller(orchestra: Orchestra, stage: StackHar
 def test_a_server_for_assistants_says_what_it_lacks(
     orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = orchestra("mcp", "--may-approve")
+    refused = orchestra("program", "mcp", "--may-approve")
     assert (refused.exit_code, "add --operator" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_MCP_TOKEN", "short")
-    short = orchestra("mcp", "--operator", "--http")
+    short = orchestra("program", "mcp", "--operator", "--http")
     assert (short.exit_code, "give at least 16 characters" in short.stderr) == (2, True)
-    nobody = orchestra("mcp")
+    nobody = orchestra("program", "mcp")
     assert nobody.exit_code == 2, nobody.stdout
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr("orchestrator.cli.mcp.find_spec", lambda name: None)
-    missing = orchestra("mcp", "--operator")
+    missing = orchestra("program", "mcp", "--operator")
     assert (missing.exit_code, "pip install 'agent-orchestra[mcp]'" in missing.stderr) == (2, True)
 
 
@@ -91,11 +93,11 @@ def test_an_operators_server_over_http_makes_and_prints_its_token(
     served: list[tuple[int, str]] = []
     monkeypatch.setattr(serving, "serve_http", lambda server, *, port, token: served.append((port, token)))
     monkeypatch.setattr(serving, "serve_stdio", lambda server: served.append((0, "")))
-    made = orchestra("mcp", "--operator", "--http", "--port", "8123")
+    made = orchestra("program", "mcp", "--operator", "--http", "--port", "8123")
     assert made.exit_code == 0, made.stderr
     monkeypatch.setenv("ORCHESTRA_MCP_TOKEN", "0123456789abcdef")
-    given = orchestra("mcp", "--operator", "--http")
-    orchestra("mcp", "--operator")
+    given = orchestra("program", "mcp", "--operator", "--http")
+    orchestra("program", "mcp", "--operator")
     (port, token), (_, own), stdio = served
     assert (port, own, stdio) == (8123, "0123456789abcdef", (0, ""))
     assert len(token) >= 16

@@ -7,10 +7,11 @@ from typing import Literal
 import pytest
 import redis as redis_py
 
-from orchestrator.ids import callback_id, child_session_id, run_id
-from orchestrator.ledger import CLOSED, Ledger, SessionState
-from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import keys_of
+from orchestrator.ids import child_session_id, run_id
+from orchestrator.ledger import CLOSED, Ledger, SessionState, layout
+from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb.scripts import Arg, request
+from tests.routed import mark
 
 from .conftest import Play
 from .test_services import Stack, stack
@@ -277,15 +278,20 @@ def test_a_programs_task_whose_parent_is_removed_meanwhile_begins_nothing(
     play.finish(root)
     ledger.sweep.mark_result_published(root)
     session = child_session_id(root, "message|m1")
-    ids = {"session": session, "root": root, "run": run_id(session, 1), "parent": root, "agent": "reviewer"}
-    ids |= {"mark": keys.seen(0, "program", "m1"), "stream": keys.messages(0, "task-delegation", "high")}
-    named = keys_of("route_launch", {**ids, "correlation": "c1"})
     assert ledger.sweep.delete_session(root, root) == 0
     before = set(redis.scan_iter())
-    facts = ["agent", "reviewer", "priority", "high"]
-    # As in the header of the script: no limits, and a sender that is one of the system's own.
-    begun = ["", session, ids["run"], "router", "1-1", 60_000, "go", root, callback_id(session), "t1", "m1"]
-    options = [0, 60_000, 1000, "d", "m1", "reviewer", 0, "", "1", "", ""]
-    answer = ledger.scripts.run("route_launch", named, [*begun, *options, *facts])
+    octets: list[Arg] = []
+    about = layout.launch(
+        {"id": session, "agent": "reviewer", "priority": "high"},
+        {"agent": "reviewer", "priority": "high"},
+        octets,
+        prompt="go",
+        envelope="",
+        task="",
+    )
+    # No limits, and a sender that is one of the system's own.
+    begun = {"launches": [about], "message": "m1", "run": run_id(session, 1), "parent": root, "task": "t1"}
+    body = request(**begun, mark=mark("m1", "task-delegation"), first="m1", look_ms=1000)
+    answer = ledger.scripts.run("launch", [ledger_keys.session(session)], [body, *octets])
     assert answer == [b"closed", b"removed"]
     assert set(redis.scan_iter()) == before

@@ -10,9 +10,9 @@ import redis as redis_py
 
 from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Ledger, Outcome, Session, SessionState, layout
+from orchestrator.ledger import Ledger, Outcome, Session, SessionState
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys
+from tests.routed import mark
 
 from .conftest import Play, envelope
 from .test_services import Stack
@@ -61,13 +61,8 @@ def test_the_report_of_a_program_delivers_what_it_inherited(play: Play, ledger: 
     _, (child,) = close_with(play, lambda _: f"heir:{heir}", children=1)
     Delivery(ledger, lambda _: None).close(ledger.session(child).parent)
     play.finish(child)
-    entry = [
-        keys.seen(0, "program", "m"),
-        keys.messages(0, "task-completion", "high"),
-        keys.conversation(0, "c"),
-    ]
-    report = ["", "completed", "done", "router", "1-1", 60_000, "d", 60_000, "", "", "m"]
-    ledger.scripts.run("route_report", [*layout.ending(heir, parent="", run=dispatch.run), *entry], report)
+    said = {"status": "completed", "message": "m"}
+    ledger.transition("route_report", heir, "done", "", mark=mark("m", "task-completion"), **said)
     assert play.balance(heir) == (1, 1, 0, 0)
     assert ledger.sweep.reindex(heir, recount=True) == []
 

@@ -863,23 +863,6 @@ def test_a_session_is_started_by_the_message_that_launched_it_only(play: Play, l
     assert play.start(root) is not None
 
 
-def test_a_pinned_run_that_an_external_program_takes_is_ready_no_longer(play: Play, ledger: Ledger) -> None:
-    """Its agent is registered as a program now, and the session began under a version of the agent of before."""
-    root = play.submit()
-    dispatch = play.start(root)
-    assert dispatch is not None
-    held = ledger.claim(dispatch.run, new_claim_id(), session_id=root, worker="w1", version="v1 pin")
-    assert held is not None
-    play.commit(held.claim)
-    ledger.enqueue(root, "go on", item_id="itm_00more")
-    flushed = ledger.flush(root)
-    assert flushed.dispatch is not None
-    lane = ledger_keys.ready(0, "lead@v1")
-    assert ledger.redis.zcard(lane) == 1
-    assert ledger.take_external(flushed.dispatch)
-    assert ledger.redis.zcard(lane) == 0
-
-
 def test_a_run_whose_effect_the_server_has_lost_is_not_committed(play: Play, ledger: Ledger, redis) -> None:
     """A Redis that starts again may have lost its last second: the child that the holder was told of, and nothing else."""
     held = play.run(play.submit())

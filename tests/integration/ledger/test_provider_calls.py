@@ -101,10 +101,14 @@ def test_as_many_calls_at_once_as_may_be_and_a_dead_workers_call_ends(provider: 
     assert not granted(provider.ask(limit, waiter="w"))
     provider.release(first)
     provider.release(first)
-    assert granted(provider.ask(limit, waiter="w"))
+    third = provider.ask(limit, waiter="w")
+    assert isinstance(third, Granted)
     assert not granted(provider.ask(limit, waiter="x"))
-    provider.now += 60_001  # nobody released the other two
+    provider.release(third)
     assert granted(provider.ask(limit, waiter="x"))
+    assert not granted(provider.ask(limit, waiter="y"))
+    provider.now += 60_001  # nobody released the other two
+    assert granted(provider.ask(limit, waiter="y"))
 
 
 def test_what_is_sent_twice_is_one_call(provider: Provider) -> None:

@@ -37,7 +37,7 @@ def waiting_parent(play: Play, seed: str) -> str:
     return root
 
 
-def test_a_spoilt_lane_hinders_no_end(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
+def test_spoilt_ready_runs_hinder_no_end(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
     root = play.submit()
     play.start(root)
     spoil(redis, ledger_keys.ready(0, "lead"))
@@ -153,9 +153,11 @@ def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
             return ledger.approvals.request(
                 claim, request, approval="apr_1", effect="e", title="", envelope=envelope("query")
             )
-        return ledger.ask_user(
+        return ledger.send(
             claim,
+            root,
             "which?",
+            opens=True,
             effect="e",
             item_id="q",
             kind="query",

@@ -8,7 +8,7 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Reply, Say, Script
 from orchestrator.worker.context.context import Context
@@ -23,7 +23,7 @@ PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
 
 
 def submit(stage: StackHarness, agent: str, budget: Budget) -> str:
-    return Submission(stage.parts).submit(agent, "go", budget=budget).session
+    return Client(parts=stage.parts).submit(agent, "go", budget=budget).id
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

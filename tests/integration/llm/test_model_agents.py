@@ -109,7 +109,7 @@ def test_a_child_asks_and_its_parent_replies(
         lambda request: Say(f"got {request.last}"),
     )
     painter = Script(
-        Say(calls=[Call("ask_parent", question="Which colour?")]),
+        Say(calls=[Call("ask_parent", message="Which colour?")]),
         lambda request: Say(f"<response>{request.last}</response>"),
     )
     server = serve(ByInstructions({"You lead": lead, "You paint": painter}))
@@ -127,7 +127,7 @@ def test_a_finished_child_is_asked_again_and_remembers(
     def ask(request: Request) -> Say:
         session = re.search(r'session="(ses_[0-9a-z]+)"', request.last)
         assert session is not None, request.last
-        return Say(calls=[Call("ask_child", session=session[1], question="And why?")])
+        return Say(calls=[Call("ask_child", to=session[1], message="And why?")])
 
     lead = Script(
         Say(calls=[Call("delegate", agent="expert", task="decide", wait=True)]),
@@ -449,9 +449,7 @@ def test_replies_that_come_one_by_one_cost_one_request(
 
     def ask(request: Request) -> Say:
         sessions = list(dict.fromkeys(re.findall(r'session="(ses_[0-9a-z]+)"', request.last)))
-        return Say(
-            calls=[Call("ask_child", session=name, question=f"Why {n}?") for n, name in enumerate(sessions)]
-        )
+        return Say(calls=[Call("ask_child", to=name, message=f"Why {n}?") for n, name in enumerate(sessions)])
 
     lead = Script(
         Say(calls=[Call("delegate", agent="expert", task=f"task {n}", wait=True) for n in range(3)]),

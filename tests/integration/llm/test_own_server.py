@@ -9,7 +9,6 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator.client.client import Client
-from orchestrator.client.submission import Submission
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Request, Say, WireServer
@@ -145,7 +144,7 @@ def test_a_budget_in_money_holds_with_prices_of_ones_own(
         prices=prices,
         instructions="You answer.",
     )
-    session = Submission(stage.parts).submit("local", "go", budget=Budget(usd=1)).session
+    session = Client(parts=stage.parts).submit("local", "go", budget=Budget(usd=1)).id
     theatre.answer(session)
     assert stage.ledger.session(session).used.nano_usd == usd * 1000
 
@@ -157,7 +156,7 @@ def test_no_more_is_reserved_than_the_context_holds(
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=512, instructions="You answer."
     )
-    session = Submission(stage.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).session
+    session = Client(parts=stage.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).id
     theatre.answer(session)
     assert own.requests[0].body["max_completion_tokens"] == 512
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Cut, Fail, Reply, Request, Say, Script
 
@@ -58,9 +58,7 @@ def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
 ) -> None:
     server = serve(greedy := Greedy())
     model("spender", model=provider, instructions="You spend.", tools=[go_on])
-    session = theatre.finish(
-        Submission(stage.parts).submit("spender", WORDS, budget=Budget(**budget)).session
-    )
+    session = theatre.finish(Client(parts=stage.parts).submit("spender", WORDS, budget=Budget(**budget)).id)
     state = stage.ledger.spending.budget(session.id)
     assert state is not None
     assert (session.state.value, len(server.answered) > 1) == ("failed", True)
@@ -75,7 +73,7 @@ def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
 def test_a_limit_of_its_own_that_is_lower_stays(stage: StackHarness, model: Model, serve: Serve) -> None:
     serve(greedy := Greedy())
     model("brief", model=ANTHROPIC, settings={"max_tokens": 90})
-    stage.play(Submission(stage.parts).submit("brief", "go", budget=Budget(tokens=9_000)).session)
+    stage.play(Client(parts=stage.parts).submit("brief", "go", budget=Budget(tokens=9_000)).id)
     assert greedy.longest == 90
 
 
@@ -108,7 +106,7 @@ def test_what_is_reserved_is_what_the_call_can_cost(
         protocol=False,
         tree_tools=[],
     )
-    session = Submission(stage.parts).submit("brief", WORDS[:500], budget=Budget(tokens=900)).session
+    session = Client(parts=stage.parts).submit("brief", WORDS[:500], budget=Budget(tokens=900)).id
     assert stage.play(session) == "finished"
     assert 480 <= seen[0] <= 900
 
@@ -117,7 +115,7 @@ def test_what_is_reserved_is_what_the_call_can_cost(
 def test_calls_that_failed_count(stage: StackHarness, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(lambda request: failure)
     model("unlucky", model=ANTHROPIC, attempts=5)
-    session = Submission(stage.parts).submit("unlucky", "go", budget=Budget(requests=2)).session
+    session = Client(parts=stage.parts).submit("unlucky", "go", budget=Budget(requests=2)).id
     dispatch = stage.start(session)
     verdict = stage.execute(dispatch)
     while verdict == "retry":
@@ -135,7 +133,7 @@ def test_a_server_of_ones_own_keeps_to_its_limit_and_counts(
     serve(greedy := Greedy(knows, **answer))
     model("spender", model=CHAT, instructions="You spend.", tools=[go_on])
     session = theatre.finish(
-        Submission(stage.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).session
+        Client(parts=stage.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).id
     )
     state = stage.ledger.spending.budget(session.id)
     assert state is not None

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import redis as redis_py
+from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.bootstrap import Container, build_container
+from orchestrator.cli import main
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
@@ -30,6 +32,8 @@ from orchestrator.router import Router, build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
+from tests.conftest import TrailDatabase
+from tests.documents import hold_to_models
 from tests.ready import ready_runs
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -129,7 +133,7 @@ class Stack:
         self.parts.agents.announce(AGENTS)
 
     def router(self, consumer: str = "r1", **options: object) -> Router:
-        """A router under a consumer's name, that may do what `orchestra acl router` says."""
+        """A router under a consumer's name, that may do what `orchestra service acl router` says."""
         return build_router(
             self.as_role("router"),
             self.settings,
@@ -139,7 +143,7 @@ class Stack:
         )
 
     def as_role(self, role: str) -> redis_py.Redis:
-        """A connection of the user that `orchestra acl` prints for a role."""
+        """A connection of the user that `orchestra service acl` prints for a role."""
         self.redis.execute_command("ACL", "SETUSER", *user_rules(role))
         return connect(f"{self.settings.redis_url}&username={role}&password=for-tests", check=False)
 
@@ -258,6 +262,13 @@ class Stack:
         """Entries that a router holds."""
         return sum(row.pending for row in self.streams.backlog(ROUTER_GROUP, all_streams()))
 
+    def run(self, *arguments: str, stdin: bytes | None = None, **runner: Any) -> Result:
+        """One command on the stack."""
+        options = ["--redis-url", str(self.settings.redis_url), "--data", str(self.settings.data)]
+        done = CliRunner().invoke(main, [*arguments, *options], input=stdin, **runner)
+        hold_to_models(arguments, done.stdout)
+        return done
+
     def wake(self) -> None:
         """Let the time come for everything that waits."""
         parking = DelayedMessages(Scripts(self.redis), shards=[0], mark_ms=60_000)
@@ -276,3 +287,9 @@ def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
     """An empty stack with five registered agents, `partner` being an external program."""
     settings = load_settings(redis_url=redis_url, data=tmp_path, registration_patience_s=0)
     return Stack(redis, settings, build_container(redis, settings))
+
+
+@pytest.fixture
+def database(trail_database: TrailDatabase) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn."""
+    return trail_database

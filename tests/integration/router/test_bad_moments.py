@@ -9,16 +9,16 @@ import pytest
 import redis as redis_py
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.model import (
+from orchestrator.envelope.bodies import (
     Dependency,
     ErrorReport,
     Message,
-    RetryPolicy,
     StatusUpdate,
     Task,
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, run_id
 from orchestrator.ledger import Claimed, SessionState

@@ -14,7 +14,7 @@ from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.deployment.services import build_reaper
 from orchestrator.doctor import Doctor
-from orchestrator.envelope.model import Task, TaskDelegation
+from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys

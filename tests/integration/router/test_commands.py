@@ -8,12 +8,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore, AuditWriter
-from orchestrator.cli import main
-from orchestrator.envelope.model import (
+from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,
     Reply,
@@ -30,19 +28,10 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import StreamId, all_streams
 from orchestrator.streams.pressure import Backpressure
-from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
 
 LATER = AgentRecord(name="later", role="specialist")
 STREAM = StreamId(0, "task-delegation", "high")
-
-
-def run(stack: Stack, *arguments: str, stdin: bytes | None = None) -> Result:
-    """One command on the stack."""
-    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    done = CliRunner().invoke(main, [*arguments, *options], input=stdin)
-    hold_to_models(arguments, done.stdout)
-    return done
 
 
 def kill(stack: Stack, **options: object) -> str:
@@ -59,26 +48,26 @@ def kill(stack: Stack, **options: object) -> str:
 def test_dead_letters_are_listed_and_shown(stack: Stack) -> None:
     """With reason, rule, attempts and the original bytes; narrowed by type, agent and time."""
     message_id = kill(stack)
-    (listed,) = json.loads(run(stack, "dlq", "list", "--json").output)["dead_letters"]
+    (listed,) = json.loads(stack.run("dlq", "list", "--json").output)["dead_letters"]
     assert (listed["message_id"], listed["rule"], listed["attempts"]) == (message_id, "recipient-unknown", 2)
-    assert "lead → later" in run(stack, "dlq", "list", "--type", "message", "--agent", "later").output
-    assert json.loads(run(stack, "dlq", "list", "--type", "query", "--json").output) == {"dead_letters": []}
-    assert json.loads(run(stack, "dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == {
+    assert "lead → later" in stack.run("dlq", "list", "--type", "message", "--agent", "later").output
+    assert json.loads(stack.run("dlq", "list", "--type", "query", "--json").output) == {"dead_letters": []}
+    assert json.loads(stack.run("dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == {
         "dead_letters": []
     }
-    shown = json.loads(run(stack, "dlq", "show", listed["dead_letter"], "--json").output)
+    shown = json.loads(stack.run("dlq", "show", listed["dead_letter"], "--json").output)
     assert message_id in shown["envelope"]
-    said = run(stack, "dlq", "show", listed["dead_letter"]).output
+    said = stack.run("dlq", "show", listed["dead_letter"]).output
     assert f"at             {shown['at']}\n" in said
     assert "at_ms" not in said
-    assert run(stack, "dlq", "show", "00-1-1").exit_code == 2
+    assert stack.run("dlq", "show", "00-1-1").exit_code == 2
 
 
 def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
     """After the fix it goes through, once."""
     old = kill(stack)
     stack.parts.agents.announce([LATER])
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = json.loads(stack.run("dlq", "replay", "--all", "--json").output)["replayed"]
     assert replayed["how"] == "message"
     stack.router("two").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
@@ -86,7 +75,7 @@ def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
     assert message is not None
     assert (message.header.message_id, message.header.conversation_chain) == (replayed["message_id"], (old,))
     assert message.header.correlation_id == old
-    assert json.loads(run(stack, "dlq", "replay", "--all", "--json").output) == {"replayed": []}
+    assert json.loads(stack.run("dlq", "replay", "--all", "--json").output) == {"replayed": []}
 
 
 def test_what_cannot_be_read_is_not_replayed(stack: Stack) -> None:
@@ -94,11 +83,11 @@ def test_what_cannot_be_read_is_not_replayed(stack: Stack) -> None:
     stack.publish(b"no xml", "message")
     stack.router().run_once()
     dead_id = stack.dead()[0].id
-    refused = run(stack, "dlq", "replay", dead_id)
+    refused = stack.run("dlq", "replay", dead_id)
     assert (refused.exit_code, refused.stderr.splitlines()[-1]) == (2, "0 replayed, 1 refused")
     assert f"dead letter {dead_id} was not replayed: malformed: " in refused.stderr
     assert [letter.id for letter in stack.dead()] == [dead_id]
-    assert run(stack, "dlq", "drop", dead_id).exit_code == 0
+    assert stack.run("dlq", "drop", dead_id).exit_code == 0
 
 
 def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None:
@@ -110,7 +99,7 @@ def test_a_failed_task_is_replayed_as_a_session_of_its_own(stack: Stack) -> None
     assert stack.parts.ledger.session(session).state == SessionState.FAILED
     stack.parts.agents.announce([LATER])
     (letter,) = stack.dead()
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = json.loads(stack.run("dlq", "replay", "--all", "--json").output)["replayed"]
     stack.router("two").run_once()
     again = stack.parts.ledger.session(replayed["session"])
     assert (replayed["how"], again.busy, again.agent) == ("task", True, "later")
@@ -136,27 +125,27 @@ def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
     """The dead letter is gone; a message says who dropped it and why it had died."""
     kill(stack)
     dead_id = stack.dead()[0].id
-    assert run(stack, "dlq", "drop").exit_code == 2
-    assert json.loads(run(stack, "dlq", "drop", dead_id, "--json").output) == {"dropped": [dead_id]}
-    assert run(stack, "dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
+    assert stack.run("dlq", "drop").exit_code == 2
+    assert json.loads(stack.run("dlq", "drop", dead_id, "--json").output) == {"dropped": [dead_id]}
+    assert stack.run("dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
     assert stack.dead() == []
     note = check(stack.published("message")[-1]).message
     assert note is not None
     assert note.header.sender.agent_name == "operator"
     assert f"dead letter {dead_id} was dropped" in note.body.content
     assert stack.router("two").run_once().done >= 1
-    assert run(stack, "dlq", "drop", dead_id).exit_code == 2
+    assert stack.run("dlq", "drop", dead_id).exit_code == 2
 
 
 def test_an_envelope_is_sent_from_a_file_or_standard_input(stack: Stack, tmp_path: Path) -> None:
     """It goes to the stream of its type, at its priority or the table's; signed by us if wanted."""
     signed = tmp_path / "update.xml"
     signed.write_bytes(stack.envelope(StatusUpdate(task_id="t", status="in-progress")))
-    facts = json.loads(run(stack, "send", str(signed), "--json").output)
+    facts = json.loads(stack.run("message", "send", str(signed), "--json").output)
     assert facts["stream"] == "00/status-update/normal"
     bare = stack.envelope(Message(content="x"), priority="low")
     unsigned = bare[: bare.index(b"<signature>")] + b"</agent-message>"
-    sent = run(stack, "send", "-", "--sign", "lead", "--json", stdin=unsigned)
+    sent = stack.run("message", "send", "-", "--sign", "lead", "--json", stdin=unsigned)
     assert json.loads(sent.output)["stream"] == "00/message/low"
     handled = stack.router().run_once()
     assert (handled.done, handled.dead, handled.parked) == (2, 0, 0), stack.dead()
@@ -166,47 +155,47 @@ def test_what_is_signed_by_another_than_the_sender_is_not_sent(stack: Stack, tmp
     """The router would refuse it; said here, it costs no dead letter, and a misspelt name gets no key."""
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x")))
-    refused = run(stack, "send", str(file), "--sign", "laed")
+    refused = stack.run("message", "send", str(file), "--sign", "laed")
     assert refused.exit_code == 2
     assert refused.output == (
         "Error: the message comes from 'lead', so the signature of 'laed' would not count; "
         "say --sign lead, or name 'laed' as its sender\n"
     )
-    assert "laed" not in run(stack, "keys", "list").output
+    assert "laed" not in stack.run("keys", "list").output
 
 
 def test_what_is_not_valid_is_not_sent(stack: Stack, tmp_path: Path) -> None:
     """One line names the place."""
     file = tmp_path / "bad.xml"
     file.write_bytes(b"<agent-message/>")
-    result = run(stack, "send", str(file))
+    result = stack.run("message", "send", str(file))
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
 
 
 def test_programs_outside_of_the_stack_are_registered_until_withdrawn(stack: Stack) -> None:
     """They may not take the name of an agent that the stack runs."""
-    assert run(stack, "agents", "register", "outsider", "--role", "coordinator").exit_code == 0
-    listed = {a["agent"]: a["executor"] for a in json.loads(run(stack, "agents", "--json").output)["agents"]}
+    assert stack.run("agents", "register", "outsider", "--role", "coordinator").exit_code == 0
+    listed = {a["agent"]: a["executor"] for a in json.loads(stack.run("agents", "--json").output)["agents"]}
     assert (listed["outsider"], listed["lead"]) == ("foreign", "python")
     assert stack.redis.ttl("ao:agent:outsider") == -1
-    assert run(stack, "agents", "register", "lead").exit_code == 2
-    assert run(stack, "agents", "register", "operator").exit_code == 2
-    assert json.loads(run(stack, "agents", "register", "outsider", "--json").output)["executor"] == "foreign"
-    withdrawn = json.loads(run(stack, "agents", "withdraw", "outsider", "--json").output)
+    assert stack.run("agents", "register", "lead").exit_code == 2
+    assert stack.run("agents", "register", "operator").exit_code == 2
+    assert json.loads(stack.run("agents", "register", "outsider", "--json").output)["executor"] == "foreign"
+    withdrawn = json.loads(stack.run("agents", "withdraw", "outsider", "--json").output)
     assert withdrawn == {"agent": "outsider", "registered": False}
-    again = run(stack, "agents", "withdraw", "outsider")
+    again = stack.run("agents", "withdraw", "outsider")
     assert (again.exit_code, "`orchestra agents` lists" in again.output) == (2, True)
-    assert "outsider" not in run(stack, "agents").output
+    assert "outsider" not in stack.run("agents").output
 
 
 @pytest.mark.parametrize("names", [["two words"], ["fine", "--escalates-to", "two words"], ["x" * 101]])
 def test_a_name_that_no_agent_can_have_is_not_registered(stack: Stack, names: list[str]) -> None:
     """Nothing could ever be sent to it, nor escalated."""
-    before = run(stack, "agents", "--json").output
-    refused = run(stack, "agents", "register", *names)
+    before = stack.run("agents", "--json").output
+    refused = stack.run("agents", "register", *names)
     assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
     assert "a name has 1 to 100 letters, digits" in refused.output
-    assert run(stack, "agents", "--json").output == before
+    assert stack.run("agents", "--json").output == before
 
 
 def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack) -> None:
@@ -226,7 +215,7 @@ def test_new_work_is_slowed_then_refused_when_streams_are_too_long(stack: Stack)
 def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`orchestra send`, with streams that are longer than they may be."""
+    """`orchestra message send`, with streams that are longer than they may be."""
     monkeypatch.setenv("ORCHESTRA_STREAM_MAX_ENTRIES", "3")
     monkeypatch.setattr("orchestrator.streams.pressure.Backpressure", partial(Backpressure, retry_for_s=0.05))
     said = {
@@ -244,7 +233,7 @@ def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
         for _ in range(3):
             stack.publish(b"x", message_type, priority)
         (tmp_path / "m.xml").write_bytes(stack.envelope(body))
-        result = run(stack, "send", str(tmp_path / "m.xml"))
+        result = stack.run("message", "send", str(tmp_path / "m.xml"))
         codes[message_type] = (result.exit_code, "new work is refused" in result.output)
     assert codes.pop("task-delegation") == (2, True)
     assert set(codes.values()) == {(0, False)}
@@ -260,29 +249,29 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
         stack.redis, AuditStore(stack.settings.audit_database), consumer="a", sources=all_streams()
     )
     writer.run_once()
-    said = json.loads(run(stack, "audit", "replay", message_id, "--json").output)
+    said = json.loads(stack.run("audit", "replay", message_id, "--json").output)
     message = check(stack.published("message")[-1]).message
     assert message is not None
     assert (said["how"], said["message_id"]) == ("message", message.header.message_id)
     assert message.header.conversation_chain == (message_id,)
     launch = stack.parts.ledger.session(session).message
-    begun = json.loads(run(stack, "audit", "replay", launch, "--json").output)
+    begun = json.loads(stack.run("audit", "replay", launch, "--json").output)
     assert begun["how"] == "task"
     stack.router("two").run_once()
     assert (stack.parts.ledger.session(begun["session"]).busy, stack.dead()) == (True, [])
-    assert run(stack, "audit", "replay", new_message_id()).exit_code == 2
+    assert stack.run("audit", "replay", new_message_id()).exit_code == 2
 
 
 def test_a_replay_can_die_and_be_replayed_again(stack: Stack) -> None:
     """Each is a new message at the head of the chain; the last goes through, once."""
     ids = [kill(stack)]
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = json.loads(stack.run("dlq", "replay", "--all", "--json").output)["replayed"]
     ids.insert(0, replayed["message_id"])
     router = stack.router("two", jitter=lambda: 0.0)
     while not router.run_once().dead:
         pass
     stack.parts.agents.announce([LATER])
-    (replayed,) = json.loads(run(stack, "dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = json.loads(stack.run("dlq", "replay", "--all", "--json").output)["replayed"]
     ids.insert(0, replayed["message_id"])
     stack.router("three").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
@@ -296,7 +285,7 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
     kill(stack), kill(stack), stack.publish(b"no xml", "query")
     stack.router("other").run_once()
     one, two, three = (letter.id for letter in stack.dead())
-    assert run(stack, "dlq", "replay", one, "00-9-9").exit_code == 2
+    assert stack.run("dlq", "replay", one, "00-9-9").exit_code == 2
     assert len(stack.dead()) == 3
     for command in (
         ["dlq", "list"],
@@ -304,16 +293,16 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(stack: Stack) -> Non
         ["dlq", "drop", "--all"],
         ["audit", "search"],
     ):
-        misspelt = run(stack, *command, "--type", "mesage")
+        misspelt = stack.run(*command, "--type", "mesage")
         assert misspelt.exit_code == 2
         assert "'mesage' is not a message type; choose from task-delegation" in misspelt.stderr
-    none = run(stack, "dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
+    none = stack.run("dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
     assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
     assert [
-        r["dead_letter"] for r in json.loads(run(stack, "dlq", "replay", two, "--json").output)["replayed"]
+        r["dead_letter"] for r in json.loads(stack.run("dlq", "replay", two, "--json").output)["replayed"]
     ] == [two]
     assert [letter.id for letter in stack.dead()] == [one, three]
-    assert "dropped" in run(stack, "dlq", "drop", "--all", "--type", "query").output
+    assert "dropped" in stack.run("dlq", "drop", "--all", "--type", "query").output
     assert [letter.id for letter in stack.dead()] == [one]
 
 
@@ -324,9 +313,9 @@ def test_however_many_dead_letters_there_are_all_are_seen(stack: Stack) -> None:
         facts = {"stream": "00/message/normal", "rule": "malformed", "reason": f"number {number}"}
         pipeline.xadd(keys.dead(0), facts, id=f"{1_700_000_000_000 + number * 1000}-0")
     pipeline.execute()
-    listed = json.loads(run(stack, "dlq", "list", "--json").output)["dead_letters"]
+    listed = json.loads(stack.run("dlq", "list", "--json").output)["dead_letters"]
     assert [letter["reason"] for letter in listed] == [f"number {n}" for n in range(2500)]
-    recent = run(stack, "dlq", "list", "--since", listed[-2]["at"]).output
+    recent = stack.run("dlq", "list", "--since", listed[-2]["at"]).output
     assert [line.rpartition(": ")[2] for line in recent.splitlines()] == ["number 2498", "number 2499"]
 
 
@@ -338,7 +327,7 @@ def test_a_conversation_shows_a_message_once_however_often_it_was_tried(stack: S
     )
     while writer.run_once():
         pass
-    first, *lines = run(stack, "conversation", message_id).output.splitlines()
+    first, *lines = stack.run("audit", "show", message_id, "--conversation").output.splitlines()
     assert first.endswith(f", {len(lines)} messages")
     (line,) = [line for line in lines if "message lead → later" in line]
     assert "(attempt 2)  DEAD recipient-unknown: no agent 'later' is registered" in line
@@ -352,13 +341,13 @@ def test_the_doctor_names_types_that_no_router_consumes(stack: Stack) -> None:
     stack.redis.xadd(keys.messages(0, "query", "normal"), {"envelope": b"x"}, id=f"{then_ms}-0")
     stack.redis.xadd(keys.messages(0, "error", "critical"), {"envelope": b"x"}, id=f"{then_ms}-0")
     stack.router("two", types=["error", "escalation"]).run_once()
-    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    found = json.loads(stack.run("doctor", "--json").output)["findings"]
     unread = {f["subject"]: f["message"] for f in found if f["rule"] == "entries-unread"}
     assert {subject for subject in unread if subject.startswith("router/")} == {"router/00/query/normal"}
     assert "none consumes messages of type query" in unread["router/00/query/normal"]
     everything = stack.router("three")
     everything.run_once()
-    found = json.loads(run(stack, "doctor", "--json").output)["findings"]
+    found = json.loads(stack.run("doctor", "--json").output)["findings"]
     assert not [f for f in found if f["subject"].startswith("router/")]
 
 
@@ -367,12 +356,12 @@ def test_the_doctor_names_streams_that_do_not_exist(stack: Stack) -> None:
     wrong = keys.messages(0, "query", "normal").replace("normal", "nromal")
     stack.router("one")
     stack.redis.xadd(wrong, {"envelope": stack.envelope(Message(content="x"))})
-    found = json.loads(run(stack, "doctor", "--full", "--json").output)["findings"]
+    found = json.loads(stack.run("doctor", "--full", "--json").output)["findings"]
     (stray,) = [f for f in found if f["rule"] == "stream-unknown"]
     assert stray["subject"] == wrong
     assert f"nobody reads {wrong}: its shard, type or priority does not exist" in stray["message"]
     stack.redis.delete(wrong)
-    found = json.loads(run(stack, "doctor", "--full", "--json").output)["findings"]
+    found = json.loads(stack.run("doctor", "--full", "--json").output)["findings"]
     assert [f for f in found if f["rule"] == "stream-unknown"] == []
 
 
@@ -383,10 +372,10 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     """Only an external program's word moves a session; whoever sends another's hears so at once."""
     file = tmp_path / "message.xml"
     file.write_bytes(stack.envelope(Message(content="x"), sender=sender, recipient="reviewer"))
-    sent = run(stack, "send", str(file))
+    sent = stack.run("message", "send", str(file))
     note = f"note: '{sender}' is not an external program, so its message goes to the audit trail"
     assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
-    assert (json.loads(run(stack, "send", str(file), "--json").output)["note"] is None) == (
+    assert (json.loads(stack.run("message", "send", str(file), "--json").output)["note"] is None) == (
         sender == "partner"
     )
 
@@ -399,7 +388,7 @@ def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(stack: Stack, h
     stream = keys.messages(0, "task-delegation", "high")
 
     def found() -> list[str]:
-        report = json.loads(run(stack, "doctor", "--json").output)
+        report = json.loads(stack.run("doctor", "--json").output)
         return [f["session"] for f in report["findings"] if f["rule"] == "launch-taken"]
 
     assert found() == []  # unread
@@ -433,9 +422,8 @@ def test_the_trail_of_a_program_s_task_is_found_by_its_session(stack: Stack) -> 
     store = AuditStore(stack.settings.audit_database)
     AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
     store.close()
-    for command in (("audit", "show"), ("conversation",)):
-        shown = json.loads(run(stack, *command, session.id, "--json").output)
-        assert [m["message_id"] for m in shown["messages"]] == [session.message]
-    other = run(stack, "audit", "show", "ses_00" + "0" * 24)
+    shown = json.loads(stack.run("audit", "show", session.id, "--json").output)
+    assert [m["message_id"] for m in shown["messages"]] == [session.message]
+    other = stack.run("audit", "show", "ses_00" + "0" * 24)
     assert other.exit_code == 2
     assert "is about 'ses_00" in other.output

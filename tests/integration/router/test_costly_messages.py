@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.envelope import report
-from orchestrator.envelope.model import Message
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import DEFAULT_LIMITS, parse
 from orchestrator.envelope.signature import sign

@@ -6,17 +6,16 @@ import json
 import time
 
 import pytest
-from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.services import build_reaper
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Message
 from orchestrator.redisdb import keys
+from orchestrator.streams import DeadLimits
 from tests.integration.router.conftest import Stack, until
 
 LATER = AgentRecord(name="later", role="specialist")
@@ -28,12 +27,6 @@ def limited(stack: Stack, **limits: float) -> Stack:
         redis_url=stack.settings.redis_url, data=stack.settings.data, registration_patience_s=0, **limits
     )
     return Stack(stack.redis, settings, build_container(stack.redis, settings))
-
-
-def run(stack: Stack, *arguments: str) -> Result:
-    """One command on the stack."""
-    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    return CliRunner().invoke(main, [*arguments, *options])
 
 
 def flood(stack: Stack, data: bytes, number: int) -> None:
@@ -79,7 +72,7 @@ def test_a_flood_of_junk_stays_within_its_share_and_holds_back_nobody(stack: Sta
     assert (senders, len(stack.dead())) == (["lead"] * 5, 100 + 5)
     usage = stack.redis.hgetall(keys.dead_usage(0))
     assert int(usage[b"dropped"]) == 2_000 - 100
-    found = json.loads(run(stack, "doctor", "--quick", "--json").stdout)["findings"]
+    found = json.loads(stack.run("doctor", "--quick", "--json").stdout)["findings"]
     (warning,) = [f for f in found if f["rule"] == "dead-letters-dropped"]
     assert (warning["severity"], "1900 dead letters" in warning["message"]) == ("warning", True)
 
@@ -93,7 +86,7 @@ def test_what_was_dropped_before_it_was_audited_does_not_break_the_trail(stack: 
     while writer.run_once():
         pass
     assert int(stack.redis.hget(keys.dead_usage(0), "unaudited") or 0) == 48
-    result = run(stack, "audit", "verify")
+    result = stack.run("audit", "verify")
     assert result.exit_code == 0, result.output
 
 
@@ -126,9 +119,12 @@ def test_a_message_becomes_a_dead_letter_although_somebody_removed_the_index(sta
     assert stack.pending() == 0
 
 
-def test_what_is_signed_is_kept_longer_than_what_is_not(stack: Stack) -> None:
+def test_what_is_signed_is_kept_longer_than_what_is_not(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where all of it is too much, what nobody vouches for goes first, then the oldest."""
-    stack = limited(stack, dead_letters_max_entries=12, dead_letters_share=0.5)
+    monkeypatch.setattr(DeadLimits, "of", lambda _: DeadLimits(entries=12, share=0.5))
+    stack = limited(stack)
     flood(stack, b"junk", 4)
     route(stack)
     for sender in ("lead", "partner"):
@@ -152,15 +148,14 @@ def test_what_leaves_makes_room(stack: Stack, command: str) -> None:
     usage = stack.redis.hgetall(keys.dead_usage(0))
     assert int(usage[b"bytes"]) == sum(len(letter.data) for letter in stack.dead())
     stack.parts.agents.announce([LATER])
-    assert run(stack, "dlq", command, "--all").exit_code == 0
+    assert stack.run("dlq", command, "--all").exit_code == 0
     assert (stack.dead(), stack.redis.zcard(keys.dead_index(0))) == ([], 0)
     assert stack.redis.hgetall(keys.dead_usage(0)) == {}
 
 
-def test_a_dead_letter_has_a_lifetime(stack: Stack) -> None:
+def test_a_dead_letter_has_a_lifetime(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reaper drops what is older, and what is not stays."""
-    stack = limited(stack, dead_letter_ttl_s=3600)
-    old_ms = int(stack.redis.time()[0]) * 1000 - 3_700_000
+    old_ms = int(stack.redis.time()[0]) * 1000 - 31 * 86_400_000
     stack.redis.xadd(
         keys.dead(0),
         {"envelope": b"x", "stream": "00/message/normal", "rule": "r", "reason": "old"},
@@ -170,8 +165,8 @@ def test_a_dead_letter_has_a_lifetime(stack: Stack) -> None:
     stack.router().run_once()
     build_reaper(stack.redis, stack.settings).run_once()
     assert [letter.sender for letter in stack.dead()] == ["lead"]
-    soon = limited(stack, dead_letter_ttl_s=0.05)
-    until(lambda: bool(build_reaper(stack.redis, soon.settings).run_once()) and not stack.dead())
+    monkeypatch.setattr(DeadLimits, "of", lambda _: DeadLimits(ttl_ms=50))
+    until(lambda: bool(build_reaper(stack.redis, stack.settings).run_once()) and not stack.dead())
     assert stack.redis.zcard(keys.dead_index(0)) == 0
 
 
@@ -180,10 +175,10 @@ def test_a_damaged_dead_letter_hides_no_other(stack: Stack) -> None:
     stack.redis.xadd(keys.dead(0), {"stream": "nonsense", "attempts": "many", "reason": b"\xff"})
     refused(stack, "lead", 1)
     route(stack)
-    listed = json.loads(run(stack, "dlq", "list", "--json").stdout)["dead_letters"]
+    listed = json.loads(stack.run("dlq", "list", "--json").stdout)["dead_letters"]
     assert [letter["sender"] for letter in listed] == ["", "lead"]
     writer = build_writer(stack.parts, consumer="w")
     while writer.run_once():
         pass
-    assert run(stack, "dlq", "drop", listed[0]["dead_letter"]).exit_code == 0
+    assert stack.run("dlq", "drop", listed[0]["dead_letter"]).exit_code == 0
     assert [letter.sender for letter in stack.dead()] == ["lead"]

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from orchestrator.config.settings import load_settings
-from orchestrator.envelope.model import Dependency, Task, TaskDelegation
+from orchestrator.envelope.bodies import Dependency, Task, TaskDelegation
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import Claimed, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing

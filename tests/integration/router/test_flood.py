@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.bootstrap import build_container
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Message
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.router.received import Rejection
@@ -111,10 +110,12 @@ def test_an_outbox_full_of_junk_holds_back_nobody(stack: Stack) -> None:
     assert stack.redis.exists(keys.seen(0, "lead", message_id))
 
 
-def test_a_program_above_its_quota_is_slowed_and_loses_nothing(stack: Stack) -> None:
+def test_a_program_above_its_quota_is_slowed_and_loses_nothing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it wrote stays in its outbox until the minute has passed; every router of the stack keeps to that."""
-    settings = stack.settings.model_copy(update={"sender_quota_per_minute": 100})
-    slow = Stack(stack.redis, settings, build_container(stack.redis, settings))
+    monkeypatch.setattr("orchestrator.router.build.QUOTA", 100)
+    slow = stack
     box = StreamId(0, OUTBOX, "partner")
     append(slow, box, unsigned(slow), 1000)
     routers = [slow.router(name) for name in ("one", "two")]

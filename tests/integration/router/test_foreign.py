@@ -6,25 +6,25 @@ import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
-from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor
-from orchestrator.envelope.bodies import Blocker, EscalationMatter, Objective
-from orchestrator.envelope.model import (
+from orchestrator.envelope.bodies import (
+    Blocker,
     ErrorReport,
     Escalation,
+    EscalationMatter,
     Message,
+    Objective,
     Query,
     Reply,
-    RetryPolicy,
     Review,
     ReviewRequest,
     StatusUpdate,
@@ -32,6 +32,7 @@ from orchestrator.envelope.model import (
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
@@ -55,6 +56,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import all_streams
 from tests.integration.router.conftest import At, Stack
+from tests.routed import mark
 
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 
@@ -83,6 +85,11 @@ class Family:
         """The chain of what the child says."""
         return (self.launch, *self.lead.session.chain)
 
+    def envelope(self, stack: Stack, body: Any, *, recipient: str = "lead", **options: Any) -> bytes:
+        """What the child says in its conversation."""
+        options |= {"correlation": self.lead.session.correlation, "chain": self.chain}
+        return stack.envelope(body, sender="partner", recipient=recipient, **options)
+
 
 @pytest.fixture
 def family(stack: Stack) -> Family:
@@ -99,14 +106,7 @@ def family(stack: Stack) -> Family:
 def say(stack: Stack, family: Family, body: object, message_type: str, priority: str = "high") -> str:
     """The external program says something; its message-id."""
     message_id = new_message_id()
-    data = stack.envelope(
-        body,  # type: ignore[arg-type]
-        sender="partner",
-        recipient="lead",
-        correlation=family.lead.session.correlation,
-        chain=family.chain,
-        message_id=message_id,
-    )
+    data = family.envelope(stack, body, message_id=message_id)
     stack.publish(data, message_type, priority)
     stack.router("three").run_once()
     assert stack.dead() == []
@@ -214,13 +214,7 @@ def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None
     """What is stored apart arrives whole."""
     text = "x" * 300_000
     done = TaskCompletion(task_id=family.child, status="success", summary="found", result=text)
-    data = stack.envelope(
-        done,
-        sender="partner",
-        recipient="lead",
-        correlation=family.lead.session.correlation,
-        chain=family.chain,
-    )
+    data = family.envelope(stack, done)
     message = check(data).message
     assert message is not None
     encrypter = Encrypter(BlobStore(stack.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
@@ -379,14 +373,7 @@ def test_the_system_itself_answers_how_far_a_session_is(stack: Stack, family: Fa
     queued = len(ledger.items(family.lead.session.id))
     query = Query(query_type="get-status", subject="how far are you?")
     asked = new_message_id()
-    data = stack.envelope(
-        query,
-        sender="partner",
-        recipient="lead",
-        correlation=family.lead.session.correlation,
-        chain=family.chain,
-        message_id=asked,
-    )
+    data = family.envelope(stack, query, message_id=asked)
     for _ in range(2):
         stack.publish(data, "query", "normal")
     stack.router("three").run_once()
@@ -454,30 +441,16 @@ def test_no_program_answers_an_approval_even_of_its_own_parent(stack: Stack, fam
         envelope=letter,
     )
     yes = Decision(approval=approval, approved=True, digest=request.digest).model_dump_json()
-    data = stack.envelope(
-        Reply(in_reply_to=letter.message_id, answer=yes),
-        sender="partner",
-        recipient="lead",
-        correlation=lead.session.correlation,
-        chain=family.chain,
-    )
+    data = family.envelope(stack, Reply(in_reply_to=letter.message_id, answer=yes))
     stack.publish(data, "reply", "high")
     stack.router("three").run_once()
     assert [dead.rule for dead in stack.dead()] == ["unauthorised"]
     assert ledger.session(lead.session.id).approvals == (approval,)
     assert ledger.item(lead.session.id, decision_id(approval)) is None
     # The transition itself refuses it, wherever the router might be led astray.
-    received = ledger.scripts.run(
-        "route_put",
-        [
-            *layout.mailbox(lead.session.id, speaker=lead.session.id, envelope=None),
-            *(keys.seen(0, "partner", "m"), keys.messages(0, "reply", "high"), keys.conversation(0, "c")),
-        ],
-        [
-            *("", decision_id(approval), '{"kind": "reply", "priority": "high", "agent": "operator"}', yes),
-            *("0", approval, "router", "1-1", 1000, "d", 1000),
-        ],
-    )
+    record = {"kind": "reply", "priority": "high", "agent": "operator"}
+    asked = {"id": decision_id(approval), "record": record, "answers": approval, "mark": mark("m", "reply")}
+    received = ledger.scripts.run("post", *layout.post(lead.session.id, yes, **asked))
     assert received == [b"person"]
     assert ledger.session(lead.session.id).approvals == (approval,)
 
@@ -513,8 +486,7 @@ def test_no_program_makes_what_only_the_system_makes(
     elif way == "send":
         file = tmp_path / "message.xml"
         file.write_bytes(stack.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
-        where = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-        assert CliRunner().invoke(main, ["send", str(file), *where]).exit_code == 0
+        assert stack.run("message", "send", str(file)).exit_code == 0
     else:
         stack.publish(stack.envelope(body, recipient="lead", **options), "message")  # type: ignore[arg-type]
     stack.router("four").run_once()
@@ -558,13 +530,7 @@ def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Sta
         extra={"message": asked},
     )
     for message_id in (new_message_id(), asked):
-        data = stack.envelope(
-            Reply(in_reply_to=message_id, answer="forged"),
-            sender="partner",
-            recipient="lead",
-            correlation=lead.session.correlation,
-            chain=family.chain,
-        )
+        data = family.envelope(stack, Reply(in_reply_to=message_id, answer="forged"))
         stack.publish(data, "reply", "high")
     stack.router("three").run_once()
     assert sorted(letter.rule for letter in stack.dead()) == ["session-over", "unauthorised"]
@@ -597,13 +563,7 @@ def test_nobody_reports_for_a_session_that_is_not_theirs(stack: Stack, family: F
 
 def test_a_foreign_program_delegates_from_the_session_it_runs(stack: Stack, family: Family) -> None:
     """The child is below its session in the tree, and owes it an envelope instead of a callback."""
-    data = stack.envelope(
-        task(),
-        sender="partner",
-        recipient="reviewer",
-        correlation=family.lead.session.correlation,
-        chain=family.chain,
-    )
+    data = family.envelope(stack, task(), recipient="reviewer")
     stack.publish(data, "task-delegation", "high")
     stack.router("three").run_once()
     (dispatch, _), *_ = stack.sent.runs
@@ -680,13 +640,7 @@ def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_
     stack: Stack, family: Family
 ) -> None:
     """The doctor finds the session that a launch began by its message, not by the program's task-id."""
-    launch = stack.envelope(
-        task(),
-        sender="partner",
-        recipient="reviewer",
-        correlation=family.lead.session.correlation,
-        chain=family.chain,
-    )
+    launch = family.envelope(stack, task(), recipient="reviewer")
     stack.publish(launch, "task-delegation", "high")
     stack.router("three").run_once()
     (grandchild,) = [s for s in stack.parts.ledger.tree(family.lead.session.id) if s.parent == family.child]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import redis as redis_py
 
-from orchestrator.envelope.model import Message
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.validate import check
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts

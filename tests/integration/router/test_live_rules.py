@@ -1,4 +1,4 @@
-"""Layer 3, rule by rule: what the router refuses, `orchestra validate --online` foretells, and changes nothing."""
+"""Layer 3, rule by rule: what the router refuses, `orchestra message validate --online` foretells, and changes nothing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,10 @@ from click.testing import CliRunner, Result
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli import main
 from orchestrator.envelope import schemas
-from orchestrator.envelope.model import (
-    Body,
-    CompressedBody,
-    Message,
-    RetryPolicy,
-    StatusUpdate,
-    Task,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.bodies import Message, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.model import Body, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.opaque import CompressedBody
 from orchestrator.envelope.signature import Signer, sign_message
 from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
 from orchestrator.envelope.validate import check
@@ -76,12 +69,12 @@ def stranger(stack: Stack) -> KeyStore:
     return KeyStore(stack.settings.data / "stranger", "Ed25519")
 
 
-def not_vouched(stack: Stack) -> bytes:
+def not_certified(stack: Stack) -> bytes:
     store = stranger(stack)
     signer = store.signer("lead")
-    record = store.record(signer.key_id)
-    assert record is not None
-    stack.redis.hset(keys.public_keys(), signer.key_id, record.to_json())
+    certificate = store.certificate(signer.key_id)
+    assert certificate is not None
+    stack.redis.hset(keys.public_keys(), signer.key_id, certificate.pem)
     return signed_by(stack, signer)
 
 
@@ -217,7 +210,7 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
         lambda stack: stack.envelope(UPDATE).replace(b">Ed25519<", b">RSA-SHA256<"),
     ),
     "key unknown": ("key-unknown", lambda stack: signed_by(stack, stranger(stack).signer("lead"))),
-    "key not vouched": ("key-not-vouched", not_vouched),
+    "key not certified": ("key-not-certified", not_certified),
     "key of another": ("key-owner", another_owner),
     "signer is not the sender": ("signer-sender", lead(UPDATE, signer="partner")),
     "key revoked": ("key-revoked", revoked),
@@ -275,10 +268,8 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
 
 
 def validate(stack: Stack, data: bytes, *options: str) -> Result:
-    """`orchestra validate --online --json -`."""
-    place = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    command = ["validate", "--online", "--json", "-", *options, *place]
-    return CliRunner().invoke(main, command, input=data, catch_exceptions=False)
+    """`orchestra message validate --online --json -`."""
+    return stack.run("message", "validate", "--online", "--json", "-", *options, stdin=data)
 
 
 def refused(stack: Stack, data: bytes) -> list[str]:
@@ -396,9 +387,8 @@ def test_where_signatures_are_optional_an_unsigned_message_is_valid(stack: Stack
     options = {"ORCHESTRA_SIGNATURES_REQUIRED": "false"}
     lax = Stack(stack.redis, stack.settings.model_copy(update={"signatures_required": False}), stack.parts)
     unsigned = CASES["unsigned"][1](stack)
-    place = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    command = ["validate", "--online", "--json", "-", *place]
-    result = CliRunner().invoke(main, command, input=unsigned, env=options)
+    command = ["message", "validate", "--online", "--json", "-"]
+    result = stack.run(*command, stdin=unsigned, env=options)
     (row,) = json.loads(result.stdout)["documents"]
     assert (result.exit_code, row["valid"]) == (0, True)
     assert [(error["rule"], error["severity"]) for error in row["findings"]] == [
@@ -407,14 +397,14 @@ def test_where_signatures_are_optional_an_unsigned_message_is_valid(stack: Stack
     stack.publish(unsigned, "status-update")
     assert lax.router().run_once().done == 1
     changed = CASES["changed"][1](stack)
-    assert CliRunner().invoke(main, command, input=changed, env=options).exit_code == 1
+    assert stack.run(*command, stdin=changed, env=options).exit_code == 1
     assert refused(lax, changed) == ["signature-invalid"]
 
 
 def test_without_a_stack_there_is_one_line_that_says_so(tmp_path: Path) -> None:
     """And the exit code is not 0."""
     (tmp_path / "m.xml").write_bytes(schemas.read("templates/query.xml"))
-    command = ["validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path)]
+    command = ["message", "validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path)]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 4
     assert "no stack is running" in result.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import load_settings
+from orchestrator.envelope.bodies import Message, Review, ReviewRequest, StatusUpdate, Task, TaskDelegation
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.model import Message, Review, ReviewRequest, StatusUpdate, Task, TaskDelegation
 from orchestrator.envelope.signature import sign
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys, ledger_keys

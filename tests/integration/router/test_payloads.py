@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from orchestrator.envelope import codec, payload
-from orchestrator.envelope.model import AgentMessage, ClaimCheckBody, CompressedBody, Task, TaskDelegation
+from orchestrator.envelope.bodies import Task, TaskDelegation
+from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody
 from orchestrator.envelope.payload import CHUNK_BYTES, BlobStore, compress
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message

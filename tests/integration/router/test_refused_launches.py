@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.model import Message, TaskCompletion
+from orchestrator.envelope.bodies import Message, TaskCompletion
 from orchestrator.ledger import Claimed, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper

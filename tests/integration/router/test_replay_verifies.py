@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner, Result
-
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.audit import AuditStore
 from orchestrator.audit.schema import MESSAGES
-from orchestrator.cli import main
+from orchestrator.envelope.bodies import Message, Task, TaskDelegation
 from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Body, Message, Task, TaskDelegation
+from orchestrator.envelope.model import Body
 from orchestrator.ids import root_session_id
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.streams import all_streams
 from tests.integration.router.conftest import Ahead, Stack
+from tests.integration.router.test_trail import write
 
 LATER = AgentRecord(name="later", role="specialist")
-
-
-def run(stack: Stack, *arguments: str) -> Result:
-    """One command on the stack."""
-    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    return CliRunner().invoke(main, [*arguments, *options])
 
 
 def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
@@ -56,15 +48,6 @@ def sessions(stack: Stack) -> list[str]:
     ]
 
 
-def audited(stack: Stack) -> AuditStore:
-    """The audit trail with everything that was published."""
-    store = AuditStore(stack.settings.audit_database)
-    writer = AuditWriter(stack.redis, store, consumer="w", sources=all_streams())
-    while writer.run_once():
-        pass
-    return store
-
-
 def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
     """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
     stack.publish(unsigned(stack, work("one")), "task-delegation", "high")
@@ -90,7 +73,7 @@ def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
     ]
     before = (len(stack.published("message")), len(stack.published("task-delegation")))
 
-    result = run(stack, "dlq", "replay", "--all")
+    result = stack.run("dlq", "replay", "--all")
 
     assert result.exit_code == 2
     said = result.stderr.splitlines()
@@ -111,7 +94,7 @@ def test_a_program_does_not_become_the_operator_by_a_replay(stack: Stack) -> Non
     stack.publish(stack.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
     route(stack)
     assert [letter.rule for letter in stack.dead()] == ["session-unknown"]
-    run(stack, "dlq", "replay", "--all")
+    stack.run("dlq", "replay", "--all")
     route(stack, "after")
     assert (stack.sent.runs, sessions(stack)) == ([], [])
     assert [letter.sender for letter in stack.dead()] == ["partner"]
@@ -123,7 +106,7 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None
     stack.publish(unsigned(stack, work()), "task-delegation", "high")
     route(stack)
     stack.parts.agents.announce([LATER])
-    result = run(stack, "dlq", "replay", "--all", "--json")
+    result = stack.run("dlq", "replay", "--all", "--json")
     done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
     assert (result.exit_code, sorted(row["how"] for row in done.values())) == (2, ["message", "refused"])
     (left,) = stack.dead()
@@ -140,10 +123,10 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) ->
     route(stack)
     message, task = sorted(stack.dead(), key=lambda letter: letter.type)
     for wrong in (["--all"], [message.id, task.id], []):
-        refused = run(stack, "dlq", "replay", "--sign-unverified", *wrong)
+        refused = stack.run("dlq", "replay", "--sign-unverified", *wrong)
         assert (refused.exit_code, "one id" in refused.stderr) == (2, True)
-    said = run(stack, "dlq", "replay", "--sign-unverified", message.id)
-    begun = run(stack, "dlq", "replay", "--sign-unverified", task.id, "--json")
+    said = stack.run("dlq", "replay", "--sign-unverified", message.id)
+    begun = stack.run("dlq", "replay", "--sign-unverified", task.id, "--json")
     assert (said.exit_code, begun.exit_code, stack.dead()) == (0, 0, [])
     (session,) = sessions(stack)
     assert json.loads(begun.stdout)["replayed"][0]["session"] == session
@@ -151,7 +134,8 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) ->
         m for m in map(decode, stack.published("message")) if m.body.content == "please" and m.signature
     )  # type: ignore[union-attr]
     assert renewed.header.sender.agent_name == "operator"
-    store = audited(stack)
+    write(stack)
+    store = AuditStore(stack.settings.audit_database)
     notes = [
         record.xml.decode()
         for record in store.messages(MESSAGES.c.sender == "operator", MESSAGES.c.type == "message")
@@ -168,12 +152,12 @@ def test_what_the_trail_holds_is_verified_before_it_is_said_again(stack: Stack) 
     data = unsigned(stack, work())
     stack.publish(data, "task-delegation", "high")
     route(stack)
-    audited(stack)
+    write(stack)
     message_id = decode(data).header.message_id
-    refused = run(stack, "audit", "replay", message_id)
+    refused = stack.run("audit", "replay", message_id)
     assert (refused.exit_code, "signature-missing" in refused.stderr) == (2, True)
     assert sessions(stack) == []
-    signed = run(stack, "audit", "replay", "--sign-unverified", message_id, "--json")
+    signed = stack.run("audit", "replay", "--sign-unverified", message_id, "--json")
     assert json.loads(signed.stdout)["how"] == "task"
     assert sessions(stack) == [json.loads(signed.stdout)["session"]]
     notes = [m.body.content for m in map(decode, stack.published("message"))]  # type: ignore[union-attr]
@@ -185,6 +169,6 @@ def test_a_message_in_the_wrong_stream_goes_to_its_own(stack: Stack) -> None:
     stack.publish(stack.envelope(Message(content="x"), recipient="reviewer"), "query")
     route(stack)
     assert [letter.rule for letter in stack.dead()] == ["stream-mismatch"]
-    assert run(stack, "dlq", "replay", "--all").exit_code == 0
+    assert stack.run("dlq", "replay", "--all").exit_code == 0
     route(stack, "after")
     assert (stack.dead(), stack.pending(), len(stack.published("message"))) == ([], 0, 1)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from orchestrator.envelope.model import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.bodies import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import Committed, Outcome

@@ -7,16 +7,15 @@ import shutil
 import pytest
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.model import (
-    AgentMessage,
+from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,
-    RetryPolicy,
     StatusUpdate,
     Task,
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.model import AgentMessage, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import derived_uuid, new_message_id

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.envelope.model import (
-    Message,
-    RetryPolicy,
-    StatusUpdate,
-    Task,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.bodies import Message, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id

@@ -10,9 +10,8 @@ import redis as redis_py
 
 from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
-from orchestrator.envelope.bodies import EscalationMatter
+from orchestrator.envelope.bodies import Escalation, EscalationMatter, Task, TaskDelegation
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.model import Escalation, Task, TaskDelegation
 from orchestrator.ids import new_message_id, shard_of
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import StreamId

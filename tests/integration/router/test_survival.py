@@ -20,7 +20,7 @@ from orchestrator.audit import AuditReader, AuditStore, AuditWriter
 from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.envelope.model import Message, Task, TaskDelegation
+from orchestrator.envelope.bodies import Message, Task, TaskDelegation
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.streams import StreamId, all_streams, stream_key
@@ -40,7 +40,7 @@ def routers(stack: Stack, count: int) -> Iterator[list[subprocess.Popen[bytes]]]
         "ORCHESTRA_LEASE_S": str(LEASE_S),
         "ORCHESTRA_HEARTBEAT_S": "0.3",
     }
-    command = [sys.executable, "-m", "orchestrator", "router"]
+    command = [sys.executable, "-m", "orchestrator", "service", "router"]
     started = [subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) for _ in range(count)]
     try:
         yield started
@@ -165,7 +165,7 @@ def fall_over(data, **options):
     return check(data, **options)
 intake.check = fall_over
 from orchestrator.cli import main
-main(["router"])
+main(["service", "router"])
 """
 
 
@@ -212,7 +212,7 @@ def fall_over(octets, *limits):
     return parse(octets, *limits)
 (facts if sys.argv[1] == "facts" else text).parse = fall_over
 from orchestrator.cli import main
-main(["audit", "writer"])
+main(["service", "audit"])
 """
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
 from sqlalchemy import select
 
 from orchestrator.agents.registry import AgentRecord
@@ -17,22 +16,20 @@ from orchestrator.audit.proof import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.schema import DEAD_LETTERS
 from orchestrator.audit.store import AuditStore
-from orchestrator.cli import main
 from orchestrator.doctor import examination
 from orchestrator.doctor.messages import TakenMessages
-from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import (
-    Body,
+from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,
     Query,
     Reply,
-    RetryPolicy,
     StatusUpdate,
     Task,
     TaskCompletion,
     TaskDelegation,
 )
+from orchestrator.envelope.codec import decode, encode_unsigned
+from orchestrator.envelope.model import Body, RetryPolicy
 from orchestrator.envelope.signature import CLOCK_SKEW_MS
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import Ledger
@@ -40,6 +37,7 @@ from orchestrator.redisdb import keys
 from orchestrator.router.commands import MARK_MARGIN_MS
 from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import Stack
+from tests.integration.router.test_trail import write
 
 TASK = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
 SAID: dict[str, Body] = {
@@ -68,22 +66,9 @@ def thief(stack: Stack) -> Iterator[redis_py.Redis]:
     client.close()
 
 
-def run(stack: Stack, *arguments: str) -> Result:
-    """One command on the stack."""
-    options = ["--redis-url", str(stack.settings.redis_url), "--data", str(stack.settings.data)]
-    return CliRunner().invoke(main, [*arguments, *options])
-
-
-def write(stack: Stack) -> None:
-    """Let the audit writer write everything that was published."""
-    writer = build_writer(stack.parts, consumer="w")
-    while writer.run_once():
-        pass
-
-
 def found(stack: Stack) -> dict[str, tuple[str, str]]:
     """Rule and severity of what the doctor says of messages, by what it is about."""
-    said = json.loads(run(stack, "doctor", "--quick", "--json").stdout)
+    said = json.loads(stack.run("doctor", "--quick", "--json").stdout)
     rules = ("message-taken", "messages-not-compared", "damaged")
     return {f["subject"]: (f["rule"], f["severity"]) for f in said["findings"] if f["rule"] in rules}
 
@@ -130,7 +115,7 @@ def test_what_a_program_said_and_a_thief_took_is_named(
     assert found(stack) == {}
     acknowledge(thief, stack, data, entry)
     assert found(stack) == {message_id: ("message-taken", "break")}
-    assert run(stack, "doctor", "--quick").exit_code == 1
+    assert stack.run("doctor", "--quick").exit_code == 1
 
 
 def test_what_is_taken_and_removed_is_named_too(stack: Stack, thief: redis_py.Redis) -> None:
@@ -175,9 +160,9 @@ def test_sending_it_again_as_the_doctor_says_puts_it_right(
     write(stack)
     assert set(found(stack)) == {message_id}
     file = tmp_path / "message.xml"
-    file.write_bytes(run(stack, "audit", "show", message_id, "--xml").stdout_bytes)
+    file.write_bytes(stack.run("audit", "show", message_id, "--xml").stdout_bytes)
     assert file.read_bytes() == data
-    assert run(stack, "send", str(file)).exit_code == 0
+    assert stack.run("message", "send", str(file)).exit_code == 0
     write(stack)
     assert found(stack) == {}  # it is on its way
     assert stack.router("honest").run_once().done == 1
@@ -271,7 +256,7 @@ def test_dead_letters_that_people_took_out_accuse_nobody(stack: Stack, then: str
         pass
     dead = [one for one in stack.dead() if one.sender == "partner"]
     for one in dead:
-        assert run(stack, "dlq", then, one.id).exit_code == 0
+        assert stack.run("dlq", then, one.id).exit_code == 0
     stack.router("again").run_once()
     write(stack)
     said = set(found(stack).values())
@@ -342,6 +327,6 @@ def test_a_mark_that_has_lived_its_time_accuses_nobody(stack: Stack, monkeypatch
 
 def test_without_a_trail_the_doctor_says_that_nobody_looked(stack: Stack) -> None:
     """And holds nothing against anybody."""
-    said = json.loads(run(stack, "doctor", "--quick", "--json").stdout)
+    said = json.loads(stack.run("doctor", "--quick", "--json").stdout)
     (warning,) = [f for f in said["findings"] if f["rule"] == "no-audit-trail"]
     assert "nobody looked for messages" in warning["message"]

@@ -9,14 +9,8 @@ from functools import partial
 import pytest
 
 from orchestrator import Client
-from orchestrator.envelope.model import (
-    ErrorReport,
-    RetryPolicy,
-    Review,
-    ReviewRequest,
-    Task,
-    TaskDelegation,
-)
+from orchestrator.envelope.bodies import ErrorReport, Review, ReviewRequest, Task, TaskDelegation
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.validate import check
 from orchestrator.ledger import Claimed, Outcome, Session, SessionState
 from orchestrator.messages.factory import Thread

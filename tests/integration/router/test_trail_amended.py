@@ -18,20 +18,17 @@ from orchestrator.audit import AuditReader, AuditStore, Break, verification
 from orchestrator.audit import database as audit_database
 from orchestrator.audit.amendments import Amended
 from orchestrator.audit.schema import DEAD_LETTERS
-from orchestrator.envelope.model import Message
-from orchestrator.redisdb import keys
+from orchestrator.envelope.bodies import Message
+from orchestrator.keyring import claims
 from orchestrator.streams import all_streams
+from tests.claims import forged
 from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
-from tests.integration.router.test_trail import found, run, said, unsigned, verify, write
+from tests.integration.router.test_trail import found, said, unsigned, verify, write
 from tests.postgres import TrailDatabase
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def database(trail_database: TrailDatabase) -> TrailDatabase:
-    """The audit database of the stack, of each kind in turn."""
-    return trail_database
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def store_of(stack: Stack) -> AuditStore:
@@ -44,15 +41,15 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     said(stack, 3)
     write(stack)
     (row,) = found(stack, "number 1")
-    done = run(stack, "audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
+    done = stack.run("audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
     hold_to_models(["audit", "redact", "--json"], done.stdout)
     assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
     assert found(stack, "number 1") == []
     for option in ("--xml", "--body"):
-        shown = run(stack, "audit", "show", str(row["message_id"]), option)
+        shown = stack.run("audit", "show", str(row["message_id"]), option)
         assert (shown.exit_code, shown.stdout) == (2, "")
         assert "the operator has removed the text of" in shown.stderr
-    assert "the operator has removed its text" in run(stack, "audit", "show", str(row["message_id"])).stdout
+    assert "the operator has removed its text" in stack.run("audit", "show", str(row["message_id"])).stdout
     good = verify(stack)
     assert (good.exit_code, len(store_of(stack).messages())) == (0, 3), good.output
     if isinstance(database.where, Path):
@@ -61,7 +58,7 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     said(stack, 1)
     write(stack)
     assert verify(stack).exit_code == 0
-    again = run(stack, "audit", "redact", str(row["message_id"]), "--reason", "twice")
+    again = stack.run("audit", "redact", str(row["message_id"]), "--reason", "twice")
     assert (again.exit_code, "no message" in again.stderr) == (2, True)
     with database.tamper() as db:
         db.execute("DELETE FROM amendments")
@@ -84,10 +81,10 @@ def test_a_reader_of_what_was_there_is_named(
     store = store_of(stack)
     with store.database.snapshot():
         assert store.total() == 2
-        busy = run(stack, *words)
+        busy = stack.run(*words)
         assert (busy.exit_code, "its files keep it" in busy.stderr) == (2, True), busy.output
         assert any(b"number 1" in file.read_bytes() for file in files)
-    run(stack, *words)
+    stack.run(*words)
     assert not any(b"number 1" in file.read_bytes() for file in files)
     assert verify(stack).exit_code == 0
 
@@ -97,12 +94,11 @@ def test_text_that_is_removed_without_the_operator_is_found(stack: Stack, databa
     said(stack, 3)
     write(stack)
     (row,) = found(stack, "number 1")
-    run(stack, "audit", "redact", str(row["message_id"]), "--reason", "x")
+    stack.run("audit", "redact", str(row["message_id"]), "--reason", "x")
     with database.tamper() as db:
         db.execute("UPDATE messages SET xml = ?, sha256 = '', salt = '' WHERE seq = 1", [b""])
         (document,) = db.execute("SELECT document FROM amendments").fetchone()
-        forged = json.dumps({**json.loads(document), "seq": 1}, sort_keys=True, separators=(",", ":"))
-        db.execute("INSERT INTO amendments VALUES ('redaction', '1', ?)", [forged])
+        db.execute("INSERT INTO amendments VALUES ('redaction', '1', ?)", [forged(document, seq=1)])
     bad = verify(stack)
     assert bad.exit_code == 1
     assert "the redaction of messages row 1 does not count" in bad.stdout
@@ -120,7 +116,7 @@ def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDat
     newest = store_of(stack).query(select(DEAD_LETTERS.c.at_ms))[0][0] + 1
     said(stack, 2)
     write(stack)
-    plan = run(stack, "audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
+    plan = stack.run("audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
     hold_to_models(["audit", "prune", "--json"], plan.stdout)
     assert json.loads(plan.stdout) == {
         "messages": with_all,
@@ -128,14 +124,14 @@ def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDat
         "transitions": 0,
         "removed": False,
     }
-    assert run(stack, "audit", "prune", "--older-than", iso(newest)).exit_code == 0
+    assert stack.run("audit", "prune", "--older-than", iso(newest)).exit_code == 0
     good = verify(stack)
     assert (good.exit_code, "2 messages" in good.stdout) == (0, True), good.output
     said(stack, 1)
     write(stack)
     assert verify(stack).exit_code == 0
     # All of it, one after the other, and it goes on.
-    assert run(stack, "audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
+    assert stack.run("audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
     assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
     said(stack, 1)
     write(stack)
@@ -153,7 +149,7 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
     said(stack, 3)
     write(stack)
     now = "2100-01-01T00:00:00Z"
-    forged = json.dumps(
+    forgery = claims.unsigned(
         {
             "kind": "tombstone",
             "table": "transitions",
@@ -165,7 +161,7 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
     changes = {
         "messages row 2: its facts": "UPDATE messages SET sender = 'mallory' WHERE seq = 2",
         "the end was cut off": "DELETE FROM messages WHERE seq = 3",
-        "it is of another database": f"INSERT INTO amendments VALUES ('tombstone', 'transitions', '{forged}')",
+        "it is of another database": f"INSERT INTO amendments VALUES ('tombstone', 'transitions', '{forgery}')",
     }
     before = database.copy()
     for what, statement in changes.items():
@@ -173,11 +169,11 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
             db.execute(statement)
         rows = store_of(stack).total()
         for words in ([], ["--dry-run"]):
-            refused = run(stack, "audit", "prune", "--older-than", now, *words)
+            refused = stack.run("audit", "prune", "--older-than", now, *words)
             assert (refused.exit_code, what in refused.stderr) == (2, True), refused.output
         assert store_of(stack).total() == rows
         database.put_back(before)
-    assert run(stack, "audit", "prune", "--older-than", now).exit_code == 0
+    assert stack.run("audit", "prune", "--older-than", now).exit_code == 0
     assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
 
 
@@ -195,7 +191,7 @@ def test_a_trail_that_grows_is_not_taken_for_one_that_was_put_back(
     said(stack, 2)
     write(stack)
     file = tmp_path / "trail.jsonl.zst"
-    assert run(stack, "audit", "export", str(file)).exit_code == 0
+    assert stack.run("audit", "export", str(file)).exit_code == 0
     walk = verification.broken_chain
 
     def grow(store: AuditStore, amended: Amended) -> Iterator[Break]:
@@ -206,9 +202,9 @@ def test_a_trail_that_grows_is_not_taken_for_one_that_was_put_back(
     monkeypatch.setattr(verification, "broken_chain", grow)
     good = verify(stack)
     assert (good.exit_code, "the trail is intact" in good.stdout) == (0, True), good.output
-    pruned = run(stack, "audit", "prune", "--older-than", "1h")
+    pruned = stack.run("audit", "prune", "--older-than", "1h")
     assert pruned.exit_code == 0, pruned.output
-    copy = run(stack, "audit", "verify", "--file", str(file))
+    copy = stack.run("audit", "verify", "--file", str(file))
     assert (copy.exit_code, "2 messages, the trail is intact" in copy.stdout) == (0, True), copy.output
 
 
@@ -219,10 +215,10 @@ def test_an_exported_trail_is_verified_and_imported(
     said(stack, 3)
     write(stack)
     file = tmp_path / "trail.jsonl.zst"
-    done = run(stack, "audit", "export", str(file), "--json")
+    done = stack.run("audit", "export", str(file), "--json")
     hold_to_models(["audit", "export", "--json"], done.stdout)
     assert json.loads(done.stdout)["messages"] == 3
-    good = run(stack, "audit", "verify", "--file", str(file))
+    good = stack.run("audit", "verify", "--file", str(file))
     assert (good.exit_code, "3 messages, the trail is intact" in good.stdout) == (0, True), good.output
     lines = (
         zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes()).splitlines(keepends=True)
@@ -236,7 +232,7 @@ def test_an_exported_trail_is_verified_and_imported(
     for how, changed in damaged.items():
         other = tmp_path / "changed.zst"
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(changed)))
-        bad = run(stack, "audit", "verify", "--file", str(other))
+        bad = stack.run("audit", "verify", "--file", str(other))
         assert (bad.exit_code, "broken: messages row" in bad.stdout) == (1, True), (how, bad.output)
     row = json.loads(lines[rows[0]])
     for broken in (
@@ -251,19 +247,11 @@ def test_an_exported_trail_is_verified_and_imported(
         lines[rows[0]] * 2,
     ):
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], broken, *lines[1:]])))
-        bad = run(stack, "audit", "verify", "--file", str(other))
+        bad = stack.run("audit", "verify", "--file", str(other))
         assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (2, True), broken
     other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
-    half = run(stack, "audit", "verify", "--file", str(other))
+    half = stack.run("audit", "verify", "--file", str(other))
     assert (half.exit_code, "its end is missing" in half.stderr) == (2, True), half.output
-    refused = run(stack, "audit", "import", str(file))
-    assert (refused.exit_code, "not empty" in refused.stderr) == (2, True)
-    before = database.copy()
-    database.put_back({**{name: [] for name in before}, "facts": before["facts"]})
-    assert run(stack, "audit", "import", str(file)).exit_code == 0
-    assert database.copy() == before
-    assert stack.redis.hlen(keys.audit_heads()) == 1
-    assert verify(stack).exit_code == 0
 
 
 def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
@@ -272,8 +260,8 @@ def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
     stack.publish(unsigned(stack, Message(content="junk")), "message")
     stack.router().run_once()
     write(stack)
-    page = json.loads(run(stack, "audit", "search", "--limit", "4", "--json").stdout)
-    rest = json.loads(run(stack, "audit", "search", "--before", str(page["next"]), "--json").stdout)
+    page = json.loads(stack.run("audit", "search", "--limit", "4", "--json").stdout)
+    rest = json.loads(stack.run("audit", "search", "--before", str(page["next"]), "--json").stdout)
     assert (len(page["messages"]), len(rest["messages"]), rest["next"]) == (4, 2, None)
     newest = page["messages"][0]
     assert len(found(stack, "--rule", "signature-missing")) == 1
@@ -281,7 +269,7 @@ def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
     assert len(found(stack, "--priority", "normal")) == 6
     one = found(stack, "--correlation", newest["correlation_id"])
     assert {row["correlation_id"] for row in one} == {newest["correlation_id"]}
-    diagram = run(stack, "audit", "show", newest["correlation_id"], "--mermaid").stdout
+    diagram = stack.run("audit", "show", newest["correlation_id"], "--mermaid").stdout
     assert diagram.startswith("sequenceDiagram\n    participant p0 as ")
     assert "--xp" in diagram or "->>p" in diagram
 

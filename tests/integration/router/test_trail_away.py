@@ -6,23 +6,18 @@ import pytest
 import redis as redis_py
 
 from orchestrator.audit.store import IS_DEAD
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.deployment.services import build_reaper
-from orchestrator.envelope.model import Message
+from orchestrator.envelope.bodies import Message
 from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
 from tests.integration.router.test_trail_amended import store_of
 from tests.integration.router.test_trail_bodies import large, say
-from tests.postgres import TrailDatabase
 from tests.waiting import wait_until
 
-
-@pytest.fixture(autouse=True)
-def database(trail_database: TrailDatabase) -> TrailDatabase:
-    """The audit database of the stack, of each kind in turn."""
-    return trail_database
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def _counts(redis: redis_py.Redis, field: str) -> dict[str, int]:
@@ -50,7 +45,7 @@ def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Sta
         write(stack)
     settings = stack.settings.model_copy(update={"tree_ttl_s": 0.01})
     message = say(stack, large("longago"))
-    sessions = [Submission(stack.parts).submit("reviewer", f"do {n}", key=f"k{n}").session for n in range(3)]
+    sessions = [Client(parts=stack.parts).submit("reviewer", f"do {n}", key=f"k{n}").id for n in range(3)]
     stack.publish(unsigned(stack, Message(content="junk")), "message")
     stack.router().run_once()
     for session in sessions:

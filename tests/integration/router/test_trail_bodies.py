@@ -10,18 +10,14 @@ import zstandard
 from sqlalchemy import text as sql
 
 from orchestrator.audit import AuditStore
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.model import Message
 from tests.integration.router.conftest import Stack
-from tests.integration.router.test_trail import found, run, verify, writer
+from tests.integration.router.test_trail import found, verify, write, writer
 from tests.integration.router.test_trail_amended import store_of
 from tests.postgres import TrailDatabase
 
-
-@pytest.fixture(autouse=True)
-def database(trail_database: TrailDatabase) -> TrailDatabase:
-    """The audit database of the stack, of each kind in turn."""
-    return trail_database
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def large(word: str, size: int = 1_500_000) -> str:
@@ -46,13 +42,6 @@ def forget_payloads(stack: Stack) -> None:
         stack.redis.delete(key)
 
 
-def write(stack: Stack) -> None:
-    """All that is published, and its words."""
-    one = writer(stack)
-    while one.run_once():
-        pass
-
-
 def test_a_stored_body_outlives_the_payload_store(stack: Stack, database: TrailDatabase) -> None:
     """Kept whole and once for all messages that have it; shown when Redis has forgotten it; carried by an export."""
     text = large("ne1edle")
@@ -62,7 +51,7 @@ def test_a_stored_body_outlives_the_payload_store(stack: Stack, database: TrailD
     store = store_of(stack)
     assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
     for message in (first, second):
-        shown = run(stack, "audit", "show", message, "--body")
+        shown = stack.run("audit", "show", message, "--body")
         assert shown.exit_code == 0
         assert text in shown.stdout
     assert verify(stack).exit_code == 0
@@ -198,7 +187,7 @@ def test_a_body_that_is_changed_is_used_by_nobody(
     assert found(stack, "needle") == []
     assert store_of(stack).body(sha256) is None
     assert AuditStore(stack.parts.settings.audit_database).index(10) == 1
-    assert run(stack, "audit", "show", message, "--body").exit_code == 0
+    assert stack.run("audit", "show", message, "--body").exit_code == 0
 
 
 def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
@@ -209,11 +198,11 @@ def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
     first, second, third = say(stack, text), say(stack, text), say(stack, "another plainword")
     write(stack)
     assert len(found(stack, "personaldatum")) == 2
-    run(stack, "audit", "redact", first, "--reason", "asked")
+    stack.run("audit", "redact", first, "--reason", "asked")
     store = store_of(stack)
     assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
     assert [row["message_id"] for row in found(stack, "personaldatum")] == [second]
-    run(stack, "audit", "redact", second, "--reason", "asked")
+    stack.run("audit", "redact", second, "--reason", "asked")
     assert store.query(sql("SELECT sha256 FROM bodies")) == []
     assert found(stack, "personaldatum") == []
     if isinstance(database.where, Path):
@@ -221,7 +210,7 @@ def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
         assert not any(b"personaldatum" in file.read_bytes() for file in files)
     assert verify(stack).exit_code == 0
     assert [row["message_id"] for row in found(stack, "plainword")] == [third]
-    run(stack, "audit", "prune", "--older-than", "0s")
+    stack.run("audit", "prune", "--older-than", "0s")
     assert found(stack, "plainword") == []
     assert store.query(sql("SELECT rowid FROM message_words")) == []
     say(stack, "later plainword")
@@ -234,8 +223,8 @@ def test_an_exported_trail_has_its_bodies(stack: Stack, tmp_path: Path) -> None:
     message = say(stack, large("needle"))
     write(stack)
     file = tmp_path / "trail.zst"
-    assert run(stack, "audit", "export", str(file)).exit_code == 0
-    assert run(stack, "audit", "verify", "--file", str(file)).exit_code == 0
+    assert stack.run("audit", "export", str(file)).exit_code == 0
+    assert stack.run("audit", "verify", "--file", str(file)).exit_code == 0
     from orchestrator.audit.transfer import load
 
     copy = AuditStore(tmp_path / "copy.sqlite")
@@ -308,7 +297,7 @@ def test_what_is_encrypted_is_not_indexed(stack: Stack) -> None:
 
 def test_messages_are_found_by_what_they_came_to(stack: Stack) -> None:
     """By the status of a completion, and as dead letters."""
-    from orchestrator.envelope.model import TaskCompletion
+    from orchestrator.envelope.bodies import TaskCompletion
 
     ids = {}
     for status in ("success", "failed"):

@@ -8,35 +8,23 @@ import time
 import pytest
 
 from orchestrator.audit import AuditReader
+from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.model import Message
 from orchestrator.ids import new_message_id
 from orchestrator.router.deadletters.again import TrailReplay
 from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_replay_verifies import route, sessions, unsigned
-from tests.integration.router.test_trail import run, verify, writer
+from tests.integration.router.test_trail import verify, write
 from tests.integration.router.test_trail_amended import store_of
 from tests.integration.router.test_trail_bodies import forget_payloads, large, say
-from tests.postgres import TrailDatabase
 
-
-@pytest.fixture(autouse=True)
-def database(trail_database: TrailDatabase) -> TrailDatabase:
-    """The audit database of the stack, of each kind in turn."""
-    return trail_database
-
-
-def write(stack: Stack) -> None:
-    """All that is published."""
-    one = writer(stack)
-    while one.run_once():
-        pass
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def replayed(stack: Stack, *arguments: str) -> list[dict[str, object]]:
     """What `audit replay --json` says of several messages."""
-    result = run(stack, "audit", "replay", "--json", *arguments)
+    result = stack.run("audit", "replay", "--json", *arguments)
     hold_to_models(["audit", "replay", "--json"], result.stdout)
     rows: list[dict[str, object]] = json.loads(result.stdout)["replayed"]
     return rows
@@ -133,9 +121,9 @@ def test_a_body_that_redis_has_forgotten_is_replayed_from_the_trail(stack: Stack
     old = say(stack, text)
     write(stack)
     forget_payloads(stack)
-    plan = json.loads(run(stack, "audit", "replay", old, "--dry-run", "--json").stdout)
+    plan = json.loads(stack.run("audit", "replay", old, "--dry-run", "--json").stdout)
     assert (plan["how"], plan["done"]) == ("message", False)
-    done = json.loads(run(stack, "audit", "replay", old, "--json").stdout)
+    done = json.loads(stack.run("audit", "replay", old, "--json").stdout)
     new = next(
         message
         for message in map(decode, stack.published("message"))
@@ -165,8 +153,8 @@ def test_what_is_asked_for_is_clear(stack: Stack) -> None:
         ["ses_x", "--sender", "lead"],
         ["--sender", "lead", "--sign-unverified", "--since", "1h"],
     ):
-        result = run(stack, "audit", "replay", *wrong)
+        result = stack.run("audit", "replay", *wrong)
         assert result.exit_code == 2, (wrong, result.output)
-    text = run(stack, "audit", "replay", "--sender", "lead", "--dry-run")
+    text = stack.run("audit", "replay", "--sender", "lead", "--dry-run")
     assert "would be replayed as a new message: " in text.stdout
     assert text.stderr.endswith("1 message would be replayed, 0 skipped, 0 refused\n")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator import Completion, Context, ErrorReport, agent
-from orchestrator.client.task_options import TaskOptions
 from orchestrator.envelope.bodies import Query, StatusUpdate, TaskCompletion
 from orchestrator.errors import InputError, SessionFailed
 from orchestrator.policy.callback import Callback, same_callback
@@ -277,11 +276,6 @@ def test_the_structured_part_is_vouched_for(stack: InProcessStack, play: Any) ->
     assert forged.status == "failed"
     assert "was not delivered" in forged.text
     assert forged.query is None or forged.query.context is None
-
-
-def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(InputError, match="priority: Input should be 'critical'"):
-        TaskOptions.of(priority="soon")
 
 
 def test_a_root_that_reports_a_failure_fails(stack: InProcessStack) -> None:

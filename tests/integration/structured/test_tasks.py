@@ -248,8 +248,8 @@ def test_a_file_may_be_xml_json_or_toml(tmp_path: Path) -> None:
         read_task_file(_in(tmp_path, "b.xml", message)),
         read_task_file(_in(tmp_path, "b.json", json.dumps({"task": JSON, "priority": "low"}))),
     ]
-    assert len({one.task for one in read}) == 1
-    assert [one.priority for one in read] == [None, None, None, "low", "low"]
+    assert len({one["task"] for one in read}) == 1
+    assert [one.get("priority") for one in read] == [None, None, None, "low", "low"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("anthropic", reason="the extra `anthropic` is not installed")
 
-PAGE = Path(__file__).parents[3] / "docs/howto/test-agents.md"
+PAGE = Path(__file__).parents[3] / "docs/howto/testing.md"
 
 
 def test_the_files_of_the_page_pass(tmp_path: Path) -> None:

@@ -407,8 +407,8 @@ EVERY_METHOD: dict[str, Callable[[Context], Any]] = {
     "ask": lambda ctx: ctx.ask("Which?"),
     "raise_callback": lambda ctx: ctx.raise_callback("May I?"),
     "ask_later": lambda ctx: ctx.ask_later("And then?")[:4],
-    "post_question": lambda ctx: ctx.post_question("Who?")[:4],
-    "reply_to": lambda ctx: ctx.reply_to(ctx.post_question("When?"), timeout_s=20).text,  # type: ignore[union-attr]
+    "post_question": lambda ctx: ctx.post_question({"message": "Who?"})[:4],
+    "reply_to": lambda ctx: ctx.reply_to(ctx.post_question({"message": "When?"}), timeout_s=20).text,  # type: ignore[union-attr]
     "reply": lambda ctx: refused(lambda: ctx.reply("ask_none", "text")),
     "message": lambda ctx: ctx.message("parent", "hello")[:4],
     "escalate": lambda ctx: ctx.escalate("too hard"),

@@ -19,7 +19,7 @@ from orchestrator.ledger import Ledger, Outgoing
 from orchestrator.redisdb.client import RETRIES, check_server
 from orchestrator.redisdb.holders import connected_holders, connection_name
 from orchestrator.redisdb.raw_pipeline import exchange
-from orchestrator.testing.simulation.link import Link, SimulatedConnection
+from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
 
 
@@ -50,10 +50,7 @@ def link() -> Fated:
 def connect(link: Link, name: str = "") -> redis_py.Redis:
     """A client of the server, as a simulated process has it."""
     retry = Retry(NoBackoff(), RETRIES)
-    pool = redis_py.ConnectionPool(
-        connection_class=SimulatedConnection, link=link, client_name=name, protocol=2, retry=retry
-    )
-    return redis_py.Redis(connection_pool=pool)
+    return redis_py.Redis(connection_pool=SimulatedPool(link, client_name=name, retry=retry))
 
 
 @pytest.fixture

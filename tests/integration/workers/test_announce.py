@@ -8,8 +8,8 @@ from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, defin
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
+from orchestrator.keyring.agent_records import AgentRecords
 from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.keyring.vouchers import AgentVouchers
 from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.router import build_router
@@ -51,7 +51,7 @@ def test_names_are_read_while_agents_are_announced(stage: StackHarness) -> None:
         def monotonic(self) -> float:
             return Moment(super().monotonic())
 
-    registry = AgentRegistry(stage.redis, AgentVouchers(stage.parts.keyring.registry), clock=Moments())
+    registry = AgentRegistry(stage.redis, AgentRecords(stage.parts.keyring.registry), clock=Moments())
     announce(stage.parts, defined("mine"))
     assert registry.names() == ["mine"]
     assert registry.names() == ["mine"]

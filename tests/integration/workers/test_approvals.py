@@ -122,7 +122,7 @@ def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) ->
     session = place.stage.submit("flood")
     place.run = place.stage.start(session)
     assert place.stage.execute(place.run) == "parked"
-    why = f"limit max_open_questions = 50 reached for session {session}; raise it in the settings or wait for work to finish"
+    why = f"limit max_open_questions = 50 reached for session {session}; wait for work to finish, or split it"
     assert refused == [why, why]
     first = list(asked)
     assert {one.id for one in place.client.approvals(session)} == set(first)
@@ -412,11 +412,11 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     place.ask(reason="because \x1b[2J")
     asked = place.open
-    shown = run("approvals")
+    shown = run("questions")
     assert asked.id in shown
     assert '{"version": 1}' in shown
     assert "\x1b" not in shown
-    [listed] = json.loads(run("approvals", place.session, "--json"))["approvals"]
+    [listed] = json.loads(run("questions", place.session, "--json"))["approvals"]
     assert (listed["id"], listed["digest"], listed["default"]) == (asked.id, asked.digest, "deny")
     assert f"waits for you: orchestra approve {asked.id}" in run("tree", place.session)
     assert asked.id in run("why", place.session)
@@ -429,8 +429,8 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert place.go_on() == "parked"
     assert "denied" in run("deny", place.open.id)
     assert place.go_on() == "finished"
-    assert run("approvals").strip() == "nothing waits for you"
-    assert json.loads(run("approvals", "--json")) == {"approvals": []}
+    assert run("questions").strip() == "nothing waits for you"
+    assert json.loads(run("questions", "--json")) == {"questions": [], "approvals": []}
     monkeypatch.setenv("ORCHESTRA_SESSION_TOKEN", "x")
     place.ask()
     assert "a person answers it" in run("approve", place.open.id, ok=False)
@@ -497,16 +497,20 @@ def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
 
 
 def test_a_program_of_an_agent_asks_and_a_person_answers(stage: StackHarness, place: Place) -> None:
-    """Over the socket of the run, as `orchestra mcp` does."""
+    """Over the socket of the run, as `orchestra program mcp` does."""
 
     @stage.agent("cli")
     def cli(ctx: Context) -> str:
         environment = ctx.environment()
         program = RemoteSession(environment[SOCKET_VARIABLE], environment[TOKEN_VARIABLE])
-        first = program.call("approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0)
+        first = program.call(
+            "request_approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0
+        )
         assert (first["approved"], first["ask_again_s"]) == (None, 1.0)
         assert (
-            program.call("approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0)
+            program.call(
+                "request_approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0
+            )
             == first
         )
         place.client.approvals()

@@ -290,8 +290,8 @@ def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
     said: dict[str, list[str]] = {}
     for change in Changes(store).of(root):
         said.setdefault(change.id, []).append(f"{change.kind} {change.state} by {change.by}")
-    assert said[question.id][0] == "item asked by ask_user"
-    assert said[left.id][0] == "item asked by ask_user"
+    assert said[question.id][0] == "item asked by post"
+    assert said[left.id][0] == "item asked by post"
     for one in (approved, denied):
-        assert said[one.id] == ["approval delivered by request_approval", "approval answered by enqueue"]
-    assert said[reply_id(question.id)][0] == "item queued by enqueue"
+        assert said[one.id] == ["approval delivered by post", "approval answered by post"]
+    assert said[reply_id(question.id)][0] == "item queued by post"

@@ -19,7 +19,7 @@ from orchestrator.policy.callback import Callback
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
+from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 
 from .conftest import StackHarness
 

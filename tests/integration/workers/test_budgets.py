@@ -10,18 +10,20 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.cli import main
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
+from orchestrator.envelope.bodies import BudgetLimits, LaunchTerms
 from orchestrator.errors import BudgetExceeded, ClaimLost, InputError
 from orchestrator.policy.budget import Budget, BudgetState, Cost
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
+from tests.integration.workers.test_written_messages import sent
 
 from .conftest import StackHarness
 from .test_steps import lose_worker, result
 
 
 def submit(stage: StackHarness, agent: str, budget: Budget | None) -> str:
-    return Submission(stage.parts).submit(agent, "go", budget=budget).session
+    return Client(parts=stage.parts).submit(agent, "go", budget=budget).id
 
 
 def state_of(stage: StackHarness, session: str) -> BudgetState:
@@ -98,7 +100,7 @@ def test_what_is_spent_below_counts_above_and_is_refused_there(stage: StackHarne
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             call(ctx, most=40, cost=35)
-            ctx.delegate("helper", "x", budget={"tokens": 75})
+            ctx.delegate("helper", "x", budget={"tokens": 75}, group="sums", time_limit_s=60)
         return "waits"
 
     root = submit(stage, "lead", Budget(tokens=100))
@@ -109,6 +111,9 @@ def test_what_is_spent_below_counts_above_and_is_refused_there(stage: StackHarne
     assert state_of(stage, root).spent["tokens"] == 85
     assert state_of(stage, child.id).spent["tokens"] == 50
     assert state_of(stage, root).users["helper"]["tokens"] == 50
+    assert sent(stage, "task-delegation", "high")[-1].body.launch == LaunchTerms(
+        group="sums", time_limit_ms=60_000, budget=BudgetLimits(tokens=75)
+    )
     assert said == [
         f"the budget of tree {root} does not allow this call: 15 tokens of 100 tokens are left, and this call may need "
         f"{most} tokens; used by helper 50 tokens, lead 35 tokens"
@@ -150,7 +155,7 @@ def test_the_budget_of_an_agent_is_for_a_time(stage: StackHarness) -> None:
     )
     assert "used by lead 60 tokens" in refused[0]
     options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-    shown = CliRunner().invoke(main, ["budget", session, *options]).stdout
+    shown = CliRunner().invoke(main, ["session", "budget", session, *options]).stdout
     assert "budget of agent lead\n  tokens: 60 of 100 spent, 0 reserved, 40 left\n" in shown
     stage.ledger.set_time(1_800_000_060_000)
     assert stage.play(submit(stage, "lead", None)) == "finished"

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.agents.loader import load_agents
 from orchestrator.agents.options.command import CommandOptions
-from orchestrator.client.submission import Submission
+from orchestrator.client.client import Client
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.response_tag import ANSWER_NOTE
@@ -224,7 +224,7 @@ def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, An
 def test_what_a_program_reports_counts_in_the_budgets(crew: Crew) -> None:
     crew.agent(preset="claude", command=FAKE)
     stage = crew.stage
-    root = Submission(stage.parts).submit("coder", "!result one", budget=Budget(requests=1)).session
+    root = Client(parts=stage.parts).submit("coder", "!result one", budget=Budget(requests=1)).id
     assert stage.play(root) == "finished"
     used = stage.ledger.session(root).used
     assert (used.requests, used.input_tokens, used.output_tokens, used.usd) == (1, 100, 20, 0.25)
@@ -264,7 +264,7 @@ def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
     crew.stage.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
     crew.agent(**JSON)
     root = crew.stage.submit(
-        "coder", f"!run {shlex.quote(sys.executable)} -m orchestrator delegate helper 'the dishes'"
+        "coder", f"!run {shlex.quote(sys.executable)} -m orchestrator program delegate helper 'the dishes'"
     )
     crew.stage.play(root)
     (child,) = crew.stage.children(root)

@@ -258,7 +258,7 @@ def test_its_shell_takes_part_in_the_run_from_inside(boxed: Callable[..., Crew])
     crew = boxed(read=(ROOT,))
     crew.stage.agent("helper")(lambda _: "helped")
     root = crew.stage.submit(
-        "coder", f"!run {shlex.quote(FAKE[0])} -m orchestrator delegate helper 'the dishes'"
+        "coder", f"!run {shlex.quote(FAKE[0])} -m orchestrator program delegate helper 'the dishes'"
     )
     crew.stage.play(root)
     assert [child.agent for child in crew.stage.children(root)] == ["helper"], crew.answer(root)

@@ -15,7 +15,7 @@ import pytest
 from orchestrator import Client
 from orchestrator.errors import WorktreeError, WrongState
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.reporting import MAX_ATTACHMENT_BYTES
+from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES
 from orchestrator.worker.git import Git
 from orchestrator.worker.janitor import Janitor
 from orchestrator.worker.scratch import remove_left_over, scratch_folder

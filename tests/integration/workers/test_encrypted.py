@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import redis as redis_py
@@ -15,10 +15,12 @@ from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
 from orchestrator.errors import KeyInUse, PromptKeyInUse, SessionFailed
 from orchestrator.keyring.store import KeyStore
+from orchestrator.ledger.model import Item, Run, Session, Try, encrypted_fields
 from orchestrator.policy.sealed_text import ENCRYPTED, is_sealed
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests import everything_in_redis
+from tests.hosts import bring_keys
 
 from .conftest import StackHarness
 
@@ -125,7 +127,7 @@ def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: StackHarn
     root = cast.submit("asking")
     cast.play(root)
     apart = tmp_path / "reaper-host"
-    KeyStore(apart / "keys", "Ed25519").import_(cast.parts.keyring.store.export(["reaper"]))
+    bring_keys(cast.parts.keyring.store, KeyStore(apart / "keys"), "reaper")
     reaper = build_container(cast.redis, cast.settings.model_copy(update={"data": apart}))
     (open_one,) = reaper.ledger.approvals.find(reaper.ledger.session(root).questions)
     assert open_one.request.expires_ms
@@ -193,8 +195,8 @@ def test_a_try_that_dies_finds_its_steps_and_its_children(cast: StackHarness) ->
 
 def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: StackHarness) -> None:
     """A flush of many; one is larger than what the ledger holds itself."""
-    settings = cast.settings.model_copy(update={"claim_check_above_bytes": 20_000})
-    stage = StackHarness(cast.redis, settings, cast.catalogue)
+    stage = StackHarness(cast.redis, cast.settings, cast.catalogue)
+    object.__setattr__(stage.ledger.limits, "inline_bytes", 20_000)
 
     @stage.agent("writer")
     def writer(ctx: Context) -> str:
@@ -308,7 +310,7 @@ def test_a_worker_without_the_key_says_so(cast: StackHarness, tmp_path: Path) ->
     store.rotate("keeper", overlap_s=0)
     # A host that was given a newer key only.
     apart = tmp_path / "apart"
-    KeyStore(apart / "keys", "Ed25519").import_(store.export(["keeper"]))
+    bring_keys(store, KeyStore(apart / "keys"), "keeper")
     for one in old:
         (apart / "keys" / f"{one.key_id}.pem").unlink()
     far = StackHarness(cast.redis, cast.settings.model_copy(update={"data": apart}), cast.catalogue)
@@ -334,3 +336,20 @@ def test_a_program_without_a_key_is_refused_at_once(cast: StackHarness) -> None:
 
 def examine_all(stage: StackHarness) -> list[Any]:
     return list(Doctor(stage.parts, audit=None, sleep=lambda _: None).examine().findings)
+
+
+#: Texts of the ledger that name things: ids, agents, kinds, versions, and words that the stack itself says.
+NAMES = {
+    Session: "id agent parent root run correlation message priority task close_policy parked entry delegator task_id caller step "
+    "last_said report proof task_proof forked_from forked_at version options",
+    Run: "id session claim worker version",
+    Try: "worker",
+    Item: "id kind child agent status priority run",
+}
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_a_field_of_the_ledger_is_a_name_or_encrypted(model: type) -> None:
+    """A new field that holds text is marked as what somebody says, or is written down here as a name."""
+    texts = {name for name, kind in get_type_hints(model).items() if kind is str}
+    assert texts - encrypted_fields(model).keys() == {*NAMES[model].split()}

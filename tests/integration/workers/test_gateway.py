@@ -75,7 +75,7 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(
         for name, arguments in {
             "delegate": ("delegate", "helper", "help me", "--wait"),
             "ask": ("ask", "may I?", "--timeout", "60"),
-            "raise": ("raise", "no config", "--type", "blocker", "--wait", "--json"),
+            "raise": ("raise", "no config", "--kind", "blocker", "--wait", "--json"),
         }.items():
             done = orchestra(ctx, *arguments)
             said[name] = (done.returncode, done.stdout.strip() or done.stderr)
@@ -186,7 +186,7 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
     root = stage.submit("tool")
     assert stage.play(root) == "finished", stage.ledger.session(root).reason
     assert "there is no operation 'destroy'" in said[0]
-    assert said[1] == "delegate: task: Missing required keyword only argument"
+    assert said[1] == "delegate: task is missing"
     assert "less than or equal to 50" in said[2]
     assert "no child of" in said[3]
     assert "without a message" in said[5]

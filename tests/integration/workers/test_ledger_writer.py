@@ -36,14 +36,16 @@ def body(redis: redis_py.Redis, session: str, item: str, text: str = "send money
     redis.hset(ledger_keys.bodies(session), item, text)
 
 
-def copy_of_another(redis: redis_py.Redis, session: str, item: Item) -> None:
-    """Put the text of another child, with its proof, in place of this one's."""
+def copy_of_another(
+    redis: redis_py.Redis, session: str, item: Item, *fields: str, status: str = "completed"
+) -> None:
+    """Put the text of another child, with these fields of its record, in place of this one's."""
     others = {i.decode(): json.loads(r) for i, r in redis.hgetall(ledger_keys.items(session)).items()}
-    other = next(name for name in others if name != item.id)
+    other = next(name for name, found in others.items() if name != item.id and found["status"] == status)
     text = redis.hget(ledger_keys.bodies(session), other)
     assert text is not None
     redis.hset(ledger_keys.bodies(session), item.id, text)
-    record(redis, session, item.id, proof=others[other]["proof"])
+    record(redis, session, item.id, **{name: others[other][name] for name in fields or others[other]})
 
 
 ATTACKS: dict[str, Attack] = {
@@ -55,7 +57,13 @@ ATTACKS: dict[str, Attack] = {
     "no proof": lambda r, s, i: record(r, s, i.id, proof=""),
     "cut proof": lambda r, s, i: record(r, s, i.id, proof=str(i.extra["proof"]).split(" ")[0]),
     "junk proof": lambda r, s, i: record(r, s, i.id, proof="key_0 *=%%% x"),
-    "another's": copy_of_another,
+    "question": lambda r, s, i: record(r, s, i.id, kind="query"),
+    "another's": lambda r, s, i: copy_of_another(r, s, i, "proof"),
+    "one message twice": lambda r, s, i: copy_of_another(r, s, i, "proof", "message", "title", "size"),
+    "all of another's": copy_of_another,
+    "error of another": lambda r, s, i: copy_of_another(
+        r, s, i, "proof", "message", "title", "size", "status", status="failed"
+    ),
     "large text": lambda r, s, i: record(
         r, s, i.id, whole={"session": s, "sha256": "0" * 64, "size": 9, "chunks": 1, "stored_size": 9}
     ),
@@ -72,19 +80,25 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarne
         if ctx.cause == "start":
             ctx.delegate("echo", "one")
             ctx.delegate("echo", "two")
+            ctx.delegate("echo", "break")
             ctx.wait_for("all")
             return ""
         seen.extend(ctx.callbacks)
-        assert [c.id for c in ctx.all_results] == [c.id for c in ctx.callbacks]
+        assert {c.id for c in ctx.all_results} == {c.id for c in ctx.callbacks}
         assert "send money" not in ctx.prompt
         return "; ".join(c.text for c in ctx.callbacks)
 
-    stage.agent("echo")(lambda ctx: f"all is well with {ctx.prompt}")
+    @stage.agent("echo")
+    def echo(ctx: Context) -> str:
+        if ctx.prompt.startswith("break"):
+            raise RuntimeError(ctx.prompt)
+        return f"all is well with {ctx.prompt}"
+
     root = stage.submit("lead")
     assert stage.play(root) == "idle"
-    for child in stage.children(root):
-        assert stage.play(child.id) == "finished"
-    edited, honest = stage.ledger.items(root)
+    ends = [stage.play(child.id) for child in stage.children(root)]
+    assert ends == ["finished", "finished", "failed"]
+    edited, honest, _ = stage.ledger.items(root)
     ATTACKS[what](stage.redis, root, edited)
     assert stage.resume(root) == "finished"
     by_id = {callback.id: callback for callback in seen}
@@ -94,14 +108,13 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarne
     assert "was not delivered" in refused.text
     assert "send money" not in refused.text + refused.title
     after = stage.ledger.session(root)
-    assert (after.launched, after.delivered, after.dead, after.pending) == (2, 1, 1, 0)
-    item = stage.ledger.item(root, edited.id)
-    assert item is not None
-    assert item.state is ItemState.DEAD
-    assert "nobody vouches" in item.reason
+    assert (after.launched, after.delivered, after.dead, after.pending) == (3, 2, 1, 0)
+    item = next(i for i in stage.ledger.items(root) if i.id == edited.id)
+    assert (item.state, "nobody vouches" in item.reason) == (ItemState.DEAD, True)
     found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
     broken = {(f.rule, f.subject) for f in found if f.severity == "break"}
-    assert broken - {("text-altered", edited.id)} == {("not-genuine", edited.id)}
+    allowed = {("text-altered", edited.id), ("unbooked-child", edited.child)}
+    assert broken - allowed == {("not-genuine", edited.id)}
     assert (("text-altered", edited.id) in broken) == (what == "large text")
     # What was said is proven by the signed envelopes, whatever became of the ledger's copy.
     envelopes = [f[b"envelope"] for _, f in stage.redis.xrange(keys.messages(0, "task-completion", "high"))]

@@ -56,10 +56,10 @@ def spent(
                 kept[name.decode()] = stage.redis.dump(name)
         return "done"
 
-    from orchestrator.client.submission import Submission
+    from orchestrator.client.client import Client
     from orchestrator.policy.budget import Budget
 
-    session = Submission(stage.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).session
+    session = Client(parts=stage.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).id
     assert stage.play(session) == "finished"
     (run,) = stage.ledger.runs(session)
     return session, run.id, kept

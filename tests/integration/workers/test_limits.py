@@ -77,7 +77,7 @@ def test_a_limit_of_a_definition_counts_until_somebody_sets_another(
     stage: StackHarness, limits: Concurrency
 ) -> None:
     started(stage, *["helper"] * 6)
-    limits.announce({"helper": ("q", 1)}, trees=None)
+    limits.announce({"helper": ("q", 1)})
     assert len(take_all(stage)) == 1
     limits.limit_agent("helper", 3)
     assert len(take_all(stage)) == 2
@@ -168,7 +168,7 @@ def test_a_paused_agent_is_not_run_and_not_rung_for(
 ) -> None:
     """What is at work goes on, what is ready waits; nobody is told of it again and again, but once it goes on."""
     name = {"agent": "helper", "queue": "orchestra.helper"}[kind]
-    limits.announce({"helper": ("orchestra.helper", None)}, trees=None)
+    limits.announce({"helper": ("orchestra.helper", None)})
     started(stage, *["helper"] * 3)
     working = take(stage)
     assert working is not None

@@ -42,7 +42,8 @@ def test_many_delegations_make_the_children_that_one_by_one_would(stage: StackHa
 def test_a_limit_refuses_what_is_too_many_and_keeps_what_was_launched(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=3))
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path))
+    object.__setattr__(stage.ledger.limits, "max_children", 3)
 
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -18,11 +18,8 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 import anyio
 import httpx2
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, RequestParams, Result
-from mcp_types import Request as MCPRequest
 
 from orchestrator import Completion, ErrorReport
 from orchestrator.client.client import Client as Stack
@@ -30,7 +27,6 @@ from orchestrator.client.current import TOKEN_VARIABLE
 from orchestrator.envelope.validate import check
 from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
-from orchestrator.mcp.tasks import IDENTIFIER
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
@@ -70,7 +66,9 @@ def with_tools(server: Any, work: Callable[[Call], Awaitable[Any]], *, mode: str
 
 def stdio(ctx: Context) -> StdioServerParameters:
     return StdioServerParameters(
-        command=sys.executable, args=["-m", "orchestrator", "mcp"], env={**os.environ, **ctx.environment()}
+        command=sys.executable,
+        args=["-m", "orchestrator", "program", "mcp"],
+        env={**os.environ, **ctx.environment()},
     )
 
 
@@ -82,10 +80,9 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(stage: StackHarness, theat
         done = await call(
             "delegate",
             agent="coder",
-            task="Make it quick.",
+            task={"description": "Make it quick.", "success_criteria": [{"name": "time", "text": "<=80"}]},
             priority="critical",
             objectives=["halve its time"],
-            details={"success_criteria": [{"name": "time", "text": "<=80"}]},
             expires_s=600,
             retry_policy={"max_attempts": 7, "backoff_strategy": "linear", "timeout_seconds": 60},
             time_limit_s=300,
@@ -165,7 +162,7 @@ def test_an_agent_takes_full_part_in_its_session(stage: StackHarness, theatre: H
         asked = await call("ask", message="May I?", timeout_s=0)
         while asked["ask_again_s"] is not None:
             asked = await call("answer", question=asked["question"])
-        raised = await call("raise_callback", message="no config", callback_type="blocker")
+        raised = await call("raise_callback", message="no config", kind="blocker")
         reply = await call("answer", question=raised["question"])
         read = await call("read_result", session=child, attachment="notes", offset=1, length=2)
         assert read == {"text": "ot", "status": "completed", "size": 4, "next_offset": 3}
@@ -223,159 +220,14 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(stage: StackHarness, 
     assert breaks(stage) == []
 
 
-class CreatedTask(Result):
-    """What a server answers instead of a tool's result."""
-
-    result_type: Literal["task"]
-    task_id: str
-    status: str
-    poll_interval_ms: int
-
-
-class TaskResult(Result):
-    """What it says of a task."""
-
-    task_id: str
-    status: str
-    result: CallToolResult | None = None
-
-
-class TaskParams(RequestParams):
-    task_id: str
-
-
-async def get_task(session: Any, task: str) -> TaskResult:
-    request = MCPRequest[TaskParams, str](method="tasks/get", params=TaskParams(task_id=task))
-    found: TaskResult = await session.send_request(request, TaskResult)
-    return found
-
-
-async def completed(session: Any, task: str) -> CallToolResult:
-    while True:
-        found = await get_task(session, task)
-        if found.result is not None:
-            return found.result
-        await anyio.sleep(0.05)
-
-
-class KnowsTasks(ClientExtension):
-    """A client that knows tasks: it asks again until one is completed."""
-
-    identifier = IDENTIFIER
-
-    def __init__(self) -> None:
-        self.made: list[str] = []
-        self.working = 0
-
-    def claims(self) -> list[ResultClaim[Any]]:
-        return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
-
-    async def _resolve(self, made: CreatedTask, context: ClaimContext) -> CallToolResult:
-        assert (made.status, made.poll_interval_ms) == ("working", 1000)
-        self.made.append(made.task_id)
-        while True:
-            found = await get_task(context.session, made.task_id)
-            assert found.task_id == made.task_id
-            if found.result is not None:
-                assert found.status == "completed"
-                return found.result
-            assert found.status == "working"
-            self.working += 1
-            await anyio.sleep(0.05)
-
-
-def test_long_waits_are_tasks_for_a_client_that_knows_them(stage: StackHarness, theatre: Harness) -> None:
-    """A wait for a child, and a question to the parent. What is there already comes without a task."""
-    go = threading.Event()
-    said: list[Any] = []
-
-    @stage.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("cli", "go")
-        for callback in ctx.callbacks:
-            if callback.can_reply:
-                go.wait(20)
-                ctx.reply(callback, "yes")
-        return "done"
-
-    @stage.agent("cli", role="coordinator")
-    def cli(ctx: Context) -> str:
-        tasks = KnowsTasks()
-
-        async def work() -> None:
-            async with Client(stdio(ctx), extensions=[tasks]) as client:
-                child = await client.call_tool(
-                    "delegate", {"agent": "helper", "task": "help me", "key": "one"}
-                )
-                session = child.structured_content["session"]
-                threading.Timer(0.5, go.set).start()
-                ended = await client.call_tool("wait", {"sessions": [session]})
-                said.append([one["text"] for one in ended.structured_content["ended"]])
-                asked = await client.call_tool("ask", {"message": "May I?"})
-                said.append(asked.structured_content["reply"])
-                # Without anything to wait for, the answer comes at once.
-                last = await client.call_tool("wait", {})
-                assert last.structured_content["ask_again_s"] is None
-
-        anyio.run(work)
-        said.append((len(tasks.made), tasks.working > 0))
-        return "done"
-
-    @stage.agent("helper")
-    def helper(_: Context) -> str:
-        go.wait(20)
-        return "helped"
-
-    root = stage.submit("boss")
-    theatre.answer(root)
-    assert said[:2] == [["helped"], "yes"]
-    made, polled = said[2]
-    assert 1 <= made <= 2
-    assert polled
-    assert breaks(stage) == []
-
-
-def test_a_task_outlives_its_server_and_a_broken_one_is_refused(
-    stage: StackHarness, theatre: Harness
-) -> None:
-    go = threading.Event()
-
-    @stage.agent("cli", role="coordinator")
-    def cli(ctx: Context) -> str:
-        async def make() -> str:
-            async with Client(stdio(ctx), extensions=[KnowsTasks()]) as client:
-                await client.call_tool("delegate", {"agent": "helper", "task": "help me"})
-                made = await client.session.call_tool("wait", {}, allow_claimed=True)
-                return str(made.task_id)
-
-        async def finish(task: str) -> str:
-            async with Client(stdio(ctx), extensions=[KnowsTasks()]) as client:
-                assert (await get_task(client.session, task)).status == "working"
-                go.set()
-                found = await completed(client.session, task)
-                for broken in ("", "bm9uZQ==", task[:-8]):
-                    with pytest.raises(MCPError, match="there is no such task"):
-                        await get_task(client.session, broken)
-                return str(found.structured_content["ended"][0]["text"])
-
-        return str(anyio.run(finish, anyio.run(make)))
-
-    @stage.agent("helper")
-    def helper(_: Context) -> str:
-        go.wait(20)
-        return "helped"
-
-    assert theatre.answer(stage.submit("cli")) == "helped"
-
-
 def test_over_http_the_token_of_the_session_is_asked_for(stage: StackHarness, unused_port: int) -> None:
     url = f"http://127.0.0.1:{unused_port}/mcp"
 
     @stage.agent("cli", role="coordinator")
     def cli(ctx: Context) -> str:
         env = {**os.environ, **ctx.environment()}
-        arguments = [sys.executable, "-m", "orchestrator", "mcp", "--http", "--port", str(unused_port)]
+        words = f"-m orchestrator program mcp --http --port {unused_port}"
+        arguments = [sys.executable, *words.split()]
         server = subprocess.Popen(arguments, env=env, stderr=subprocess.PIPE, text=True)
         try:
             assert server.stderr is not None
@@ -432,7 +284,7 @@ def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
 
 def test_without_a_session_the_command_says_what_to_do() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "mcp"],
+        [sys.executable, "-m", "orchestrator", "program", "mcp"],
         capture_output=True,
         text=True,
         check=False,
@@ -559,7 +411,7 @@ def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_
 def test_an_operators_server_that_is_killed_loses_and_doubles_nothing(
     stage: StackHarness, theatre: Harness
 ) -> None:
-    """The next one is given the same session for the same key, its question, and its end, also as the task of the first."""
+    """The next one is given the same session for the same key, its question, and its end."""
     go = threading.Event()
 
     @stage.agent("asker")
@@ -572,32 +424,29 @@ def test_an_operators_server_that_is_killed_loses_and_doubles_nothing(
     settings = stage.settings
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "orchestrator", "mcp", "--operator"],
+        args=["-m", "orchestrator", "program", "mcp", "--operator"],
         env={
             **os.environ,
             "ORCHESTRA_REDIS_URL": str(settings.redis_url),
             "ORCHESTRA_DATA": str(settings.data),
         },
     )
-    tasks: list[str] = []
 
     async def first() -> None:
-        async with Client(server, extensions=[KnowsTasks()]) as client:
+        async with Client(server) as client:
             submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
             assert submitted.structured_content["new"]
-            session = submitted.structured_content["session"]
-            made = await client.session.call_tool("wait", {"session": session}, allow_claimed=True)
-            tasks.append(made.task_id)
             (pid,) = children_of(os.getpid())
             os.kill(pid, signal.SIGKILL)
             await client.call_tool("sessions", {})
 
     async def second() -> tuple[str, str]:
-        async with Client(server, extensions=[KnowsTasks()]) as client:
+        async with Client(server) as client:
             submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
             assert not submitted.structured_content["new"]
             go.set()
-            ended = await completed(client.session, tasks[0])
+            session = submitted.structured_content["session"]
+            ended = await client.call_tool("wait", {"session": session, "timeout_s": 20})
             await client.call_tool(
                 "resume",
                 {"session": submitted.structured_content["session"], "prompt": "and again", "key": "r"},

@@ -21,7 +21,7 @@ from celery.result import AsyncResult
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import load_settings
 from orchestrator.dispatch import Dispatcher
-from orchestrator.envelope.model import ErrorReport
+from orchestrator.envelope.bodies import ErrorReport
 from orchestrator.envelope.validate import check
 from orchestrator.errors import (
     ClaimLost,
@@ -163,35 +163,41 @@ LONG = "x" * 300_000
             "InputError: wait_for('all', k=2): a quorum, and only a quorum",
         ),
         (lambda ctx: ctx.wait_for("quorum"), "InputError: wait_for('quorum', k=None): a quorum"),
-        (lambda ctx: ctx.status(101), "InputError: status(101): progress is a whole percentage"),
+        (
+            lambda ctx: ctx.status(101),
+            "InputError: status: progress = 101: input should be less than or equal to 100",
+        ),
         (lambda ctx: ctx.delegate("solo", " "), "InputError: a delegation to 'solo' needs an agent and"),
-        (lambda ctx: ctx.delegate("solo", 7), "InputError: description = 7 is not text; give a str"),
-        (lambda ctx: ctx.delegate(None, "x"), "InputError: agent = None is not text; give a str"),
-        (lambda ctx: ctx.delegate_all("solo", ["x", 7]), "InputError: description = 7 is not text"),
+        (lambda ctx: ctx.delegate("solo", 7), "InputError: task = 7: give a Task, or a mapping"),
+        (lambda ctx: ctx.delegate(None, "x"), "InputError: delegate: agent is missing"),
+        (lambda ctx: ctx.delegate_all("solo", ["x", 7]), "InputError: task = 7: give a Task"),
         (
             lambda ctx: ctx.delegate("solo", "x", priority="urgent"),
-            "InputError: priority = 'urgent': choose from 'critical', 'high', 'normal', 'low'",
+            "InputError: delegate: priority = 'urgent': choose from 'critical', 'high', 'normal', 'low'",
         ),
         (
             lambda ctx: ctx.delegate("solo", "x", on_failure="retry"),
-            "InputError: on_failure = 'retry': choose from 'deliver', 'fail', 'ignore'",
-        ),
-        (
-            lambda ctx: ctx.delegate_all("solo", ["x"], on_failure=None),
-            "InputError: on_failure = None: choose from 'deliver', 'fail', 'ignore'",
+            "InputError: delegate: on_failure = 'retry': choose from 'deliver', 'fail', 'ignore'",
         ),
         (
             lambda ctx: ctx.delegate_all("solo", ["x"], on_close="keep"),
-            "InputError: on_close = 'keep': choose from 'stop', 'abandon'",
+            "InputError: delegate_all: on_close = 'keep': choose from 'stop', 'abandon'",
         ),
-        (lambda ctx: ctx.call("solo", "x", priority="urgent"), "InputError: priority = 'urgent': choose"),
-        (lambda ctx: ctx.request_review(7), "InputError: description = 7 is not text"),
+        (
+            lambda ctx: [ctx.delegate("solo", "x", key="k", group=g) for g in ("a", "a", "b")],
+            "KeyInUse: key 'k' is that of session ses_",
+        ),
+        (
+            lambda ctx: ctx.call("solo", "x", priority="urgent"),
+            "InputError: call: priority = 'urgent': choose",
+        ),
+        (lambda ctx: ctx.request_review(7), "InputError: request_review: description = 7 is not text"),
         (
             lambda ctx: ctx.escalate("x", reason="bored"),
-            "InputError: reason = 'bored': choose from 'task-failed'",
+            "InputError: escalate: reason = 'bored': choose from 'task-failed'",
         ),
-        (lambda ctx: ctx.message("parent", 7), "InputError: text = 7 is not text"),
-        (lambda ctx: ctx.ask(7), "InputError: message = 7 is not text"),
+        (lambda ctx: ctx.message("parent", 7), "InputError: message: text = 7 is not text"),
+        (lambda ctx: ctx.ask(7), "InputError: ask: message = 7 is not text"),
         (
             lambda ctx: ctx.delegate("solo", "x", title=LONG),
             "InputError: title has 300000 bytes, and at most",
@@ -203,15 +209,21 @@ LONG = "x" * 300_000
         (lambda ctx: ctx.request_approval("x", reason=LONG), "InputError: reason has 300000 bytes"),
         (
             lambda ctx: ctx.delegate("solo", "x", after="ses_1"),
-            "InputError: after = 'ses_1' is one text; give a list: after=['ses_1']",
+            "InputError: delegate: after = 'ses_1' is one text; give a list of texts",
         ),
         (lambda ctx: ctx.collect("ses_1"), "InputError: sessions = 'ses_1' is one text; give a list"),
-        (lambda ctx: ctx.request_review("x", files="a.py"), "InputError: files = 'a.py' is one text"),
-        (lambda ctx: ctx.ask_later("x", attempted="y"), "InputError: attempted = 'y' is one text"),
-        (lambda ctx: ctx.status(next_steps="test it"), "InputError: next_steps = 'test it' is one text"),
-        (lambda ctx: ctx.status(blockers="no key"), "InputError: blockers = 'no key' is one text"),
-        (lambda ctx: ctx.status(33.3), "InputError: status(33.3): progress is a whole percentage"),
-        (lambda ctx: ctx.status(33.3, blockers=["x"]), "InputError: status(33.3): progress is a whole"),
+        (
+            lambda ctx: ctx.request_review("x", files="a.py"),
+            "InputError: request_review: files = 'a.py' is one text",
+        ),
+        (
+            lambda ctx: ctx.status(33.3),
+            "InputError: status: progress = 33.3: input should be a valid integer",
+        ),
+        (
+            lambda ctx: [ctx.post_approval("x", {"n": n}, key="k") for n in (1, 1, 2)],
+            "KeyInUse: key 'k' is that of session apr_",
+        ),
         (lambda ctx: ctx.attach("report", 7), "InputError: text = 7 is not text"),
         (
             lambda ctx: ctx.ask("x", timeout_s=math.inf),
@@ -449,7 +461,8 @@ def test_a_delegation_without_a_callback_owes_nothing(stage: StackHarness) -> No
 def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, max_children=2))
+    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path))
+    object.__setattr__(stage.ledger.limits, "max_children", 2)
     caught = []
 
     @stage.agent("lead", role="coordinator")
@@ -465,7 +478,7 @@ def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
     session = stage.submit("lead")
     assert stage.play(session) == "idle"
     assert caught == [
-        f"limit max_children = 2 reached for session {session}; raise it in the settings or wait for work to finish"
+        f"limit max_children = 2 reached for session {session}; wait for work to finish, or split it"
     ]
     assert stage.ledger.session(session).launched == 2
 
@@ -861,7 +874,7 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
 
     def note(batch: Batch, name: str, names: Any, args: Any) -> None:
         if name == "commit":
-            commits.append(args[6] != "")
+            commits.append(args[3] != "")  # its envelope
         script(batch, name, names, args)
 
     monkeypatch.setattr(Batch, "script", note)

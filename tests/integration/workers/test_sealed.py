@@ -13,20 +13,11 @@ from click.testing import CliRunner, Result
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli import main
 from orchestrator.envelope import codec
+from orchestrator.envelope.bodies import Message, Query, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.encryption import Recipient
-from orchestrator.envelope.model import (
-    AgentMessage,
-    Body,
-    EncryptedBody,
-    Header,
-    Message,
-    Party,
-    Query,
-    Task,
-    TaskCompletion,
-    TaskDelegation,
-)
+from orchestrator.envelope.model import AgentMessage, Body, Header, Party
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.opaque import EncryptedBody
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
@@ -35,6 +26,7 @@ from orchestrator.ledger import Session, SessionState
 from orchestrator.router import build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
+from tests.hosts import bring_keys
 from tests.ready import ready_runs
 from tests.waiting import wait_until
 
@@ -79,8 +71,10 @@ class Scene:
         return CliRunner().invoke(main, [*arguments, *place], input=stdin, catch_exceptions=False)
 
     def send(self, message: AgentMessage) -> str:
-        """`orchestra send --sign partner --encrypt`; the message-id."""
-        result = self.orchestra("send", "-", "--sign", "partner", "--encrypt", stdin=codec.encode(message))
+        """`orchestra message send --sign partner --encrypt`; the message-id."""
+        result = self.orchestra(
+            "message", "send", "-", "--sign", "partner", "--encrypt", stdin=codec.encode(message)
+        )
         assert result.exit_code == 0, result.output
         return message.header.message_id
 
@@ -162,7 +156,7 @@ def scene(stage: StackHarness, tmp_path: Path) -> Scene:
     keyring.offer_encryption("vault")
     keyring.offer_encryption("partner")
     folder = tmp_path / "router-host"
-    KeyStore(folder / "keys", "Ed25519").import_(keyring.store.export(["router"]))
+    bring_keys(keyring.store, KeyStore(folder / "keys"), "router")
     return Scene(stage, folder)
 
 
@@ -338,6 +332,6 @@ def test_an_encrypted_dead_letter_goes_through_after_the_fix(scene: Scene) -> No
 
 def test_nothing_is_encrypted_without_a_signature(scene: Scene) -> None:
     """Anybody can encrypt to a public key; the signature says who did."""
-    result = scene.orchestra("send", "-", "--encrypt", stdin=codec.encode(scene.message(task())))
+    result = scene.orchestra("message", "send", "-", "--encrypt", stdin=codec.encode(scene.message(task())))
     assert result.exit_code == 2
     assert "--sign" in result.stderr

@@ -465,19 +465,19 @@ def test_a_step_has_steps_of_its_own(stage: StackHarness, calls: Calls) -> None:
 def two_versions(
     stage: StackHarness, first: list[str], second: list[str], **options: Any
 ) -> tuple[str, Calls]:
-    """A session whose agent asks for other steps on its second try; its id, and what was called."""
+    """A session whose agent asks for other steps on its second and third try; its id, and what was called."""
     calls = Calls()
 
-    @stage.agent("lead", attempts=2, **options)
+    @stage.agent("lead", attempts=3, **options)
     def lead(ctx: Context) -> str:
         asked = first if ctx.attempt == 1 else second
         found = [ctx.step(name, calls.of(name, f"{name}{ctx.attempt}")) for name in asked]
-        if ctx.attempt == 1:
+        if ctx.attempt < 3:
             raise ValueError("once more")
         return " ".join(found)
 
     session = stage.submit("lead")
-    play_again(stage, session)
+    play_again(stage, session, tries=3)
     return session, calls
 
 

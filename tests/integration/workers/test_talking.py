@@ -489,7 +489,7 @@ def test_a_message_to_a_session_that_is_closed_is_refused(stage: StackHarness, t
 
 def documented(name: str) -> Any:
     """The agent of that name in the how-to, as it is printed there."""
-    text = (Path(__file__).parents[3] / "docs" / "howto" / "ask-and-reply.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "howto" / "questions.md").read_text(encoding="utf-8")
     (code,) = [c for c in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if f"def {name}(" in c]
     found: dict[str, Any] = {"agent": lambda *_, **__: lambda function: function}
     exec(code, found)

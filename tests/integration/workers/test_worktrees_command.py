@@ -1,4 +1,4 @@
-"""`orchestra worktrees`: what is listed, with the reason, and what removing keeps."""
+"""`orchestra session worktrees`: what is listed, with the reason, and what removing keeps."""
 
 from __future__ import annotations
 
@@ -42,22 +42,24 @@ def session(crew: Crew, tmp_path: Path, program: Callable[[str], str]) -> str:
 def test_a_worktree_is_listed_and_removed_with_its_branch_left(
     session: str, orchestra: Callable[..., Result], tmp_path: Path
 ) -> None:
-    listed = orchestra("worktrees", "--json")
+    listed = orchestra("session", "worktrees", "--json")
     assert listed.exit_code == 0, listed.output
     (one,) = json.loads(listed.output)["worktrees"]
     assert (one["session"], one["agent"], one["changed_files"]) == (session, "coder", 1)
     assert one["kept_because"] == "its session is a root, and may be resumed"
-    assert f"1 changed, orchestra/{session}: its session is a root" in orchestra("worktrees").output
+    assert (
+        f"1 changed, orchestra/{session}: its session is a root" in orchestra("session", "worktrees").output
+    )
     diff = orchestra("result", session, "--attachment", "diff")
     assert "+two" in diff.output
     missing = orchestra("result", session, "--attachment", "other")
     assert missing.exit_code == 2
     assert "has attached nothing under 'other'" in missing.output
-    removed = orchestra("worktrees", "remove", session)
+    removed = orchestra("session", "worktrees", "remove", session)
     assert removed.exit_code == 0, removed.output
     assert not Path(one["path"]).exists()
     assert git(tmp_path / "repository", "show", f"{one['branch']}:a.txt") == "two"
-    again = orchestra("worktrees", "remove", session)
+    again = orchestra("session", "worktrees", "remove", session)
     assert again.exit_code == 2
     assert "has no worktree here" in again.output
 
@@ -65,7 +67,7 @@ def test_a_worktree_is_listed_and_removed_with_its_branch_left(
 def test_removing_with_the_branch_leaves_nothing(
     session: str, orchestra: Callable[..., Result], tmp_path: Path
 ) -> None:
-    assert orchestra("worktrees", "remove", session, "--branch", "--json").exit_code == 0
+    assert orchestra("session", "worktrees", "remove", session, "--branch", "--json").exit_code == 0
     assert git(tmp_path / "repository", "branch", "--list", "orchestra/*") == ""
 
 
@@ -74,7 +76,7 @@ def test_one_that_is_at_work_is_not_removed(
 ) -> None:
     crew.stage.ledger.enqueue(session, "more", item_id="itm_more")
     crew.stage.ledger.flush(session)
-    refused = orchestra("worktrees", "remove", session)
+    refused = orchestra("session", "worktrees", "remove", session)
     assert refused.exit_code == 2
     assert "is at work in its worktree; stop it first" in refused.output
 
@@ -83,9 +85,9 @@ def test_a_repository_that_is_gone_stops_nobody(
     session: str, orchestra: Callable[..., Result], stage: StackHarness, tmp_path: Path
 ) -> None:
     subprocess.run(["rm", "-rf", str(tmp_path / "repository")], check=True)
-    listed = orchestra("worktrees", "--json")
+    listed = orchestra("session", "worktrees", "--json")
     (one,) = json.loads(listed.output)["worktrees"]
     assert one["changed_files"] is None
-    assert orchestra("worktrees", "remove", session).exit_code == 0
+    assert orchestra("session", "worktrees", "remove", session).exit_code == 0
     assert Worktrees(stage.settings.data).all() == []
     assert not os.path.exists(one["path"])  # noqa: PTH110

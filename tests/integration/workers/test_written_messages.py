@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.envelope.bodies import StatusUpdate, TaskCompletion, TaskDelegation
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.model import StatusUpdate, TaskCompletion, TaskDelegation
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import StackHarness

@@ -66,7 +66,7 @@ def counter(ctx: Context) -> str:
     return str(len(ctx.prompt.split()))
 
 
-@agent("asker", steps="replace", budget=Budget(usd=1.5, per_s=3600.0), on_deploy="pin", version="1")
+@agent("asker", steps="replace", budget=Budget(usd=1.5, per_s=3600.0), on_deploy="refuse", version="1")
 async def asker(ctx: Context) -> int:
     pages = await ctx.astep("fetch", fetch_slowly, "https://example.org")
     assert_type(pages, list[str])
@@ -93,6 +93,7 @@ def lead(ctx: Context) -> str | None:
         assert_type(ctx.delegate_all("counter", ["a", "b"], priority="low"), list[str])
         ctx.delegate(
             "asker",
+            "Ask.",
             after=[child],
             retry_policy=RetryPolicy(max_attempts=2, backoff_strategy="linear", timeout_seconds=60),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, assert_type
+from typing import assert_type
 
 from orchestrator import (
     AgentDefinition,
@@ -50,7 +50,6 @@ from orchestrator import (
     current_session,
     load_settings,
     parse_callbacks,
-    recurring,
     tag_extract,
 )
 
@@ -122,14 +121,13 @@ def tool() -> str | None:
     return session.raise_callback("Which?", context={"file": "a.py"})
 
 
-def look(definition: AgentDefinition) -> dict[str, dict[str, Any]]:
+def look(definition: AgentDefinition) -> None:
     assert_type(definition.name, str)
     assert_type(parse_callbacks("text"), tuple[Callback, ...])
     settings = load_settings(concurrency=2)
     assert_type(settings, Settings)
     assert_type(settings.concurrency, int)
     app.send_task("orchestrator.start_session", kwargs={"agent": "lead", "prompt": "One two."})
-    return recurring("nightly", timedelta(days=1), agent="lead", prompt="Review the day")
 
 
 #: What a call of a client or of a context may raise.

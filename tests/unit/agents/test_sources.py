@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.demo.package_review import find_modules
-from orchestrator.demo.sources import MAX_SOURCE_BYTES, SourceTrees
+from orchestrator.demo.sources import MAX_SOURCE_BYTES, SourceTrees, find_modules
 from orchestrator.errors import InputError
 
 

@@ -6,15 +6,9 @@ import pytest
 from lxml import etree
 
 from orchestrator.envelope import codec, schemas
-from orchestrator.envelope.model import (
-    AgentMessage,
-    ClaimCheckBody,
-    CompressedBody,
-    EncryptedBody,
-    Message,
-    Reply,
-    TaskCompletion,
-)
+from orchestrator.envelope.bodies import Message, Reply, TaskCompletion
+from orchestrator.envelope.model import AgentMessage
+from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 from orchestrator.errors import InvalidEnvelope
 
 COMPLETION = codec.decode(schemas.read("templates/task-completion.xml"))

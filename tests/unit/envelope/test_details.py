@@ -16,8 +16,8 @@ from orchestrator.envelope.bodies import (
 from orchestrator.envelope.bodies.exchange import ErrorDetails, QueryContext
 from orchestrator.envelope.bodies.parts import Attempt, File, FileReference, Metric, RecoveryOption
 from orchestrator.envelope.bodies.progress import Blocker, Recommendation, Step
-from orchestrator.envelope.details import details_of
 from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.prompt_text import details_of
 from orchestrator.envelope.structured import unpack_body
 
 

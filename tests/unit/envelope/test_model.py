@@ -9,19 +9,10 @@ from decimal import Decimal
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.envelope.bodies import Metric
-from orchestrator.envelope.model import (
-    AgentMessage,
-    EncryptedBody,
-    Header,
-    Message,
-    Party,
-    Signature,
-    StatusUpdate,
-    Task,
-    TaskDelegation,
-)
+from orchestrator.envelope.bodies import Message, Metric, StatusUpdate, Task, TaskDelegation
+from orchestrator.envelope.model import AgentMessage, Header, Party, Signature
 from orchestrator.envelope.model_values import Hours, Name, Percentage, Timestamp
+from orchestrator.envelope.opaque import EncryptedBody
 
 ID = "b6f1a1de-6a0c-4d4e-9d5b-0f3f6a1c2e01"
 OTHER = "0d9c3b52-0f0e-4a57-8f0a-3a4d1c9b7e02"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from lxml import etree
 
 from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.document import BODIES
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.model_base import Part, bindings
-from orchestrator.envelope.model_values import NAMESPACE, BodyType
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.validate import check
 
-TYPES = sorted(get_args(BodyType))
+TYPES = sorted(MESSAGE_TYPES)
 _Q = f"{{{NAMESPACE}}}"
 
 

@@ -1,4 +1,4 @@
-"""`orchestra validate`: files, folders and standard input; JSON; the exit code; the live rules when wired."""
+"""`orchestra message validate`: files, folders and standard input; JSON; the exit code; the live rules when wired."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 def _json(*arguments: str, given: bytes | None = None) -> tuple[int, list[dict[str, Any]]]:
     result = CliRunner().invoke(validate, ["--json", *arguments], input=given)
-    hold_to_models(["validate", "--json"], result.stdout)
+    hold_to_models(["message", "validate", "--json"], result.stdout)
     return result.exit_code, json.loads(result.stdout)["documents"]
 
 
@@ -113,15 +113,15 @@ def test_a_link_that_leads_back_up_does_not_loop(folder: Path) -> None:
 
 def test_the_limit_of_the_settings_is_the_limit_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the router of this stack would refuse for its size is refused, and what it would take is taken."""
-    whole = CliRunner().invoke(main, ["validate", "-"], input=GOOD)
+    whole = CliRunner().invoke(main, ["message", "validate", "-"], input=GOOD)
     assert whole.exit_code == 0
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", str(len(GOOD) - 1))
-    refused = CliRunner().invoke(main, ["validate", "-"], input=GOOD)
+    refused = CliRunner().invoke(main, ["message", "validate", "-"], input=GOOD)
     assert refused.exit_code == 1
     assert f"the document is larger than {len(GOOD) - 1} octets" in refused.stdout
     large = GOOD.replace(b"<subject>", b"<subject>" + b"x" * 9_000_000)
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
-    assert CliRunner().invoke(main, ["validate", "-"], input=large).exit_code == 0
+    assert CliRunner().invoke(main, ["message", "validate", "-"], input=large).exit_code == 0
 
 
 def test_the_live_rules_are_asked_about_valid_envelopes_alone(

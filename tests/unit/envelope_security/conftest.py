@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.envelope.model import AgentMessage, Header, Message, Party
+from orchestrator.envelope.bodies import Message
+from orchestrator.envelope.model import AgentMessage, Header, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import Signer
 from orchestrator.ids import new_message_id
-from orchestrator.keyring.record import TrustedKey
+from orchestrator.keyring.certificates import KeyCertificate
 from orchestrator.keyring.store import KeyStore
 
 NOW_MS = 1_700_000_000_000
@@ -28,7 +29,7 @@ class Keys:
     def signer(self, agent: str = "lead", algorithm: str = "RSA-SHA256") -> Signer:
         return replace(self.stores[algorithm].signer(agent), created_ms=NOW_MS - 1000)
 
-    def lookup(self, key_id: str) -> TrustedKey | None:
+    def lookup(self, key_id: str) -> KeyCertificate | None:
         for store in self.stores.values():
             key = store.lookup(key_id)
             if key is not None:

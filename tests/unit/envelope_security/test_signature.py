@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from orchestrator.envelope import codec
-from orchestrator.envelope.model import AgentMessage, Message
+from orchestrator.envelope.bodies import Message
+from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import Unparsable, parse
 from orchestrator.envelope.signature import (
@@ -280,7 +281,9 @@ def test_the_public_key_is_no_secret_to_sign_with(keys, signed: bytes) -> None:
     key = keys.lookup(keys.signer().key_id)
     head, _, tail = parts(signed)
     block = re.sub(rb"RSA-SHA256", b"HMAC-SHA256", without_value(parts(signed)[1]))
-    forged = hmac.new(key.public_pem.encode(), head + block + tail, hashlib.sha256).digest()
+    forged = hmac.new(
+        algorithms.public_pem(key.public).encode(), head + block + tail, hashlib.sha256
+    ).digest()
     block = block.replace(b"<signature-value>", b"<signature-value>" + b64encode(forged))
     assert refusal(head + block + tail, keys) == "signature-algorithm"
 
@@ -386,10 +389,10 @@ class HostileKey:
 
     def lookup(self, key_id: str):
         key = self.real.lookup(key_id)
-        return replace(key, public_pem=algorithms.public_pem(algorithms.generate("Ed25519").public_key()))
+        return replace(key, public=algorithms.generate("Ed25519").public_key())
 
 
-def test_a_key_of_another_type_than_its_record_says_verifies_nothing(keys, signed: bytes) -> None:
+def test_a_key_of_another_type_than_its_certificate_says_verifies_nothing(keys, signed: bytes) -> None:
     assert refusal(signed, HostileKey(keys)) == "signature-invalid"
 
 

@@ -16,6 +16,7 @@ from orchestrator.keyring.sealed_texts import SealedTexts
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from tests.clock import ManualClock
+from tests.hosts import bring_keys
 
 OCTETS = b"all is well"
 
@@ -126,7 +127,7 @@ def test_two_hosts_understand_each_other_and_a_host_without_the_key_makes_none(
     here: Keyring, redis: redis_py.Redis, tmp_path: Path
 ) -> None:
     there = keyring(redis, tmp_path / "there")
-    there.store.import_(here.store.export(["lead"]))
+    bring_keys(here.store, there.store, "lead")
     proof = Codes(here).make(OCTETS, by="echo", to=["lead"])
     assert Codes(there).writer(OCTETS, proof, reader="lead") == "echo"
     back = Codes(there).make(OCTETS, by="lead", to=["echo"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import subprocess
 import sys
@@ -15,9 +14,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 
 from orchestrator.errors import KeyringError
-from orchestrator.keyring import algorithms, files
+from orchestrator.keyring import algorithms, claims, files
+from orchestrator.keyring.claims import Purpose
 from orchestrator.keyring.store import KeyStore
+from tests.claims import forged
 from tests.clock import ManualClock
+from tests.hosts import PASSPHRASE, bring_keys
 
 
 @pytest.fixture
@@ -163,7 +165,7 @@ def test_a_rotated_key_may_sign_for_the_overlap_and_no_longer(tmp_path: Path) ->
     store = KeyStore(tmp_path / "keys", "Ed25519", clock=clock)
     old = store.signer("lead").key_id
     store.rotate("lead", overlap_s=90)
-    record = store.record(old)
+    record = store.certificate(old)
     assert record is not None
     assert record.retired_ms == clock.now_ms() + 90_000
     assert record.revoked_ms is None
@@ -173,7 +175,7 @@ def test_a_revoked_key_is_replaced_at_the_next_use(store: KeyStore) -> None:
     old = store.signer("lead").key_id
     store.revoke(old)
     assert store.signer("lead").key_id != old
-    assert store.is_revoked(old)
+    assert store.certificate(old).revoked_ms is not None
 
 
 def test_revoking_twice_is_revoking_once(store: KeyStore) -> None:
@@ -192,7 +194,7 @@ def test_a_second_host_signs_with_imported_keys_and_makes_none(store: KeyStore, 
     ours = store.signer("lead")
     store.signer("secret")
     there = KeyStore(tmp_path / "there")
-    there.import_(store.export(["lead"]))
+    bring_keys(store, there, "lead")
     assert there.signer("lead").key_id == ours.key_id
     assert [record.agent for record in there.list()] == ["lead"]
     with pytest.raises(KeyringError, match="operator's host"):
@@ -202,109 +204,124 @@ def test_a_second_host_signs_with_imported_keys_and_makes_none(store: KeyStore, 
 def test_a_host_that_got_the_operators_key_makes_keys_too(store: KeyStore, tmp_path: Path) -> None:
     store.signer("lead")
     there = KeyStore(tmp_path / "there", "Ed25519")
-    there.import_(store.export(with_operator=True))
+    bring_keys(store, there, with_operator=True)
     there.signer("new")
     store.absorb(there.list())
     assert {record.agent for record in store.list()} == {"lead", "new"}
 
 
-def test_a_bundle_can_be_encrypted(store: KeyStore, tmp_path: Path) -> None:
+def test_private_keys_travel_closed_by_a_passphrase(store: KeyStore, tmp_path: Path) -> None:
     key_id = store.signer("lead").key_id
-    content = store.export(passphrase=b"correct horse")
-    assert b"BEGIN PRIVATE KEY" not in content
+    files = store.export(passphrase=PASSPHRASE)
+    assert sorted(files) == sorted([f"{key_id}.p12", "trust.pem"])
     there = KeyStore(tmp_path / "there")
-    for wrong in (None, b"wrong"):
+    for wrong in (None, b"another passphrase"):
         with pytest.raises(KeyringError, match="say the right passphrase"):
-            there.import_(content, passphrase=wrong)
+            there.import_(files.values(), passphrase=wrong)
     assert there.list() == []
-    there.import_(content, passphrase=b"correct horse")
+    there.import_(files.values(), passphrase=PASSPHRASE)
     assert there.signer("lead").key_id == key_id
+    with pytest.raises(KeyringError, match="too short"):
+        store.export(passphrase=b"sesame")
 
 
-def test_a_bundle_that_was_tampered_with_changes_nothing(store: KeyStore, tmp_path: Path) -> None:
+def test_an_export_that_was_tampered_with_changes_nothing(store: KeyStore, tmp_path: Path) -> None:
+    """The passphrase says who the operator is, and he has signed all the rest: nothing can be put in or exchanged."""
     store.signer("lead")
-    document = json.loads(store.export())
-    document["keys"][0]["record"]["agent"] = "operator"
-    there = KeyStore(tmp_path / "there")
-    with pytest.raises(KeyringError, match="not vouched for"):
-        there.import_(json.dumps(document).encode())
-    assert there.operator.pem is None
-    assert there.list() == []
-
-
-def test_a_bundle_with_another_private_key_is_refused(store: KeyStore, tmp_path: Path) -> None:
-    store.signer("lead")
-    store.signer("other")
-    document = json.loads(store.export())
-    document["keys"][0]["private"], document["keys"][1]["private"] = (
-        document["keys"][1]["private"],
-        document["keys"][0]["private"],
+    store.keep_agent_record(
+        "lead", claims.sign({"name": "lead"}, Purpose.AGENT, store.operator.signer()).encode()
     )
-    with pytest.raises(KeyringError, match="another one"):
-        KeyStore(tmp_path / "there").import_(json.dumps(document).encode())
+    files = store.export(passphrase=PASSPHRASE)
+    (name,) = (name for name in files if name.endswith(".p12"))
+    stranger, there = KeyStore(tmp_path / "stranger"), KeyStore(tmp_path / "there")
+    stranger.revoke(stranger.signer("lead").key_id)
+    stranger.signer("lead")
+    theirs = stranger.export(passphrase=b"a passphrase of theirs")
+    # OpenSSL reads a file without a MAC under any passphrase.
+    key, certificate = stranger.list()[-1], tmp_path / "open.p12"
+    openssl = ["openssl", "pkcs12", "-export", "-nomac", "-passout", "pass:"]
+    unencrypted = ["-keypbe", "NONE", "-certpbe", "NONE"]
+    sources = ["-inkey", str(stranger.file(key.key_id, "pem")), "-in", str(stranger.file(key.key_id, "crt"))]
+    chain = ["-certfile", str(stranger.folder / "operator.crt"), "-out", str(certificate)]
+    subprocess.run([*openssl, *unencrypted, *sources, *chain], check=True, timeout=60)
+    flipped = bytearray(files[name])
+    flipped[len(flipped) // 2] ^= 1
+    others = {"trust.pem": theirs["trust.pem"], "agents.jws": b""}
+    bad: dict[str, dict[str, bytes]] = {
+        "another operator beside": {"trust.pem": theirs["trust.pem"]},
+        "another operator in the place of ours": {**others, name: b""},
+        "a certificate of another": {"trust.pem": files["trust.pem"] + key.pem.encode()},
+        "a list of another": {"trust.pem": files["trust.pem"] + stranger.revocations().pem.encode()},
+        "an agent's record of another": {
+            "agents.jws": forged(files["agents.jws"].strip(), role="lead").encode()
+        },
+        "a file under another passphrase": {"more.p12": next(iter(theirs.values()))},
+        "a file without a MAC": {**others, name: certificate.read_bytes()},
+        "an octet": {name: bytes(flipped)},
+        "no file": {"more": b"x"},
+    }
+    for what, changes in bad.items():
+        altered = [content for content in {**files, **changes}.values() if content]
+        with pytest.raises(KeyringError):
+            there.import_(altered, passphrase=PASSPHRASE)
+        assert there.operator.pem is None, what
+        assert there.list() == [], what
 
 
-def test_a_bundle_whose_private_key_is_no_text_is_refused(store: KeyStore, tmp_path: Path) -> None:
-    store.signer("lead")
-    for put in (lambda document: document["keys"][0], lambda document: document["operator"]):
-        document = json.loads(store.export())
-        put(document)["private"] = 7
-        with pytest.raises(KeyringError, match="neither a bundle"):
-            KeyStore(tmp_path / "there").import_(json.dumps(document).encode())
-
-
-def test_a_bundle_of_another_operator_is_refused(store: KeyStore, tmp_path: Path) -> None:
+def test_an_export_of_another_operator_is_refused(store: KeyStore, tmp_path: Path) -> None:
     store.signer("lead")
     there = KeyStore(tmp_path / "there", "Ed25519")
     there.signer("mine")
     with pytest.raises(KeyringError, match="another operator"):
-        there.import_(store.export())
+        bring_keys(store, there)
     assert [record.agent for record in there.list()] == ["mine"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{}", b"[]", b"[" * 100_000, b"\xff\xfe", b'{"format": "agent-orchestra keys 1"}'],
-    ids=range(6),
-)
-def test_what_is_no_bundle_is_a_clean_refusal(store: KeyStore, content: bytes) -> None:
-    with pytest.raises(KeyringError, match="nothing was imported"):
-        store.import_(content)
+def test_a_trust_bundle_alone_verifies(store: KeyStore, tmp_path: Path) -> None:
+    signer = store.signer("lead")
+    there = KeyStore(tmp_path / "there")
+    there.import_([store.trust_bundle(["lead"])])
+    found = there.lookup(signer.key_id)
+    assert found is not None
+    assert found.verifies(signer.sign(b"octets"), b"octets")
+    with pytest.raises(KeyringError, match="operator's host"):
+        there.signer("lead")
+    for content in (b"", b"{}", b"0", b"0\x80", b"\xff\xfe", b"[" * 100_000, b"e30.e30.e30"):
+        with pytest.raises(KeyringError):
+            there.import_([content])
 
 
 def test_a_public_key_of_an_unknown_kind_is_a_clean_refusal(store: KeyStore) -> None:
     """SubjectPublicKeyInfo with the algorithm 1.2.3."""
     pem = b"-----BEGIN PUBLIC KEY-----\nMAowBAYCKgMDAgAA\n-----END PUBLIC KEY-----\n"
     with pytest.raises(KeyringError, match="a public key cannot be read: Unknown key type"):
-        store.import_(pem, agent="partner")
+        store.import_([pem], agent="partner")
 
 
-def test_an_old_bundle_does_not_undo_a_revocation(store: KeyStore) -> None:
+def test_an_old_export_does_not_undo_a_revocation(store: KeyStore) -> None:
     key_id = store.signer("lead").key_id
-    before = store.export()
+    before = store.export(passphrase=PASSPHRASE)
     store.revoke(key_id)
-    store.import_(before)
-    record = store.record(key_id)
-    assert record is not None
-    assert record.revoked_ms is not None
+    store.import_(before.values(), passphrase=PASSPHRASE)
+    assert store.certificate(key_id).revoked_ms is not None
     assert store.signer("lead").key_id != key_id
 
 
 def test_an_agents_own_private_key_can_be_given(store: KeyStore) -> None:
     old = store.signer("lead").key_id
     key = algorithms.generate("RSA-SHA256")
-    (record,) = store.import_(algorithms.private_pem(key), agent="lead")
+    (record,) = store.import_([algorithms.private_pem(key)], agent="lead")
     signer = store.signer("lead")
     assert signer.key_id == record.key_id == algorithms.key_id(key.public_key())
     assert signer.algorithm == "RSA-SHA256"
-    retired = store.record(old)
+    retired = store.certificate(old)
     assert retired is not None
     assert retired.retired_ms is not None
 
 
 def test_a_public_key_alone_verifies_and_never_signs(store: KeyStore) -> None:
     key = algorithms.generate("Ed25519")
-    (record,) = store.import_(algorithms.public_pem(key.public_key()).encode(), agent="foreign")
+    (record,) = store.import_([algorithms.public_pem(key.public_key()).encode()], agent="foreign")
     trusted = store.lookup(record.key_id)
     assert trusted is not None
     assert trusted.verifies(algorithms.signing(key)(b"octets"), b"octets")
@@ -313,20 +330,20 @@ def test_a_public_key_alone_verifies_and_never_signs(store: KeyStore) -> None:
 
 def test_a_key_belongs_to_one_agent(store: KeyStore) -> None:
     pem = algorithms.private_pem(algorithms.generate("Ed25519"))
-    store.import_(pem, agent="lead")
+    store.import_([pem], agent="lead")
     with pytest.raises(KeyringError, match="'lead'"):
-        store.import_(pem, agent="other")
+        store.import_([pem], agent="other")
 
 
 def test_a_pem_key_needs_an_owner(store: KeyStore) -> None:
     with pytest.raises(KeyringError, match="--agent"):
-        store.import_(algorithms.private_pem(algorithms.generate("Ed25519")))
+        store.import_([algorithms.private_pem(algorithms.generate("Ed25519"))])
 
 
 def test_a_short_rsa_key_is_refused(store: KeyStore) -> None:
     weak = generate_private_key(65537, 1024)
     with pytest.raises(KeyringError, match="1024 bits is too short"):
-        store.import_(algorithms.private_pem(weak), agent="lead")
+        store.import_([algorithms.private_pem(weak)], agent="lead")
 
 
 def test_an_unknown_algorithm_is_refused(tmp_path: Path) -> None:
@@ -353,21 +370,3 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
         files.write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_bundle_with_a_passphrase_is_authenticated(store: KeyStore, tmp_path: Path) -> None:
-    """What is public in it too: who carries it must not put another operator in, nor take the protection off."""
-    store.signer("lead")
-    content = store.export(passphrase=b"correct horse")
-    there = KeyStore(tmp_path / "there")
-    stranger = KeyStore(tmp_path / "stranger")
-    stranger.signer("lead")
-    swapped = json.loads(content)
-    swapped["operator"]["public"] = stranger.operator.pem
-    without = json.loads(content)
-    del without["authentication"]
-    for altered in (json.dumps(swapped).encode(), json.dumps(without).encode(), stranger.export()):
-        with pytest.raises(KeyringError, match="altered"):
-            there.import_(altered, passphrase=b"correct horse")
-    assert there.operator.pem is None
-    assert there.import_(json.dumps(json.loads(content)).encode(), passphrase=b"correct horse")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.policy.retry import CAP_MS, RetryEnd, backoff_ms, decide, run_backoff_ms
-from orchestrator.policy.routing import Backoff
+from orchestrator.policy.retry import CAP_MS, Backoff, RetryEnd, backoff_ms, decide, run_backoff_ms
 
 
 @pytest.mark.parametrize(

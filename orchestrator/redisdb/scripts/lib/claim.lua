@@ -40,7 +40,7 @@ local function load_run(session, run, items, bodies)
 end
 
 -- What the definition of the worker that takes a run is written down as: a run has its version; a session has the one of
--- its first run, and goes along with later ones unless it was to be pinned or to refuse.
+-- its first run, and goes along with later ones unless it was to refuse.
 -- `known` is `<version> <on_deploy>`, or '' where nobody says.
 local function note_version(load, known)
   local version, on_deploy = string.match(known or '', '^(%S+) (%S+)$')

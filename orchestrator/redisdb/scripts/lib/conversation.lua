@@ -5,7 +5,7 @@
 -- With `limit` 0 a message neither counts nor is refused.
 -- `first` is the last reference of its chain, or its own id when it has none. `own` is its own id, or '' where its chain
 -- is taken at its word: a chain of messages that nobody here knows begins no conversation.
-local function converse(key, first, limit, ttl_ms, own)
+local function converse(key, first, limit, own)
   local known = redis.call('HMGET', key, 'root', 'count')
   if known[1] and known[1] ~= first then return 'chain' end
   if not known[1] and own ~= '' and first ~= own and redis.call('HEXISTS', key, 'launch:' .. first) == 0 then
@@ -14,14 +14,13 @@ local function converse(key, first, limit, ttl_ms, own)
   if limit > 0 and tonumber(known[2] or 0) >= limit then return 'limit' end
   if not known[1] then redis.call('HSET', key, 'root', first) end
   if limit > 0 then redis.call('HINCRBY', key, 'count', 1) end
-  redis.call('PEXPIRE', key, ttl_ms)
   return ''
 end
 
 -- Whether an agent may begin something in a conversation: nobody has begun it, or the agent was given a task or a
--- message in it or has given a task itself. '': one of the system's own, which may.
+-- message in it or has given a task itself. nil: one of the system's own, which may.
 local function takes_part(key, agent)
-  if agent == '' then return true end
+  if not agent then return true end
   local known = redis.call('HMGET', key, 'begun', 'root', 'agent:' .. agent, 'party:' .. agent)
   return not (known[1] or known[2]) or known[3] or known[4]
 end

@@ -6,8 +6,8 @@
 -- They carry the hash tag of the declared keys, and are found from any of these: which tree or agent a run is of is
 -- known here only.
 
--- The agent whose ready runs a key holds; those that wait for one version of it stand beside, under `<agent>@<version>`.
-local function agent_of(ready) return string.match(ready, ':ready:([^@]*)') end
+-- The agent whose ready runs a key holds.
+local function agent_of(ready) return string.match(ready, ':ready:(.*)') end
 
 -- A run of the agent in the tree is at work from now on, or goes on after a call.
 local function count_in(key, agent, root)
@@ -33,7 +33,7 @@ end
 
 -- How many more runs of a tree may be at work; nil: any number.
 local function room_in_tree(key, root)
-  local l = redis.call('HMGET', beside(key, 'limits'), 'tree:' .. root, 'trees', 'default-trees')
-  local most = tonumber(l[1] or l[2] or l[3] or '')
+  local l = redis.call('HMGET', beside(key, 'limits'), 'tree:' .. root, 'trees')
+  local most = tonumber(l[1] or l[2] or '')
   if most then return most - count(redis.call('HGET', beside(key, 'at-work'), 'tree:' .. root)) end
 end

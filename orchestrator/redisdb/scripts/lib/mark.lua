@@ -1,3 +1,4 @@
+-- include: request
 -- Shared by the router's scripts: the marks of messages that were acted upon. A mark's key names the message-id and
 -- its sender; it holds `<entry id> <digest of what the sender signed>`, or the entry id alone while the message waits.
 
@@ -14,17 +15,23 @@ end
 
 local function mark(key, entry, digest, ttl_ms) redis.call('SET', key, entry .. ' ' .. digest, 'PX', ttl_ms) end
 
+-- A request for one message says of it, as `m`: its mark `seen`, its `stream` and its `conversation`, each a key without
+-- the shard; group, entry and digest; how long the mark lives and the conversation is remembered, mark_ms and keep_ms.
+
+local function acknowledge(m) redis.call('XACK', in_shard(m.stream), m.group, m.entry) end
+
 -- What a script answers about a message without doing anything: {'other'}, or {'duplicate'}, which is acknowledged; else
 -- nil, and whether this very entry was marked before.
-local function answered(key, stream, group, entry, digest)
-  local standing = marked(key, entry, digest)
-  if standing == 'duplicate' then redis.call('XACK', stream, group, entry) end
+local function answered(m)
+  local standing = marked(in_shard(m.seen), m.entry, m.digest)
+  if standing == 'duplicate' then acknowledge(m) end
   if standing == 'duplicate' or standing == 'other' then return { standing } end
   return nil, standing == 'own'
 end
 
 -- The message has its effect: it is marked and acknowledged.
-local function accept(key, stream, group, entry, digest, ttl_ms)
-  mark(key, entry, digest, ttl_ms)
-  redis.call('XACK', stream, group, entry)
+local function accept(m)
+  redis.call('PEXPIRE', in_shard(m.conversation), m.keep_ms)
+  mark(in_shard(m.seen), m.entry, m.digest, m.mark_ms)
+  acknowledge(m)
 end

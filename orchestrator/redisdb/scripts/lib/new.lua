@@ -1,17 +1,8 @@
 -- New sessions and runs.
 
--- `...` are further fields and values of the session.
-local function new_session(key, id, root, parent, depth, state, now, ...)
-  redis.call('HSET', key, 'id', id, 'root', root, 'parent', parent, 'depth', depth, 'state', state, 'run', '', 'runs', 0,
-    'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0, 'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now,
-    'ended_ms', 0, 'callback', '0', ...)
-end
-
--- A new session gets a budget: `limits` names what is limited and its limit, in turn. False: it gets none.
+-- A new session gets a budget: `limits` names what is limited and its limit, in turn.
 local function set_budget(budget, limits)
-  if limits == '' then return false end
   for what, limit in string.gmatch(limits, '(%a+) (%d+)') do redis.call('HSET', budget, 'limit:' .. what, limit) end
-  return true
 end
 
 -- The record of a run that is queued and carries the items `ids`.

@@ -6,19 +6,6 @@
 -- Trees take turns within a priority: a run's turn is one after its tree's last one, and never before the present one.
 -- So a tree with ten runs beside one with ten thousand waits for about five of them.
 
--- The runs of a session that is pinned to a version of its agent are among the ready ones of that version only: a lane of
--- its own, with both keys. `s` has the session's fields agent, version and on_deploy.
-local function version_of(s) return s.on_deploy == 'pin' and s.version or '' end
-local function lane_of(s)
-  local version = version_of(s)
-  return version == '' and s.agent or s.agent .. '@' .. version
-end
-local function in_lane(ready, turns, s)
-  local version = version_of(s)
-  if version == '' then return ready, turns end
-  return ready .. '@' .. version, turns .. '@' .. version
-end
-
 -- Whether workers are to be told now that the agent has work. A ring that nobody answered is repeated after a
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
 -- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
@@ -78,7 +65,7 @@ local function leave_blocked(key, run, root)
   end
 end
 
--- Up to `room` blocked runs of a tree are ready again. Returns the lanes of these whose workers are to be told.
+-- Up to `room` blocked runs of a tree are ready again. Returns the agents of these whose workers are to be told.
 local function unblock(key, root, room, now)
   local blocked, freed, rung = beside(key, 'blocked:' .. root), {}, {}
   while room > 0 do
@@ -88,19 +75,18 @@ local function unblock(key, root, room, now)
     local fine, r = pcall(fields, beside(key, 'run:' .. id), 'state', 'session', 'not_before')
     -- One that waits for its next try becomes ready by the sweep, and what is damaged is looked at by it.
     if fine and r.state == 'queued' and count(r.not_before) <= now then
-      local known, s = pcall(fields, beside(key, 'session:' .. r.session), 'agent', 'priority', 'run', 'version', 'on_deploy')
+      local known, s = pcall(fields, beside(key, 'session:' .. r.session), 'agent', 'priority', 'run')
       if known and s.run == id then
-        local lane = lane_of(s)
-        make_ready(beside(key, 'ready:' .. lane), beside(key, 'turns:' .. lane), id, root, s.priority)
-        freed[lane] = true
+        make_ready(beside(key, 'ready:' .. s.agent), beside(key, 'turns:' .. s.agent), id, root, s.priority)
+        freed[s.agent] = true
         room = room - 1
       end
     end
   end
   if redis.call('EXISTS', blocked) == 0 then redis.call('SREM', beside(key, 'blocked'), root) end
-  for lane in pairs(freed) do
-    if must_ring(beside(key, 'ready:' .. lane), beside(key, 'turns:' .. lane), now) == '1' then
-      rung[#rung + 1] = lane
+  for agent in pairs(freed) do
+    if must_ring(beside(key, 'ready:' .. agent), beside(key, 'turns:' .. agent), now) == '1' then
+      rung[#rung + 1] = agent
     end
   end
   return rung

@@ -1,20 +1,21 @@
+-- include: request
 -- include: ready
 -- include: steps
 -- include: budget
 -- include: notices
--- What a session's end means for its parent, and how a run ends. One key layout for all that end something:
--- KEYS  1 session  2 items  3 bodies  4 queue  5 run|session
---       6 session@parent|session  7 items@parent|items  8 bodies@parent|bodies  9 queue@parent|queue
---       10 running  11 queued  12 waiting  13 closing  14 timers  15 results  16 session_events  17 totals
---       18 stream
-local S, ITEMS, BODIES, QUEUE, RUN = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local P, P_ITEMS, P_BODIES, P_QUEUE = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local RUNNING, DISPATCH, WAITING, CLOSING, TIMERS = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
-local RESULTS, STOPS, TOTALS, STREAM = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+-- What a session's end means for its parent, and how a run ends. KEYS names the session. A request says who its `parent` was
+-- when the caller looked, and `run`: the one that the caller holds, else it is the one that the session has.
+local S, ITEMS, BODIES, QUEUE = KEYS[1], KEYS[1] .. ':items', KEYS[1] .. ':bodies', KEYS[1] .. ':queue'
+local RUNNING, DISPATCH, WAITING = in_shard('running'), in_shard('queued'), in_shard('waiting')
+local CLOSING, TIMERS, RESULTS = in_shard('closing'), in_shard('timers'), in_shard('results')
+local STOPS, TOTALS, STREAM = in_shard('session-events'), in_shard('totals'), q.stream and in_shard(q.stream)
+local RUN = q.run and in_shard('run:' .. q.run)
+-- Of the parent; of the session itself where it has none.
+local P, P_ITEMS, P_BODIES, P_QUEUE
 
--- The parent that it was handed to since the caller looked, or nil: the keys that came are those of its parent.
+-- The parent that it was handed to since the caller looked, or nil: what the caller has signed and sealed is for another one.
 local function new_parent(s)
-  if s.parent ~= '' and string.sub(P, -#s.parent) ~= s.parent then return s.parent end
+  if s.parent ~= '' and s.parent ~= q.parent then return s.parent end
 end
 
 local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
@@ -24,12 +25,15 @@ local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
 local callback = nil
 
 local function session_facts()
+  local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
+    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
+  P = s.parent ~= '' and session_key(s.parent) or S
+  P_ITEMS, P_BODIES, P_QUEUE = P .. ':items', P .. ':bodies', P .. ':queue'
+  RUN = RUN or s.run ~= '' and in_shard('run:' .. s.run) or S
   check('ZCARD', QUEUE, P_QUEUE, RUNNING, DISPATCH, WAITING, CLOSING, TIMERS, RESULTS)
   check('HLEN', BODIES, P_BODIES, TOTALS)
   check('XLEN', STOPS, STREAM)
-  local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
-  if s.parent ~= '' and s.parent_notified ~= '1' and not new_parent(s) then
+  if s.parent ~= '' and s.parent_notified ~= '1' then
     local fine, found = pcall(item, P_ITEMS, callback_of(s))
     if not fine then error('the record ' .. callback_of(s) .. ' of session ' .. s.parent .. ' is damaged') end
     callback = found
@@ -199,9 +203,9 @@ local function session_stop(s)
   elseif state == 'finished' and not affects_parent then
     return
   end
-  local p = parent ~= '' and fields(P, 'runs', 'root', 'agent') or { runs = '', root = '', agent = '' }
+  local runs = parent ~= '' and redis.call('HGET', P, 'runs') or ''
   redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', parent, 'event', 'session_stop', 'state', state,
-    'runs', p.runs, 'root', p.root, 'agent', p.agent)
+    'runs', runs)
 end
 
 -- The envelopes that report the session's end. All that they say is in the records by this very step, and nobody waits
@@ -222,17 +226,16 @@ local function stop_counting(now, r, s)
   freed = count_out(RUNNING, s.agent, s.root, now)
 end
 
--- A run that was queued is nothing to take any more, ready or blocked. A lane that somebody has spoilt hinders no end.
-local function leave_lane(id)
-  local s = fields(S, 'agent', 'root', 'version', 'on_deploy')
-  local lane = lane_of(s)
-  pcall(leave_ready, beside(S, 'ready:' .. lane), beside(S, 'turns:' .. lane), id, s.root)
+-- A run that was queued is nothing to take any more, ready or blocked. A key that somebody has spoilt hinders no end.
+local function leave_queue(id)
+  local s = fields(S, 'agent', 'root')
+  pcall(leave_ready, beside(S, 'ready:' .. s.agent), beside(S, 'turns:' .. s.agent), id, s.root)
   leave_blocked(S, id, s.root)
 end
 
 -- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now, r, s)
-  if redis.call('ZREM', DISPATCH, id) == 1 then leave_lane(id) end
+  if redis.call('ZREM', DISPATCH, id) == 1 then leave_queue(id) end
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   changed('run', session_of(S), id, state)

@@ -3,11 +3,10 @@
 -- Tries of one run that are kept, the last ones.
 local KEPT = 20
 
--- Writes down that the present try has ended: `what` is a JSON object of how, reason and traceback.
+-- Writes down that the present try has ended: `try` has how, reason and traceback.
 -- `again_ms`: when the run may be tried again, or 0.
-local function note_try(what, now, again_ms)
+local function note_try(try, now, again_ms)
   local r = fields(RUN, 'tries', 'attempt', 'worker', 'started_ms')
-  local try = cjson.decode(what)
   -- What cannot be read of what was is no reason to stop here.
   local fine, tries = pcall(cjson.decode, r.tries)
   if not fine or type(tries) ~= 'table' then tries = {} end

@@ -70,6 +70,7 @@ return {
   run = function(...) return answered(pcall(server.run, ...)) end,
   set_time = function(us) server.now_us, server.now_ms = us, math.floor(us / 1000) end,
   added = function() return server.added end,
+  added_to = server.added_to,
   copy = server.copy,
   restore = server.restore,
 }

@@ -27,6 +27,16 @@ local function find(key, kind)
 end
 server.find = find
 
+-- How many entries were ever added to these streams.
+function server.added_to(...)
+  local n = 0
+  for i = 1, select('#', ...) do
+    local object = db.at[select(i, ...)]
+    n = n + (object and object.added or 0)
+  end
+  return n
+end
+
 local function store(key, object)
   asked[key] = true
   put(db, key, object)

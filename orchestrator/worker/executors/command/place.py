@@ -103,7 +103,7 @@ def place_of(definition: AgentDefinition, context: Context, worktrees: Worktrees
 def environment(options: CommandOptions, context: Context) -> dict[str, str]:
     """The environment of a program: what is plain, what the agent's list allows, and the run that it works for.
 
-    With it the program and its shell take part in the run: `orchestra raise`, `delegate`, `ask`, `mcp`.
+    With it the program and its shell take part in the run: `orchestra program raise`, `delegate`, `ask`, `mcp`.
     """
     allowed = (*PLAIN_ENVIRONMENT, *options.env)
     inherited = {name: os.environ[name] for name in allowed if name in os.environ}

@@ -1,0 +1,62 @@
+"""The documents of the doctor: what it found, and what a session waits for."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from orchestrator.cli.documents.base import Document, prints
+from orchestrator.doctor.findings import Blocker, Problem, Tally
+
+
+@prints(Problem)
+class DoctorFinding(Document):
+    """Something that the doctor found."""
+
+
+@prints(Blocker)
+class BlockerDocument(Document):
+    """What one pending thing waits for."""
+
+
+@prints(Tally)
+class TallyDocument(Document):
+    """The promise in numbers: launched = delivered + pending + dead."""
+
+
+class DiagnosisDocument(Document):
+    """What the doctor found."""
+
+    holds: bool = Field(description="Whether the promise holds.")
+    promise: str = Field(description="The promise in numbers, as one line.")
+    tally: TallyDocument = Field(description="The promise in numbers.")
+    trees: int = Field(description="Trees that were looked at.")
+    full: bool = Field(description="Whether everything was looked at, and not only what changed.")
+    at_rest: int = Field(description="Trees at rest that were not looked at.")
+    audited: bool = Field(description="Whether launches were compared with the audit trail.")
+    findings: tuple[DoctorFinding, ...] = Field(
+        description="What breaks the promise, is stuck or deserves a look."
+    )
+    waits: tuple[BlockerDocument, ...] = Field(description="What is pending, and what will move it.")
+
+
+class HeldUpBy(Document):
+    """A session that another one waits for."""
+
+    session: str = Field(description="The session.")
+    agent: str = Field(description="The agent that has it.")
+    state: str = Field(description="Where it stands.")
+    wait: BlockerDocument | None = Field(description="What it waits for itself; null: nothing.")
+
+
+class Why(Document):
+    """What a session waits for."""
+
+    session: str = Field(description="The session.")
+    agent: str = Field(description="The agent that has it.")
+    state: str = Field(description="Where it stands.")
+    reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
+    wait: BlockerDocument | None = Field(description="What it waits for; null: nothing.")
+    held_up_by: tuple[HeldUpBy, ...] = Field(
+        description="The way down to the session that holds everything up, which is the last."
+    )
+    findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")

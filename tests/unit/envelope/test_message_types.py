@@ -1,0 +1,50 @@
+"""The table of message types agrees with the schema, with the unions that the type checker reads, and with what is published."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from lxml import etree
+
+import orchestrator
+from orchestrator.envelope import schemas
+from orchestrator.envelope.message_types import MESSAGE_TYPES, ClearBody, DetailedBody, LaunchBody
+from orchestrator.policy.kinds import QUESTIONS, SYSTEM, message_kind
+
+_XS = "{http://www.w3.org/2001/XMLSchema}"
+SCHEMA = etree.fromstring(schemas.read(schemas.AGENT_MESSAGE))
+
+
+def test_the_schema_has_the_types_of_the_table_and_their_bodies_begin_alike() -> None:
+    types = SCHEMA.iterfind(f"{_XS}simpleType[@name='body-type']//{_XS}enumeration")
+    assert [one.get("value") for one in types] == list(MESSAGE_TYPES)
+    begin: set[str] = set()
+    for sequence in SCHEMA.iterfind(f"{_XS}complexType[@name='body']/{_XS}choice/{_XS}sequence"):
+        for element in sequence.iterfind(f"{_XS}element"):
+            begin.add(element.get("name", ""))
+            if element.get("minOccurs") != "0":
+                break
+    assert begin == {element for row in MESSAGE_TYPES.values() for element in row.first_elements}
+
+
+def test_the_type_checker_knows_the_bodies_of_the_table() -> None:
+    assert list(get_args(ClearBody)) == [row.body for row in MESSAGE_TYPES.values()]
+    assert set(get_args(LaunchBody)) == {row.body for row in MESSAGE_TYPES.values() if row.starts_session}
+    assert set(get_args(DetailedBody)) <= set(get_args(ClearBody))
+    # Agents can make what reports or asks.
+    assert set(get_args(DetailedBody)) <= {getattr(orchestrator, name) for name in orchestrator.__all__}
+
+
+@pytest.mark.parametrize("name", MESSAGE_TYPES)
+def test_a_row_is_complete(name: str) -> None:
+    row = MESSAGE_TYPES[name]
+    assert not row.text or row.text in row.body.model_fields
+    assert not row.starts_session or row.task_part, "its session is found again by its task-id"
+    assert not row.report or row.route.sender in ("specialist", "any"), "who may be given work may report"
+    assert not (row.report and row.body in get_args(DetailedBody)) or row.in_answers
+    assert not row.report or row.between_specialists or name == "query", "specialists report to each other"
+    assert schemas.path(f"examples/valid/minimal-{name}.xml").is_file()
+    if row.heading:  # a sender's own word for its message does not pass as a report, a reply or a question
+        assert name in SYSTEM | QUESTIONS
+        assert message_kind(name.replace("-", " ").title()) != name
