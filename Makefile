@@ -22,19 +22,21 @@ help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
 # --- set-up: one stamp for each lock file; a stamp newer than its lock means there is nothing to do ----------
+# The lock is complete, so nothing is resolved: for `pydantic[email]` an older pip would ask for the newest release, not the locked one.
 
 $(BIN)/python:
 	@sh ./.ci/make-venv
 
 .venv/.main: requirements/main.txt pyproject.toml | $(BIN)/python
 	@echo "installing what runs (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/main.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/main.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 .venv/.dev: requirements/dev.txt .venv/.main
 	@echo "installing what tests and checks (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip check --quiet
 	@touch $@
 
 # --- to see it work --------------------------------------------------------------------------------------------
@@ -129,7 +131,7 @@ mutants: .venv/.dev ## Put small faults into a copy of the source; a test has to
 .venv-bench/.peers: benchmarks/requirements.txt | $(BIN)/python
 	@echo "installing what benchmarks compare with (once)"
 	@$(BIN)/python -m venv .venv-bench
-	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r benchmarks/requirements.txt
+	@.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r benchmarks/requirements.txt
 	@touch $@
 
 .PHONY: bench-peers
@@ -163,7 +165,7 @@ docs-check: .venv/.dev ## Whether the generated parts are up to date
 .venv-site/.site: requirements/site.txt | $(BIN)/python
 	@echo "installing what builds the site (once)"
 	@$(BIN)/python -m venv .venv-site
-	@.venv-site/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/site.txt
+	@.venv-site/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/site.txt
 	@touch $@
 
 .PHONY: site
