@@ -13,7 +13,7 @@ from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor
 from orchestrator.errors import NotGenuine
-from orchestrator.ids import callback_id
+from orchestrator.ids import callback_id, item_id
 from orchestrator.ledger import Item, ItemState
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
@@ -58,6 +58,7 @@ ATTACKS: dict[str, Attack] = {
     "cut proof": lambda r, s, i: record(r, s, i.id, proof=str(i.extra["proof"]).split(" ")[0]),
     "junk proof": lambda r, s, i: record(r, s, i.id, proof="key_0 *=%%% x"),
     "question": lambda r, s, i: record(r, s, i.id, kind="query"),
+    "question to be answered": lambda r, s, i: record(r, s, i.id, kind="query", question=True),
     "another's": lambda r, s, i: copy_of_another(r, s, i, "proof"),
     "one message twice": lambda r, s, i: copy_of_another(r, s, i, "proof", "message", "title", "size"),
     "all of another's": copy_of_another,
@@ -203,6 +204,64 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
     assert stage.resume(child.id) == "finished"
     assert "was not delivered" in said[-1]
     assert "send money" not in said[-1]
+
+
+def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(stage: StackHarness) -> None:
+    """Each is genuine where it was said: who copies it has somebody told twice, or told the answer to another question."""
+    said: list[str] = []
+
+    @stage.agent("solo")
+    def solo(ctx: Context) -> str:
+        said.append(ctx.prompt)
+        return "done"
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.delegate("asker", "x")
+        for callback in ctx.callbacks:
+            if callback.kind == "query":
+                ctx.reply(callback, f"yes, {callback.text}")
+        return ""
+
+    @stage.agent("asker")
+    def asker(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.raise_callback("keep it", wait=False)
+            ctx.raise_callback("send money", wait=False)
+        said.extend(callback.text for callback in ctx.callbacks)
+        return "over"
+
+    root = stage.submit("solo")
+    assert stage.play(root) == "finished"
+    with Client(stage.settings) as client:
+        honest = client.resume(root, "pay once")
+    copied, queue = item_id(root, "copy"), ledger_keys.queue(root)
+    for key in (ledger_keys.items(root), ledger_keys.bodies(root)):
+        raw = stage.redis.hget(key, honest)
+        assert raw is not None
+        stage.redis.hset(key, copied, raw)
+    stage.redis.zadd(queue, {copied: (stage.redis.zscore(queue, honest) or 0) + 1})
+    assert [stage.resume(root), stage.resume(root)] == ["idle", "finished"]
+    assert said[1] == "pay once"
+    assert "was not delivered" in said[2]
+    assert "pay once" not in said[2]
+
+    top = stage.submit("lead")
+    assert stage.play(top) == "idle"
+    (child,) = stage.children(top)
+    assert stage.play(child.id) == "idle"
+    assert stage.resume(top) == "idle"
+    one, two = (i for i in stage.ledger.items(child.id) if i.kind == "reply")
+    for key in (ledger_keys.items(child.id), ledger_keys.bodies(child.id)):
+        mine, theirs = stage.redis.hmget(key, [one.id, two.id])
+        stage.redis.hset(key, mapping={one.id: theirs or b"", two.id: mine or b""})
+    assert stage.resume(child.id) == "finished"
+    assert len(said) == 5
+    assert all("was not delivered" in text for text in said[3:])
+    assert {i.state for i in stage.ledger.items(child.id) if i.kind == "reply"} == {ItemState.DEAD}
+    about = stage.ledger.session(child.id)
+    assert (about.launched, about.delivered, about.dead, about.questions) == (0, 0, 0, ())
 
 
 def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> None:
