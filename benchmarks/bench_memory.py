@@ -69,7 +69,7 @@ def measure(pairs: int, text: int) -> dict[str, object]:
         def used() -> int:
             """Octets that the server holds once everything was audited and trimmed."""
             before = -1
-            while (now := sum(row.length for row in streams.backlog("audit", known))) or before:
+            while (now := sum(row.unread + row.pending for row in streams.backlog("audit", known))) or before:
                 streams.trim(GROUPS, known)
                 before = now
                 time.sleep(0.3)

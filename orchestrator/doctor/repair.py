@@ -12,7 +12,7 @@ import redis
 from orchestrator.audit.reader import AuditReader
 from orchestrator.bootstrap import Container
 from orchestrator.doctor.findings import Problem, Severity
-from orchestrator.doctor.restoration import restore_texts
+from orchestrator.doctor.restoration import restore_end, restore_texts
 from orchestrator.ids import asker_of, child_of
 from orchestrator.ledger import leftovers
 from orchestrator.ledger.snapshot import take_snapshot
@@ -52,7 +52,7 @@ _ITEMS: Final = frozenset(
 )
 #: Rules about what two sessions say of each other, each of which is put right by itself.
 _BOTH: Final = frozenset({"told-too-early", "callback-lost", "question-lost", "question-half", "stop-lost"})
-#: Rules about texts, of which a parent and its child have one each.
+#: Rules about what a session said at its end.
 _TEXTS: Final = frozenset({"result-gone", "text-lost"})
 #: A session with no other break has all of its items, and they are right.
 _TRUSTED: Final = _INDEXES | _ITEMS | _TEXTS | _BOTH | {"prompt-gone", "not-genuine", "text-altered"}
@@ -142,7 +142,7 @@ def _repair(parts: Container, session: str, found: list[Problem], audit: AuditRe
             case "stop-lost":
                 _end_or_free(parts, session)
             case rule if rule in _TEXTS:
-                sweep.restore_text(child_of(finding.subject) or session)
+                restore_end(parts, audit, child_of(finding.subject) or session)
     if "timer-lost" in rules and (snapshot := take_snapshot(parts.ledger, session)) is not None:
         sweep.restore_question_timers(snapshot.lost_timers)
     if "text-altered" in rules and audit is not None:

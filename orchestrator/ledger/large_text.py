@@ -69,7 +69,7 @@ class LargeTexts:
         octets = text.encode(errors="surrogatepass")
         if len(octets) <= above_bytes:
             return Shortened(text=self._seals.write(text, seal), ref=None)
-        head = octets[: min(HEAD_BYTES, above_bytes)].decode(errors="ignore")
+        head = head_of(octets, above_bytes)
         return Shortened(text=self._seals.write(head, seal), ref=self.put(session, text, seal=seal))
 
     def put(self, session: str, text: str, *, seal: Seal | None = None) -> dict[str, Any]:
@@ -132,6 +132,11 @@ class LargeTexts:
 
     def _store(self, session: str) -> BlobStore:
         return BlobStore(self._client, shard_of(session), name=partial(ledger_keys.large_text, session))
+
+
+def head_of(octets: bytes, above_bytes: int) -> str:
+    """Return what a record has itself of a text that is stored beside it because it has more bytes than this."""
+    return octets[: min(HEAD_BYTES, above_bytes)].decode(errors="ignore")
 
 
 def digest_of(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import redis
 
 from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
-from orchestrator.ids import is_beginning_of_session_id, is_session_id
+from orchestrator.ids import callback_id, child_of, is_beginning_of_session_id, is_session_id
 from orchestrator.ledger import decode
 from orchestrator.ledger.large_text import LargeTexts
 from orchestrator.ledger.model import CLOSED, JSON, Item, Run, Session, SessionState
@@ -141,10 +141,22 @@ class LedgerReader:
         """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
         if not names:
             return {}
-        values = self.redis.hmget(ledger_keys.bodies(session_id), list(names))
-        return {
-            n: self.seals.read(decode.text(v)) for n, v in zip(names, values, strict=True) if v is not None
+        children = {name: child for name in names if (child := child_of(name))}
+        pipe = self.redis.pipeline(transaction=False)
+        # The children first: one that is deleted meanwhile has handed its text to the session then.
+        for name, child in children.items():
+            pipe.hget(ledger_keys.bodies(child), name)
+        pipe.hmget(ledger_keys.bodies(session_id), [*names, callback_id(session_id)])
+        *theirs, own = pipe.execute(raise_on_error=False)
+        if isinstance(own, Exception):
+            raise own
+        # A child whose texts are of another type has none.
+        said = {name: text for name, text in zip(children, theirs, strict=True) if isinstance(text, bytes)}
+        said["result"] = own[-1]
+        found = {
+            name: said.get(name) if text is None else text for name, text in zip(names, own, strict=False)
         }
+        return {name: self.seals.read(decode.text(text)) for name, text in found.items() if text is not None}
 
     def own_texts(self, session: Session) -> OwnTexts:
         """The task of a session, and what its agent keeps for itself."""
@@ -229,13 +241,13 @@ class LedgerReader:
         self.session(session_id)
         pipe = self.redis.pipeline(transaction=True)
         pipe.hgetall(ledger_keys.session(session_id))
-        pipe.hmget(ledger_keys.bodies(session_id), ["result", "whole", "end"])
-        facts, (text, whole, body) = pipe.execute()
+        pipe.hmget(ledger_keys.bodies(session_id), ["result", "whole", "end", callback_id(session_id)])
+        facts, (text, whole, body, told) = pipe.execute()
         read = decode.mapping(facts)
         session = self.seals.model(decode.session(read, session_id))
         return (
             session,
-            self.seals.read(decode.text(text)),
+            self.seals.read(decode.text(told if text is None else text)),
             json.loads(whole) if whole else None,
             decode.attachments(read),
             self.seals.read(decode.text(body)),

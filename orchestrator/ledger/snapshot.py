@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from orchestrator.errors import DamagedRecord
-from orchestrator.ids import is_session_id, reply_id, shard_of
+from orchestrator.ids import callback_id, is_session_id, reply_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import CLOSED, Item, ItemState, Run, Session, SessionState
@@ -31,6 +31,7 @@ class Child:
     ended: bool  #: whether it has ended, whatever has become of it since
     parent: str
     message: str  #: message-id of the envelope that launched it
+    text: bool  #: whether its texts have what its parent was told of its end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Snapshot:
     items: tuple[Item, ...]
     queue: frozenset[str]
     runs: tuple[Run, ...]
-    texts: frozenset[str]  #: the items whose text is there
+    texts: frozenset[str]  #: the items whose text is there, with its own `prompt` and `result`
     indexed: frozenset[str]  #: the names of the indexes that know it or its run; see ``_indexes``
     children: dict[str, Child] = field(default_factory=dict)
     stop_pending: bool = (
@@ -121,6 +122,10 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         _readable(reply, f"run {run}", damage)
         for run, reply in zip(run_ids, replies[5 + len(indexes) :], strict=True)
     ]
+    children = _children(ledger, [i.child for i in found if i.kind == "completion"])
+    texts = {decode.text(b) for b in bodies} | {callback_id(c.id) for c in children.values() if c.text}
+    if callback_id(session_id) in texts:
+        texts.add("result")
     return Snapshot(
         session=session,
         parent_notified=h.get("parent_notified") == "1",
@@ -129,9 +134,9 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         runs=tuple(
             _each([raw for raw in run_facts if raw], lambda raw: decode.run(decode.mapping(raw)), damage)
         ),
-        texts=frozenset(decode.text(b) for b in bodies),
+        texts=frozenset(texts),
         indexed=frozenset(name for name, score in found_in.items() if score is not None),
-        children=_children(ledger, [i.child for i in found if i.kind == "completion"]),
+        children=children,
         stop_pending=h.get("stop_pending") == "1",
         window_until_ms=_number(h.get("window_until")),
         wakes_ms=int(wakes or 0),
@@ -311,8 +316,9 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
             pipe.hmget(
                 ledger_keys.session(child), "state", "parent_notified", "parent", "message", "ended_ms"
             )
-        rows: list[Any] = pipe.execute(raise_on_error=False)
-        for child, row in zip(batch, rows, strict=True):
+            pipe.hexists(ledger_keys.bodies(child), callback_id(child))
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        for child, row, text in zip(batch, replies[::2], replies[1::2], strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
@@ -326,5 +332,6 @@ def _children(ledger: Ledger, ids: Sequence[str]) -> dict[str, Child]:
                     ended=state in (*CLOSED, SessionState.FINISHED) or _number(ended_ms) > 0,
                     parent=parent,
                     message=message,
+                    text=text == 1,
                 )
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.ids import callback_id, reply_id, shard_of
+from orchestrator.ids import reply_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
@@ -196,13 +196,9 @@ class Sweep:
         reply = self._core.transition("reindex", session_id, ttl_ms=ttl_ms, recount=recount)
         return [decode.text(what) for what in reply[1:]]
 
-    def restore_text(self, child: str) -> bool:
-        """Copy what a child said at its end from its parent's records, or to them; False: nothing could be copied."""
-        about = self._core.find([child])
-        if not about or not about[0].parent:
-            return False
-        asked = {"callback": callback_id(child), "parent": about[0].parent}
-        return bool(self._core.transition("restore_text", child, **asked)[0] == b"restored")
+    def restore_text(self, child: str, text: str) -> bool:
+        """Keep again what a child's parent was told of its end, where that is gone; False: it is there, or never was."""
+        return bool(self._core.transition("restore_text", child, text)[0] == b"restored")
 
     def tell_again(self, child: str, status: str) -> bool:
         """Have a parent told of the end of a child that counts as told and is not; False: there is nothing to tell."""

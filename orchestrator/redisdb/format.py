@@ -18,7 +18,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.server_clock import server_ms
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
-FORMAT: Final = 5
+FORMAT: Final = 6
 #: The settings that all parts have the same: where sessions are, and after how long a silent worker has lost its runs.
 AGREED: Final = ("shards", "lease_s")
 #: Milliseconds within which a part that begins shows its first sign of life.

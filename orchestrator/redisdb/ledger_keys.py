@@ -21,7 +21,7 @@ session = of_id("session", "session:<session>", "hash", "ledger", TREE,
 items = of_id("items", "session:<session>:items", "hash", "ledger", SESSION,
     "Item id → JSON record of everything this session is owed or was sent: callbacks, questions, prompts.")
 bodies = of_id("bodies", "session:<session>:bodies", "hash", "ledger", SESSION,
-    "Item id → its text; also `prompt`, `task`, `result` and `state` of the session itself, the last with its proof on the first line.")
+    "Item id → its text; also `prompt`, `task`, `result` and `state` of the session itself, the last with its proof on the first line. What a parent was told of a child's end is in the child's, under the callback's id, and in the parent's once the child is deleted.")
 live = of_id("live", "session:<session>:live", "stream", "ledger", "an hour after its last entry",
     "What the session is writing now, piece by piece; nothing depends on it.")
 printed = of_id("printed", "session:<session>:printed", "hash", "workers",

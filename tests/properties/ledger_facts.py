@@ -329,8 +329,35 @@ def _texts(book: Book, s: About) -> Iterator[str]:
         yield f"{s.id} keeps {lasting}, and lists {kept}"
 
 
+def _ends_once(book: Book, s: About) -> Iterator[str]:
+    """What a parent was told of an end is kept once: with the child, and with the parent where the child keeps no texts."""
+    for i, r in s.items.items():
+        child = book.sessions.get(r["child"]) if r["kind"] == "completion" else None
+        if child is None or r["state"] not in TOLD or (r.get("inherited") and child.facts["parent"] != s.id):
+            continue
+        has = [name for name in (s.id, r["child"]) if i in book.facts.hashes[f"session:{name}:bodies"]]
+        right = [s.id if child.tombstone else child.id]
+        if s.state != "deleted" and has != right:
+            yield f"what {s.id} was told of {child.id} is kept by {has}, and should be by {right}"
+    told = f"cb_{s.id[4:]}" in book.facts.hashes[f"session:{s.id}:bodies"]
+    if s.state == "finished" and not told and "result" not in book.facts.hashes[f"session:{s.id}:bodies"]:
+        yield f"{s.id} has finished and keeps no answer"
+
+
 TOLD = ("queued", "claimed", "delivered")
-OF_EACH = (_run, _counters, _groups, _queue, _items, _questions, _parent, _children, _ends, _texts)
+OF_EACH = (
+    _run,
+    _counters,
+    _groups,
+    _queue,
+    _items,
+    _questions,
+    _parent,
+    _children,
+    _ends,
+    _texts,
+    _ends_once,
+)
 
 # --- a shard --------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from orchestrator.errors import (
 from orchestrator.ids import (
     approval_id,
     asker_of,
+    callback_id,
     child_session_id,
     decision_id,
     item_id,
@@ -770,7 +771,11 @@ class Play:
             raise Broken(f"leftovers: {wrong}")
 
     def restore(self) -> None:
-        if (s := self.session("finished")) is not None and self.ledger.sweep.restore_text(s.id):
+        if (
+            (s := self.session("finished")) is not None
+            and self.ledger.texts(s.parent or s.id, [callback_id(s.id)])
+            and self.ledger.sweep.restore_text(s.id, "x")
+        ):
             raise Broken(f"a text of {s.id} was restored")
 
     def pause(self) -> None:

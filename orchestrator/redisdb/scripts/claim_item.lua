@@ -7,6 +7,7 @@
 -- include: base
 -- include: request
 -- include: ready
+-- include: ends
 local ITEMS, BODIES, QUEUE = KEYS[1] .. ':items', KEYS[1] .. ':bodies', KEYS[1] .. ':queue'
 local RUN = in_shard('run:' .. q.run)
 local r = held_run(RUN, q.claim, 'id', 'items', 'session', 'standing')
@@ -44,7 +45,7 @@ if not record then
 end
 if record.state == 'claimed' and record.run == r.id then
   go_on()
-  return { 'taken', cjson.encode(record), redis.call('HGET', BODIES, q.item) or '' }
+  return { 'taken', cjson.encode(record), text_of(q.item, redis.call('HGET', BODIES, q.item)) or '' }
 end
 if record.state ~= 'queued' then
   stand_still()
@@ -65,4 +66,4 @@ local ids = cjson.decode(r.items)
 ids[#ids + 1] = q.item
 redis.call('HSET', RUN, 'items', cjson.encode(ids))
 go_on()
-return { 'taken', cjson.encode(record), redis.call('HGET', BODIES, q.item) or '' }
+return { 'taken', cjson.encode(record), text_of(q.item, redis.call('HGET', BODIES, q.item)) or '' }

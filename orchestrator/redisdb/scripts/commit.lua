@@ -240,8 +240,8 @@ for _, id in ipairs(unasked) do
 end
 end_run(r.id, 'completed', '', now, r, s)
 redis.call('HDEL', S, 'trouble', 'proof', 'attachments')
-redis.call('HSET', BODIES, 'result', text)
 redis.call('HDEL', BODIES, 'whole', 'end')
+if not over then redis.call('HSET', BODIES, 'result', text) end
 if whole then
   keep(large_text(whole.sha256), LARGE_TEXTS, whole.sha256)
   redis.call('HSET', BODIES, 'whole', q.whole)

@@ -1,5 +1,6 @@
 -- finish_cleanup: the children of a closed session are dealt with; nothing more is to be done for it.
--- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else.
+-- A deleted one leaves its facts and counts as a tombstone, its dead callbacks included, and nothing else; the parent that was
+-- told of its end has from now on what it said then.
 -- KEYS  1 session
 -- ARGV  1 request: seen_as: the state in which the caller has just gone through all of its items; heard_by: the sessions whose
 --         records refer to its large texts, with a space between, where those texts do not go
@@ -8,8 +9,9 @@
 --          as those of a session in this state: what was stopped or failed first, and deleted then, is seen to again
 -- include: base
 -- include: request
+-- include: ends
 local id, ITEMS, CLOSING = session_of(KEYS[1]), KEYS[1] .. ':items', in_shard('closing')
-local s = fields(KEYS[1], 'state', 'owed', 'seen_to')
+local s = fields(KEYS[1], 'id', 'state', 'owed', 'seen_to', 'parent')
 if s.state == '' then
   redis.call('ZREM', CLOSING, id)
   return { 'kept' }
@@ -27,6 +29,11 @@ if q.heard_by then redis.call('HSET', KEYS[1], 'heard_by', q.heard_by) else redi
 local all = redis.call('HGETALL', ITEMS)
 for i = 1, #all, 2 do
   if cjson.decode(all[i + 1]).state ~= 'dead' then redis.call('HDEL', ITEMS, all[i]) end
+end
+local text = redis.call('HGET', KEYS[1] .. ':bodies', callback_of(s))
+local parent = text and redis.pcall('HGET', session_key(s.parent), 'state')
+if type(parent) == 'string' and parent ~= 'deleted' then
+  redis.pcall('HSETNX', session_key(s.parent) .. ':bodies', callback_of(s), text)
 end
 redis.call('DEL', KEYS[1] .. ':bodies', KEYS[1] .. ':queue', KEYS[1] .. ':runs')
 for i = 2, #ARGV do redis.call('DEL', ARGV[i]) end

@@ -45,7 +45,6 @@ end
 redis.call('DEL', QUEUE)
 redis.call('ZREM', WAITING, s.id)
 end_run(s.run, 'completed', '', now)
-redis.call('HSET', BODIES, 'result', ARGV[2])
 redis.call('HDEL', BODIES, 'end')
 redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_ms', now)
 changed('session', s.id, '-', 'finished')

@@ -14,11 +14,12 @@ if not CLOSED[s.state] and s.state ~= 'finished' and count(more.ended_ms) == 0 t
   redis.call('HDEL', S, 'parent_notified')
   return { 'unsaid' }
 end
-local said = redis.call('HMGET', BODIES, 'result', 'whole', 'end')
-if not said[1] then return { 'nothing' } end
+local said = redis.call('HMGET', BODIES, 'result', 'whole', 'end', callback_of(s))
+local text = said[1] or said[4]
+if not text then return { 'nothing' } end
 local function decoded(text) return text and text ~= '' and cjson.decode(text) or nil end
 local whole, attachments = decoded(said[2]), decoded(more.attachments)
 END.body, END.message = said[3] or '', more.report
-tell_parent(s, CLOSED[s.state] and 'failed' or q.status, said[1], now, more.proof, whole, attachments)
+tell_parent(s, CLOSED[s.state] and 'failed' or q.status, text, now, more.proof, whole, attachments)
 session_stop(s)
 return { 'told' }

@@ -91,4 +91,7 @@ def test_a_caller_that_was_deleted_before_the_launch_keeps_no_text_of_the_child(
     assert item is not None
     assert (item.state, item.reason) == (ItemState.DEAD, "parent deleted")
     assert play.balance(caller) == (1, 0, 0, 1)
-    assert not ledger.redis.exists(ledger_keys.bodies(caller))
+    assert ledger.texts(child, ["result"]) == {"result": "a secret"}
+    assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
+    assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
+    assert not ledger.redis.exists(ledger_keys.bodies(caller), ledger_keys.bodies(child))

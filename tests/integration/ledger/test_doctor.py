@@ -173,7 +173,7 @@ DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
         "counters",
     ),
     "a queued text is removed": (
-        lambda w: w.redis.hdel(ledger_keys.bodies(w.root), callback_id(w.children["queued"])),
+        lambda w: w.redis.hdel(ledger_keys.bodies(w.children["queued"]), callback_id(w.children["queued"])),
         "text-lost",
     ),
     "a launch is forged into the books": (
@@ -252,7 +252,7 @@ def test_what_came_to_rest_long_ago_is_looked_at_in_full_only(ward: Ward, redis_
     resting = ward.children["delivered"]
     ward.redis.hset(ledger_keys.session(resting), "updated_ms", ledger.server_ms() - 7_200_000)
     for session in (calm, odd, resting):
-        ward.redis.hdel(ledger_keys.bodies(session), "result")
+        ward.redis.hdel(ledger_keys.bodies(session), "result", callback_id(session))
     options = ["--json", "--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
 
     def examine(*words: str) -> tuple[set[str], int, int]:

@@ -584,15 +584,58 @@ def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger)
         ledger.enqueue(root, "hello?", item_id="itm_00cc")
 
 
+def test_what_a_parent_was_told_of_an_end_is_kept_once_and_outlives_what_the_child_says_later(
+    redis, play: Play, ledger: Ledger
+) -> None:
+    """A user may resume a child whose end its parent has not looked at yet, and delete it."""
+    parent = play.run(play.submit())
+    child = play.delegate(parent, "a")
+    play.commit(parent.claim)
+    name = callback_id(child)
+    held = play.run(child)
+    below = play.delegate(held, "b")
+    play.commit(held.claim, "not yet")
+    assert ledger.texts(child, ["result"]) == {"result": "not yet"}
+    play.finish(below)
+    play.commit(play.resume(child).claim, "the first end")
+    assert redis.hgetall(ledger_keys.bodies(parent.session.id)).keys() == {b"prompt", b"result"}
+    assert redis.hget(ledger_keys.bodies(child), name) == b"the first end"
+    assert not redis.hexists(ledger_keys.bodies(child), "result")
+    assert ledger.result(child) == (SessionState.FINISHED, "the first end")
+    assert not ledger.sweep.restore_text(child, "another")
+    ledger.enqueue(child, "once more", item_id="itm_00aa")
+    play.commit(play.resume(child).claim, "the second end")
+    assert ledger.result(child) == (SessionState.FINISHED, "the second end")
+    assert ledger.texts(parent.session.id, [name]) == {name: "the first end"}
+    assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
+    assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
+    assert not redis.exists(ledger_keys.bodies(child))
+    assert play.resume(parent.session.id).texts == {name: "the first end"}
+
+
+def test_a_blocking_call_gets_what_its_child_said(redis, play: Play, ledger: Ledger) -> None:
+    """It takes the item into its run, before and after the child is deleted."""
+    parent = play.run(play.submit())
+    child = play.delegate(parent, "a")
+    play.finish(child, "the end")
+    for _ in range(2):
+        taken = ledger.claim_item(parent.claim, callback_id(child))
+        assert taken is not None
+        assert taken[1] == "the end"
+        ledger.stop(child, "gone", state="deleted")
+        assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
+
+
 def test_the_text_of_a_deleted_session_is_not_restored(play: Play, ledger: Ledger) -> None:
-    """A doctor may have looked before the session was deleted: its parent still has a copy of what it said."""
+    """A doctor may have looked before the session was deleted: its parent has what it was told of its end."""
     parent = play.run(play.submit())
     child = play.delegate(parent, "a")
     play.finish(child, "a secret")
     assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
     assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
-    assert not ledger.sweep.restore_text(child)
+    assert not ledger.sweep.restore_text(child, "a secret")
     assert ledger.texts(child, ["result"]) == {}
+    assert ledger.texts(parent.session.id, [callback_id(child)]) == {callback_id(child): "a secret"}
 
 
 def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redis, play: Play) -> None:

@@ -130,14 +130,6 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
         "says 1 questions are open; its record names 0",
     ),
     "question of nobody": (_ask_nobody, "[question-lost]"),
-    "result text, of which its parent has a copy": (
-        lambda f: f.redis.hdel(ledger_keys.bodies(f.done), "result"),
-        "[result-gone]",
-    ),
-    "callback text, of which its child has a copy": (
-        lambda f: f.redis.hdel(ledger_keys.bodies(f.root), callback_id(f.done)),
-        "[text-lost]",
-    ),
 }
 
 
@@ -269,4 +261,4 @@ def test_what_is_repaired_twice_is_repaired_once(family: Family) -> None:
     assert family.ledger.sweep.reindex(family.root, recount=True) == ["group:g:owed"]
     assert family.ledger.sweep.reindex(family.root, recount=True) == []
     assert family.ledger.sweep.reindex(child_session_id(family.root, "nobody"), recount=True) == []
-    assert not family.ledger.sweep.restore_text(family.done)
+    assert not family.ledger.sweep.restore_text(family.done, "the answer")

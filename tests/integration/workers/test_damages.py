@@ -308,6 +308,26 @@ def test_a_large_text_is_restored_from_the_audit_trail(audited: AuditWriter, hou
     assert house.ledger.result(house.done)[1] == LARGE
 
 
+@pytest.mark.parametrize("large", [True, False])
+def test_what_was_said_at_an_end_is_restored(audited: AuditWriter, house: House, large: bool) -> None:
+    """It is kept once; its proof tells it from everything else that its message says."""
+    child = house.done if large else house.queued
+    if not large:
+        house.stage.play(child)
+    while audited.run_once():
+        pass
+    key, name = ledger_keys.bodies(child), callback_id(child)
+    kept = house.redis.hgetall(key)
+    house.redis.hdel(key, name)
+    damaged = house.orchestra("doctor", "--quick").stdout
+    assert "[text-lost]" in damaged
+    assert "[result-gone]" in damaged
+    fixed = house.orchestra("doctor", "--quick", "--fix").stdout
+    assert "[text-lost]" not in fixed
+    assert "[result-gone]" not in fixed
+    assert house.redis.hgetall(key) == kept
+
+
 def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(
     stage: StackHarness,
 ) -> None:

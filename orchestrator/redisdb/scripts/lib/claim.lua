@@ -1,4 +1,5 @@
 -- include: ready
+-- include: ends
 -- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
 -- as JSON are looked into, before anything is written. A run with a record that cannot be read is taken to be failed by
 -- that name; one with a key of another type could not even be ended, and is not taken.
@@ -35,6 +36,7 @@ local function load_run(session, run, items, bodies)
   if not session.agent or not session.root then error({ err = 'ERR the session is damaged' }) end
   local load, ids = { session = session, run = run }, ids_in(run.items)
   load.records, load.texts = values(items, ids or {}), values(bodies, ids or {})
+  for i, id in ipairs(ids or {}) do load.texts[i] = text_of(id, load.texts[i]) end
   load.own = redis.call('HMGET', bodies, 'prompt', 'state', 'task', 'memory')
   return load
 end

@@ -3,6 +3,7 @@
 -- include: steps
 -- include: budget
 -- include: notices
+-- include: ends
 -- What a session's end means for its parent, and how a run ends. KEYS names the session. A request says who its `parent` was
 -- when the caller looked, and `run`: the one that the caller holds, else it is the one that the session has.
 local S, ITEMS, BODIES, QUEUE = KEYS[1], KEYS[1] .. ':items', KEYS[1] .. ':bodies', KEYS[1] .. ':queue'
@@ -11,14 +12,12 @@ local CLOSING, TIMERS, RESULTS = in_shard('closing'), in_shard('timers'), in_sha
 local STOPS, TOTALS, STREAM = in_shard('session-events'), in_shard('totals'), q.stream and in_shard(q.stream)
 local RUN = q.run and in_shard('run:' .. q.run)
 -- Of the parent; of the session itself where it has none.
-local P, P_ITEMS, P_BODIES, P_QUEUE
+local P, P_ITEMS, P_QUEUE
 
 -- The parent that it was handed to since the caller looked, or nil: what the caller has signed and sealed is for another one.
 local function new_parent(s)
   if s.parent ~= '' and s.parent ~= q.parent then return s.parent end
 end
-
-local function callback_of(s) return 'cb_' .. string.sub(s.id, 5) end
 
 -- The parent's record of the session. It is read before anything is written: an end that the parent cannot be told of,
 -- because its record is damaged, does not happen. Of one that was told before, it is not read: nobody is told twice.
@@ -28,10 +27,10 @@ local function session_facts()
   local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
     'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
   P = s.parent ~= '' and session_key(s.parent) or S
-  P_ITEMS, P_BODIES, P_QUEUE = P .. ':items', P .. ':bodies', P .. ':queue'
+  P_ITEMS, P_QUEUE = P .. ':items', P .. ':queue'
   RUN = RUN or s.run ~= '' and in_shard('run:' .. s.run) or S
   check('ZCARD', QUEUE, P_QUEUE, RUNNING, DISPATCH, WAITING, CLOSING, TIMERS, RESULTS)
-  check('HLEN', BODIES, P_BODIES, TOTALS)
+  check('HLEN', BODIES, TOTALS)
   check('XLEN', STOPS, STREAM)
   if s.parent ~= '' and s.parent_notified ~= '1' then
     local fine, found = pcall(item, P_ITEMS, callback_of(s))
@@ -71,15 +70,19 @@ end
 -- them sets them before the end is told.
 local END = { body = '', message = '' }
 
--- A child has ended: its parent's callback goes from owed to queued, or dies where nobody can take it.
+-- A session has ended with this text. A child's parent is told: its callback goes from owed to queued, or dies where nobody
+-- can take it.
 -- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so; `attachments`
 -- refers to what is attached to the answer.
 local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
+  local id, record = callback_of(s), callback
+  local told = record and (record.state == 'owed' or record.state == 'none' and record.reports)
+  if told then redis.call('HDEL', BODIES, 'result') end
+  redis.call('HSET', BODIES, told and id or 'result', text)
   if END.body ~= '' then redis.call('HSET', BODIES, 'end', END.body) end
   redis.call('HSET', S, 'proof', proof, 'report', END.message)
   if s.parent ~= '' then redis.call('HSET', S, 'parent_notified', '1') end
-  local id, record = callback_of(s), callback
   if not record then return end -- a root, or a parent that was told of an earlier end
   record.status = status
   record.at_ms = now
@@ -117,8 +120,6 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   record.body = END.body ~= '' and END.body or nil
   record.message = END.message ~= '' and END.message or nil
   record.proof = proof
-  -- A deleted parent keeps no texts: it may be a tombstone already, as only owed callbacks hold its cleanup.
-  if parent.state ~= 'deleted' then redis.call('HSET', P_BODIES, id, text) end
   if reason then
     record.state = 'dead'
     record.reason = reason
@@ -164,7 +165,6 @@ end
 local function close_session(s, state, reason, now, proof)
   redis.call('HSET', S, 'state', state, 'run', '', 'reason', reason, 'updated_ms', now, 'ended_ms', now)
   changed('session', s.id, '-', state)
-  redis.call('HSET', BODIES, 'result', reason)
   redis.call('HDEL', BODIES, 'whole', 'end')
   redis.call('HDEL', S, 'stop_pending', 'attachments')
   if not pcall(cjson.decode, redis.call('HGET', S, 'waiting') or '{}') then redis.call('HDEL', S, 'waiting') end
