@@ -101,7 +101,7 @@ def stages() -> list[tuple[str, Callable[[], Any]]]:
     return [
         (
             "submit",
-            lambda: sessions.append(Submission(parts).submit({"agent": "lead", "prompt": "hello"}).session),
+            lambda: sessions.append(Submission(parts).begin({"agent": "lead", "prompt": "hello"}).session),
         ),
         ("the prompt is routed", router.run_once),
         ("the lead's run", run),

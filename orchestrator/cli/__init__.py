@@ -80,8 +80,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "program": {
         "raise": "session_tools:raise_",
-        "delegate": "session_tools",
-        "ask": "session_tools",
+        "delegate": "session_tools:launch",
+        "ask": "session_tools:question",
         "mcp": "mcp",
     },
 }

@@ -22,6 +22,7 @@ from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
+    from orchestrator.operations.table import Operation
 
 T = TypeVar("T")
 
@@ -225,6 +226,8 @@ class SubCommands(click.Group):
 class VerbCommand(click.Command):
     """A command that takes the fields of a request beside its own parameters; ``verb`` names the row of the table.
 
+    Fields that must be given are its arguments; the last of them may be ``-``, which reads standard input.
+
     The table is loaded when the command runs or shows its help: what stands in the same module must not wait for it.
     """
 
@@ -234,13 +237,24 @@ class VerbCommand(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         own = super().get_params(ctx)
-        return [*own[:-1], *self._options, *own[-1:]]  # the option --help comes last
+        return [*self._arguments, *own[:-1], *self._options, *own[-1:]]  # the option --help comes last
+
+    @cached_property
+    def _operation(self) -> Operation:
+        from orchestrator.operations.table import OPERATIONS
+
+        return OPERATIONS[self._verb]
+
+    @cached_property
+    def _arguments(self) -> list[click.Parameter]:
+        own = {one.name for one in self.params}
+        *others, last = self._operation.required
+        arguments = [*(click.Argument([name]) for name in others), click.Argument([last], callback=_text)]
+        return [one for one in arguments if one.name not in own]
 
     @cached_property
     def _options(self) -> list[click.Parameter]:
-        from orchestrator.operations.table import OPERATIONS
-
-        operation = OPERATIONS[self._verb]
+        operation = self._operation
         return [
             _option(name, schema)
             for name, schema in operation.schema["properties"].items()
@@ -275,6 +289,11 @@ def _option(name: str, schema: Mapping[str, Any]) -> click.Option:
         case {"type": "object"}:
             return click.Option([f"--{word}", name], metavar="JSON", callback=_object, help=help)
     return click.Option([f"--{word}", name], type=kind, help=help)
+
+
+def _text(context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Return the text of an argument; a shell that completes has no standard input for it."""
+    return value if context.resilient_parsing else text_of(value)
 
 
 def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from orchestrator.cli.exit_codes import Failed, NotYet
-from orchestrator.cli.options import VerbCommand, given, json_option, text_of, timeout_option, wait_options
+from orchestrator.cli.options import VerbCommand, given, json_option, timeout_option, wait_options
 from orchestrator.cli.output import print_answer, print_json, write_raw
 
 if TYPE_CHECKING:
@@ -25,35 +25,24 @@ def _session() -> RemoteSession:
 
 
 @click.command("raise", cls=VerbCommand, verb="raise_callback")
-@click.argument("message")
 @wait_options("Wait for the reply and print it.")
 @json_option
-def raise_(*, message: str, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
+def raise_(*, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
     """Tell the session's caller of something with MESSAGE (- reads standard input).
 
     Without --wait the reply, if one is given, resumes the session after its run. Nothing is printed and the exit code
     is 0 where nobody hears of the session.
     """
-    from orchestrator.cli.documents.sessions import Raised
-
     asked = given(fields)
-    reply = _session().raise_callback(
-        text_of(message), asked.pop("kind", "query"), **asked, wait=wait, timeout_s=timeout_s
-    )
-    if as_json:
-        print_json(Raised(reply=reply))
-    elif reply is not None:
-        write_raw(reply)
+    kind = asked.pop("kind", "query")
+    reply = _session().raise_callback(callback_type=kind, **asked, wait=wait, timeout_s=timeout_s)
+    _print_reply(reply, as_json=as_json)
 
 
-@click.command(cls=VerbCommand, verb="delegate")
-@click.argument("agent")
-@click.argument("task")
+@click.command("delegate", cls=VerbCommand, verb="delegate")
 @wait_options("Wait for the end of the child and print its answer.")
 @json_option
-def delegate(
-    *, agent: str, task: str, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any
-) -> None:
+def launch(*, wait: bool, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
     """Launch a session of AGENT with TASK (- reads standard input) and print its id.
 
     Without --wait its end resumes the session after its run. With --wait: print its answer and exit with 0, or print
@@ -62,7 +51,7 @@ def delegate(
     from orchestrator.cli.documents.sessions import Delegated
 
     session = _session()
-    child = session.delegate(agent, text_of(task), **given(fields))
+    child = session.delegate(**given(fields))
     if not wait:
         print_answer(Delegated(session=child), child, as_json=as_json)
         return
@@ -83,19 +72,21 @@ def delegate(
         write_raw(ended["text"])
 
 
-@click.command(cls=VerbCommand, verb="ask", but=("timeout_s",))
-@click.argument("message")
+@click.command("ask", cls=VerbCommand, verb="ask", but=("timeout_s",))
 @timeout_option
 @json_option
-def ask(*, message: str, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
+def question(*, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
     """Ask the session's caller MESSAGE (- reads standard input), wait for the reply and print it.
 
     Exits with 3 if no reply comes. A question without a reply stays open, and its reply resumes the session.
     """
+    _print_reply(_session().ask(timeout_s=timeout_s, **given(fields)), as_json=as_json)
+
+
+def _print_reply(reply: str | None, *, as_json: bool) -> None:
     from orchestrator.cli.documents.sessions import Raised
 
-    reply = _session().ask(text_of(message), timeout_s=timeout_s, **given(fields))
     if as_json:
         print_json(Raised(reply=reply))
-    else:
+    elif reply is not None:
         write_raw(reply)

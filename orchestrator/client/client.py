@@ -194,7 +194,7 @@ class Client:
         retry_for_s, at = request.get("retry_for_s") or 0, request.get("at")
         if isinstance(at, timedelta):  # by the clock of Redis; the same in every try
             request["at"] = self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
-        return self._submit_once(Submission(self._parts).submit, request, retry_for_s)
+        return self._submit_once(Submission(self._parts).begin, request, retry_for_s)
 
     def _submit_once(self, submit: Callable[[R], Submitted], request: R, retry_for_s: float) -> SessionHandle:
         # All tries have one key: a try whose answer is lost may have arrived.
@@ -231,7 +231,7 @@ class Client:
         read.check(agents=names, callers=[agent])
         title = title or f"plan of {counted(len(read.assignments), 'assignment')}"
         request: Submit = SUBMIT.read({"agent": agent, "prompt": plan, "title": title, "key": key})
-        return self._submit_once(partial(Submission(self._parts).submit, planned=True), request, retry_for_s)
+        return self._submit_once(partial(Submission(self._parts).begin, planned=True), request, retry_for_s)
 
     def fork(self, session: str, at: str, **options: Unpack[ForkOptions]) -> SessionHandle:
         """Begin a new tree where a run of ``session`` began. That session and its tree stay as they are.

@@ -10,13 +10,15 @@ socket; socket and token are in its environment.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, Unpack
 
 from orchestrator import errors, machine
 from orchestrator.errors import ConfigurationError, NoReply, OrchestraError, ServerUnavailable, SessionFailed
@@ -31,6 +33,10 @@ TOKEN_VARIABLE: Final = "ORCHESTRA_SESSION_TOKEN"  # noqa: S105  (a name)
 _PATIENCE_S: Final = 60.0
 #: Seconds that one request asks the run to wait.
 _STEP_S: Final = 20.0
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class CurrentSession(Protocol):
@@ -98,7 +104,26 @@ def current_session() -> CurrentSession:
     return found if found is not None else RemoteSession.from_environment()
 
 
-class RemoteSession:
+def _remote(
+    method: Callable[Concatenate[CurrentSession, P], R],
+) -> Callable[Concatenate[RemoteSession, P], R]:
+    """Return a method that has the run carry out a verb: what it is called with is the request of the verb's row."""
+    verb, signature = method.__name__, inspect.signature(method)
+
+    @functools.wraps(method)
+    def call(self: RemoteSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        from orchestrator.operations.table import OF_SESSIONS
+
+        request = signature.bind(self, *args, **kwargs).arguments
+        del request["self"]
+        answer = self.call(verb, **request.pop("options", {}), **request)
+        result: R = answer.get(OF_SESSIONS[verb].answer)  # type: ignore[assignment]  # as the row says
+        return result
+
+    return call
+
+
+class RemoteSession(CurrentSession):
     """The session of a run in another process, over the socket of that run. Threads may share it."""
 
     def __init__(self, path: str, token: str) -> None:
@@ -150,11 +175,10 @@ class RemoteSession:
             raise _error(answer["error"]["type"], answer["error"]["message"])
         return dict(answer["answer"])
 
-    def delegate(
-        self, agent: str, task: str | Task | Mapping[str, Any], **options: Unpack[requests.DelegateOptions]
-    ) -> str:
-        """As `ctx.delegate`."""
-        return str(self.call("delegate", agent=agent, task=task, **options)["session"])
+    delegate = _remote(CurrentSession.delegate)
+    reply = _remote(CurrentSession.reply)
+    message = _remote(CurrentSession.message)
+    status = _remote(CurrentSession.status)
 
     def wait(self, sessions: Sequence[str] = (), *, timeout_s: float | None = None) -> dict[str, Any]:
         """Wait until a child has ended or asks something: `ended`, `questions` and `outstanding`."""
@@ -211,14 +235,6 @@ class RemoteSession:
         answer = self._answer_to(raised["question"], timeout_s)
         return None if answer["reply"] is None else str(answer["reply"])
 
-    def reply(self, question: str, text: str) -> bool:
-        """As `ctx.reply`."""
-        return bool(self.call("reply", question=question, text=text)["accepted"])
-
-    def message(self, to: str, text: str, **options: Unpack[requests.MessageOptions]) -> str:
-        """As `ctx.message`."""
-        return str(self.call("message", to=to, text=text, **options)["message"])
-
     def read_result(self, session: str, attachment: str = "") -> str:
         """What a child has answered, or attached to its answer under a name.
 
@@ -235,12 +251,6 @@ class RemoteSession:
             if piece["next_offset"] is None:
                 return "".join(pieces)
             offset = int(piece["next_offset"])
-
-    def status(
-        self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
-    ) -> None:
-        """As `ctx.status`."""
-        self.call("status", progress=progress, activity=activity, **options)
 
     def _answer_to(self, question: str, timeout_s: float | None) -> dict[str, Any]:
         return self._poll("answer", timeout_s, question=question)

@@ -63,7 +63,7 @@ class Forking:
             "agent": about.agent,
             "prompt": prompt if prompt is not None and run.cause == "start" else said,
         }
-        submitted = Submission(self._parts).submit(
+        submitted = Submission(self._parts).begin(
             cast("Submit", new_root),
             planned=about.planned and run.cause == "start" and prompt is None,
             make_fork=lambda new: self._make(new, about, run, found, prompt),

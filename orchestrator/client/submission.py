@@ -57,7 +57,7 @@ class Submission:
         """Whether there is a session of that key."""
         return bool(self._parts.ledger.find([root_session_id(key, self._parts.settings.shards)]))
 
-    def submit(
+    def begin(
         self,
         request: Submit,
         *,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from mcp.server.lowlevel import Server
 
-from orchestrator.client.client import Client
+from orchestrator.client.client import Client, SessionHandle
 from orchestrator.client.waiting import is_over
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Session
@@ -29,19 +29,30 @@ SHOWN: Final = 200
 WAIT_S: Final = 20.0
 
 
+#: The tools that begin a root session.
+_BEGIN: Final[Mapping[str, Callable[..., SessionHandle]]] = {
+    "submit": Client.submit,
+    "plan": Client.submit_plan,
+}
+
+
 def build_operator_server(client: Client, *, may_approve: bool = False) -> Server[Any]:
     """A server whose tools act for the operator; with ``may_approve`` also where only a person may."""
     tools, table = OperatorTools(client), OF_OPERATOR | (OF_APPROVER if may_approve else {})
 
     def call(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = getattr(tools, name)(table[name].read(given))
+        request = table[name].read(given)
+        if begin := _BEGIN.get(name):
+            handle = begin(client, **request)
+            return {"session": handle.id, "new": handle.new}
+        answer: dict[str, Any] = getattr(tools, name)(request)
         return answer
 
     return build_server("agent-orchestra operator", INSTRUCTIONS, table, call)
 
 
 class OperatorTools:
-    """What carries the tools out: a method for each row of the table."""
+    """What carries the other tools out: a method for each row of the table."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -49,16 +60,6 @@ class OperatorTools:
     def agents(self, _: requests.ListAllAgents) -> dict[str, Any]:
         """List the agents."""
         return {"agents": [record.listed for record in self._client.agents()]}
-
-    def submit(self, request: requests.Submit) -> dict[str, Any]:
-        """Begin a root session."""
-        handle = self._client.submit(**request)
-        return {"session": handle.id, "new": handle.new}
-
-    def plan(self, request: requests.SubmitPlan) -> dict[str, Any]:
-        """Begin a root session with a plan."""
-        handle = self._client.submit_plan(**request)
-        return {"session": handle.id, "new": handle.new}
 
     def wait(self, request: requests.AwaitSession) -> dict[str, Any]:
         """Wait for the end of a session."""

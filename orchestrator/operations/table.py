@@ -31,6 +31,9 @@ class Operation:
     name: str
     #: The TypedDict of its request.
     request: type[Any]
+    #: Under which name a program has what the session's method of this name returns; empty: the gateway says how it is
+    #: carried out.
+    answer: str = ""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -149,15 +152,15 @@ def _without_null(field: Mapping[str, Any]) -> dict[str, Any]:
 OF_SESSIONS: Final = {
     one.name: one
     for one in (
-        Operation("delegate", requests.Delegate),
+        Operation("delegate", requests.Delegate, answer="session"),
         Operation("wait", requests.Wait),
         Operation("ask", requests.Ask),
         Operation("answer", requests.Answer),
         Operation("raise_callback", requests.RaiseCallback),
         Operation("request_approval", requests.RequestApproval),
         Operation("decision", requests.Decide),
-        Operation("reply", requests.Reply),
-        Operation("message", requests.Message),
+        Operation("reply", requests.Reply, answer="accepted"),
+        Operation("message", requests.Message, answer="message"),
         Operation("status", requests.Status),
         Operation("results", requests.Results),
         Operation("read_result", requests.ReadResult),

@@ -51,8 +51,11 @@ class Others:
 
     # --- beginning -------------------------------------------------------------------------------
 
-    def submit(self, given: Given) -> str:
-        """A user gives an agent a task; the session, whose first run is ready."""
+    def begin(self, given: Given, *, below: str = "") -> str:
+        """Begin a session, by a user or below a session of an agent that is not tested; its first run is ready."""
+        return self._child(below, given) if below else self._root(given)
+
+    def _root(self, given: Given) -> str:
         session = root_session_id(uuid.uuid4().hex)
         correlation = str(uuid.uuid4())
         self._ledger.submit(
@@ -66,9 +69,8 @@ class Others:
         self.start(session)
         return session
 
-    def delegate(self, parent_agent: str, given: Given) -> str:
-        """An agent that is not tested gives the task; the session, whose first run is ready."""
-        parent = self.submit(Given(agent=parent_agent, prompt=f"Have {given.agent} do it."))
+    def _child(self, parent_agent: str, given: Given) -> str:
+        parent = self._root(Given(agent=parent_agent, prompt=f"Have {given.agent} do it."))
         held = self._claim(parent)
         child = child_session_id(parent, "scripted")
         launch = Launch(

@@ -89,7 +89,7 @@ class ScriptedSession:
         self._register(parent, agents)
         given = Given(agent=self._definition.name, prompt=prompt, name=title)
         #: The session's id.
-        self.id = self._others.delegate(parent, given) if parent else self._others.submit(given)
+        self.id = self._others.begin(given, below=parent)
         self._ledger.of = self._respondents.of = self.id
 
     @property

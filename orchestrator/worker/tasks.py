@@ -166,7 +166,7 @@ def _submit(
         def begin() -> None:
             if runtime.settings.submissions == "token":
                 submission.check_token(token, request, task_id=task_id)
-            submission.submit(request, result_of=task_id)
+            submission.begin(request, result_of=task_id)
 
         retry_outages(begin, what="submit")
     except ServerUnavailable as error:

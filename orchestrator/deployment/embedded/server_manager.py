@@ -28,9 +28,9 @@ from orchestrator.deployment.embedded.valkey import (
     SOCKET_NAME,
     ServerDied,
     ValkeyProcess,
-    ask,
     make_socket_dir,
     remove_socket_dir,
+    send_command,
     socket_dir_name,
 )
 from orchestrator.errors import ConfigurationError, OrchestraError
@@ -292,7 +292,7 @@ def sweep_leftovers(data: Path) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         try:
-            ask(path, b"SHUTDOWN", timeout_s=2.0)
+            send_command(path, b"SHUTDOWN", timeout_s=2.0)
         except OSError:
             break
         time.sleep(0.02)

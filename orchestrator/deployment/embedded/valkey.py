@@ -201,7 +201,7 @@ class ValkeyProcess:
     def answers(self) -> bool:
         """Whether the server answers a PING now; one that still loads its data does not."""
         try:
-            return ask(self.socket, b"PING", timeout_s=1.0).startswith(b"+PONG")
+            return send_command(self.socket, b"PING", timeout_s=1.0).startswith(b"+PONG")
         except OSError:
             return False
 
@@ -270,7 +270,7 @@ class ValkeyProcess:
         self.stop()
 
 
-def ask(path: Path, command: bytes, *, timeout_s: float) -> bytes:
+def send_command(path: Path, command: bytes, *, timeout_s: float) -> bytes:
     """What the server on a unix socket answers to one command.
 
     Raises:

@@ -18,7 +18,7 @@ from orchestrator.operations import requests
 from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE, REQUEST_REVIEW
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import check_list, check_timeout
-from orchestrator.worker.context.launches import LaunchRequest, heading_of, terms_of
+from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of, terms_of
 from orchestrator.worker.context.view import View, callback_of
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
@@ -87,7 +87,9 @@ class Delegating(View):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._launches.delegate(DELEGATE, DELEGATE.read({"agent": agent, "task": task, **options}))
+        request: requests.Delegate = DELEGATE.read({"agent": agent, "task": task, **options})
+        kept = DELEGATE.options(request)
+        return self._launches.launch(child_of(request, request["task"], kept=kept))
 
     def delegate_all(
         self,
@@ -113,8 +115,9 @@ class Delegating(View):
             InputError: there is no agent's name or nothing to do, or a value is invalid.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        request = DELEGATE_ALL.read({"agent": agent, **options})
-        return self._launches.delegate_all(request, tasks, kept=DELEGATE_ALL.options(request))
+        request: requests.DelegateAll = DELEGATE_ALL.read({"agent": agent, **options})
+        kept, prepare = DELEGATE_ALL.options(request), self._launches.prepare
+        return self._launches.launch_all(prepare(child_of(request, task, kept=kept)) for task in tasks)
 
     def call(
         self,
@@ -147,8 +150,9 @@ class Delegating(View):
         """
         check_timeout(timeout_s)
         self._blocking.check_depth(f"a call of {agent!r}")
-        request = CALL.read({"agent": agent, "task": task, **options})
-        child = self._launches.delegate(CALL, request, group=CALL_GROUP)
+        request: requests.Call = CALL.read({"agent": agent, "task": task, **options})
+        kept = CALL.options(request)
+        child = self._launches.launch(child_of(request, request["task"], kept=kept, group=CALL_GROUP))
         reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._effects))
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:

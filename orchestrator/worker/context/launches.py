@@ -17,7 +17,6 @@ from orchestrator.ledger import Launch, Outgoing, SessionState
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import Terms, delivery_of
 from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
-from orchestrator.operations.table import Operation
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.streams import StreamId
@@ -63,6 +62,7 @@ class Launches:
         """Launch a child; its session id.
 
         Raises:
+            KeyInUse: the key was used before in this run, for another agent or with other options.
             LimitExceeded: the session or its tree is as large as it may be.
             StreamFull: the routers are too far behind for new work.
             ServerUnavailable: Redis stayed away.
@@ -105,34 +105,6 @@ class Launches:
             ]
             at_once = min(at_once * 2, AT_ONCE)
         return children
-
-    def delegate(self, operation: Operation, request: Delegate | Call, *, group: str = "") -> str:
-        """Launch the child of a request; its session id.
-
-        Raises:
-            LimitExceeded, StreamFull, ServerUnavailable: as :meth:`launch`.
-            KeyInUse: the key was used before in this run, for another agent or with other options.
-            InputError: there is no agent's name or nothing to do.
-        """
-        options = cast("DelegateOptions", {"priority": "high", "group": group, **request})
-        return self.launch(_asked(request["agent"], request["task"], options, operation.options(request)))
-
-    def delegate_all(
-        self, request: DelegateAll, tasks: Iterable[str | Task | Mapping[str, Any]], *, kept: str
-    ) -> list[str]:
-        """Launch a child for each task; their session ids.
-
-        Raises:
-            LimitExceeded, StreamFull, ServerUnavailable: as :meth:`launch`; those before the first that was refused are
-                launched.
-            InputError: there is no agent's name or nothing to do.
-        """
-        agent, options = request["agent"], cast("DelegateOptions", {"priority": "high", **request})
-
-        def prepare(given: str | Task | Mapping[str, Any]) -> Launch:
-            return self.prepare(_asked(agent, given, options, kept))
-
-        return self.launch_all(map(prepare, tasks))
 
     def prepare(self, request: LaunchRequest) -> Launch:
         """A launch under its effect key, with its envelope."""
@@ -254,8 +226,18 @@ def _task_of(given: object, options: DelegateOptions) -> tuple[str, Task | None]
     return task.description, task
 
 
-def _asked(agent: str, given: object, options: DelegateOptions, kept: str) -> LaunchRequest:
-    """Return what is asked for, if there is somebody and something to do."""
+def child_of(
+    request: Delegate | DelegateAll | Call, given: object, *, kept: str, group: str = ""
+) -> LaunchRequest:
+    """Return the child that a request asks for, with the task that is ``given``; ``kept`` as of `LaunchRequest`.
+
+    Raises:
+        InputError: there is no agent's name or nothing to do.
+    """
+    agent, options = (
+        request["agent"],
+        cast("DelegateOptions", {"priority": "high", "group": group, **request}),
+    )
     text, task = _task_of(given, options)
     if not agent or not text.strip():
         raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
@@ -24,7 +25,7 @@ from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock, isoformat
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.progress import status_of
-from orchestrator.operations.requests import Ask, AskLater
+from orchestrator.operations.requests import Ask, AskLater, RaiseCallback
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import limit_of
@@ -41,6 +42,37 @@ _ASKED_FOR: Final = frozenset({"ask-for-help", "request-review", "request-analys
 _log = get_logger()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question of an agent, by any of the verbs that ask."""
+
+    message: str
+    kind: str = "query"
+    context: Any = None
+    priority: str | None = None
+    key: str | None = None
+    #: What else it says: what was tried, when the answer is needed.
+    query: Query | None = None
+
+    @classmethod
+    def of(cls, request: Ask | AskLater | RaiseCallback) -> Question:
+        """Return the question of a request.
+
+        Raises:
+            InputError: a value is invalid.
+        """
+        kind = request.get("kind")
+        return cls(
+            message=request["message"],
+            # What is asked for stands in the body.
+            kind="query" if kind is None or kind in _ASKED_FOR else kind,
+            context=request.get("context"),
+            priority=request.get("priority"),
+            key=cast("AskLater", request).get("key"),
+            query=_query_of(cast("Ask", request)),
+        )
+
+
 class MessageSender:
     """The messages of one run, in one try of it."""
 
@@ -48,24 +80,13 @@ class MessageSender:
         self._effects = effects
         self._events = events
 
-    def ask(
-        self,
-        message: str,
-        *,
-        kind: str = "query",
-        context: Any = None,
-        priority: str | None = None,
-        key: str | None = None,
-        to: Session | None = None,
-        open_s: float | None = None,
-        query: Query | None = None,
+    def send_question(
+        self, question: Question, *, to: Session | None = None, open_s: float | None = None
     ) -> str:
         """Put a question to the parent, to a child, or from a root to the user; its id.
 
         The session is not over until it is answered. ``open_s``: seconds that a question to the user may stay open; by
         default the setting `question_time_limit_s`.
-
-        ``query`` has what else the question says: what was tried, when it is needed.
 
         Raises:
             InputError: there is nothing to ask, or nobody to ask.
@@ -73,6 +94,7 @@ class MessageSender:
             LimitExceeded: the conversation has had more messages than it may.
         """
         effects, session = self._effects, self._effects.held.session
+        message, query = question.message, question.query
         check_text("message", message)
         if not message.strip():
             raise InputError(f"agent {session.agent!r} raised a callback without a message")
@@ -80,20 +102,24 @@ class MessageSender:
             raise InputError(
                 f"the plan that launched agent {session.agent!r} names no caller: there is nobody to ask"
             )
-        urgent = priority or (query.urgency if query is not None else None)
+        urgent = question.priority or (query.urgency if query is not None else None)
         of_user = to is None and not session.parent
         if of_user and len(message.encode(errors="surrogatepass")) > MAX_USER_QUESTION_BYTES:
             raise InputError(
                 f"a question to the user has at most {MAX_USER_QUESTION_BYTES} bytes; shorten it"
             )
-        kind, urgency = question_kind(kind), urgency_of(kind, urgent)
+        kind, urgency = question_kind(question.kind), urgency_of(question.kind, urgent)
         # JSON has no word for what is no number, and most readers of it refuse Python's: it becomes text.
-        values = None if context is None else json.loads(json.dumps(context, default=str), parse_constant=str)
+        values = (
+            None
+            if question.context is None
+            else json.loads(json.dumps(question.context, default=str), parse_constant=str)
+        )
         packed = json.dumps(values)
         check_size("context", packed, MAX_CONTEXT_BYTES)
         # Not by its context, which may hold times and process ids that another try does not repeat.
-        effect = effects.key("ask", message, kind, *([to.id] if to else []), given=key)
-        question = question_id(session.id, f"{effects.held.claim.run}:{effect}")
+        effect = effects.key("ask", message, kind, *([to.id] if to else []), given=question.key)
+        asked_as = question_id(session.id, f"{effects.held.claim.run}:{effect}")
         asked = to.agent if to else OPERATOR if of_user else effects.delegator
         outgoing = effects.write(
             lambda: effects.message_factory.query(
@@ -117,26 +143,26 @@ class MessageSender:
             message,
             outgoing,
             effect=effect,
-            item=question,
+            item=asked_as,
             kind=kind,
             priority=urgency,
             extra=extra,
             open_ms=limit_ms,
         )
         # A question to the user is among the records of the root that asks.
-        self._note_sent(to.id if to else session.parent or session.id, question, outgoing)
+        self._note_sent(to.id if to else session.parent or session.id, asked_as, outgoing)
         event = {
             "from": session.agent,
             "to": asked,
             "type": kind,
             "message": ENCRYPTED if outgoing.encrypted else message,
-            "id": question,
+            "id": asked_as,
             "priority": urgency,
             "session": session.id,
             "parent": to.id if to else session.parent,
         }
         self._note(event if values is None or outgoing.encrypted else {**event, "context": values})
-        return question
+        return asked_as
 
     def _note(self, event: dict[str, Any]) -> None:
         """Write a question into the events file; the ledger has it already, so a full disk stops nobody."""
@@ -374,12 +400,7 @@ def _context(kind: str, values: Any) -> str:
     return "\n".join(lines)
 
 
-def kind_of(kind: str | None) -> str:
-    """The kind of the item that a question becomes; what it asks for is in its body."""
-    return "query" if kind is None or kind in _ASKED_FOR else kind
-
-
-def query_of(request: Ask | AskLater) -> Query | None:
+def _query_of(request: Ask | AskLater) -> Query | None:
     """The structured part of a question; None where it has only a text.
 
     Raises:

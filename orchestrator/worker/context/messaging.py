@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
 from typing_extensions import Unpack
 
-from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate, TaskCompletion
+from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
 from orchestrator.envelope.prompt_text import details_of
 from orchestrator.envelope.structured import part_of
 from orchestrator.errors import (
@@ -32,7 +31,7 @@ from orchestrator.operations.table import ASK, ASK_LATER, MESSAGE, STATUS
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_timeout
-from orchestrator.worker.context.messages import kind_of, query_of
+from orchestrator.worker.context.messages import Question
 from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View, callback_of
 from orchestrator.worker.context.waits import Taken
@@ -99,10 +98,11 @@ class Messaging(View):
         if not self.has_caller:
             log.warning("callback-without-caller")
             return None
+        question = Question(message=message, kind=callback_type, context=context, priority=priority)
         try:
             if wait:
-                return self._ask(message, callback_type, context, priority, timeout_s=timeout_s)
-            self._message_sender.ask(message, kind=callback_type, context=context, priority=priority)
+                return self._answer_to(question, timeout_s)
+            self._message_sender.send_question(question)
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
@@ -141,14 +141,7 @@ class Messaging(View):
         if options.get("kind") == "get-status":
             return details_of(self.get_status(), "")
         request: requests.Ask = ASK.read({"message": message, **options})
-        return self._ask(
-            request["message"],
-            kind_of(request.get("kind")),
-            request.get("context"),
-            request.get("priority"),
-            timeout_s=timeout_s,
-            query=query_of(request),
-        )
+        return self._answer_to(Question.of(request), timeout_s)
 
     def get_status(self, session: str = "") -> StatusUpdate:
         """How far the parent is, or a child: the system answers from the ledger, and nobody is resumed.
@@ -201,33 +194,18 @@ class Messaging(View):
             raise InputError("the system answers get-status at once: call get_status")
         return self.post_question(request, to=child)
 
-    def _ask(
-        self,
-        message: str,
-        kind: str,
-        context: Mapping[str, Any] | None,
-        priority: str | None,
-        *,
-        timeout_s: float | None,
-        query: Query | None = None,
-    ) -> str:
+    def _answer_to(self, question: Question, timeout_s: float | None) -> str:
         check_timeout(timeout_s)
-        send = partial(
-            self._message_sender.ask, message, kind=kind, context=context, priority=priority, query=query
-        )
-        if self.parent:
-            item, text = self._ask_parent(send, message, timeout_s)
-        else:
-            item, text = self._ask_user(send, timeout_s)
+        item, text = (self._ask_parent if self.parent else self._ask_user)(question, timeout_s)
         if item.status == "failed":
-            raise NoReply(summary(message), text)
+            raise NoReply(summary(question.message), text)
         return callback_of(item, text, self._effects).full()
 
-    def _ask_parent(self, send: Callable[[], str], message: str, timeout_s: float | None) -> Taken:
+    def _ask_parent(self, asked: Question, timeout_s: float | None) -> Taken:
         self._blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
-        question = send()
+        question = self._message_sender.send_question(asked)
         taken = self._blocking.answer(reply_id(question), question, awaited=self.parent, timeout_s=timeout_s)
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
@@ -235,12 +213,12 @@ class Messaging(View):
                 taken = self._blocking.take(reply_id(question))
                 why = "it was withdrawn"
             if taken is None:
-                raise NoReply(summary(message), why)
+                raise NoReply(summary(asked.message), why)
         return taken
 
-    def _ask_user(self, send: Callable[..., str], timeout_s: float | None) -> Taken:
+    def _ask_user(self, asked: Question, timeout_s: float | None) -> Taken:
         """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
-        question = send(open_s=timeout_s)
+        question = self._message_sender.send_question(asked, open_s=timeout_s)
         taken = self._blocking.take(reply_id(question), "wait")
         if taken is None:
             _log.info("run-waits-for-user", question=question)
@@ -262,15 +240,7 @@ class Messaging(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._message_sender.ask(
-            request["message"],
-            kind=kind_of(request.get("kind")),
-            context=request.get("context"),
-            priority=request.get("priority"),
-            key=cast("requests.AskLater", request).get("key"),
-            to=to,
-            query=query_of(cast("requests.Ask", request)),
-        )
+        return self._message_sender.send_question(Question.of(request), to=to)
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
         """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.

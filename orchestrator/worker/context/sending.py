@@ -19,7 +19,7 @@ from orchestrator.envelope.written import WrittenMessage
 from orchestrator.ledger import Outgoing
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches, LaunchRequest
-from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.messages import MessageSender, Question
 
 
 class WrittenMessages:
@@ -101,7 +101,8 @@ class WrittenMessages:
                     own = body.model_copy(update={"task_id": self._effects.held.session.reported_as})
                     self._sender.status(own)
                 case bodies.Query() as body:
-                    self._sender.ask(body.subject, query=body, priority=message.priority or body.urgency)
+                    priority = message.priority or body.urgency
+                    self._sender.send_question(Question(message=body.subject, query=body, priority=priority))
                 case bodies.TaskCompletion() as body:
                     end = self._effects.completion = body
                 case bodies.ErrorReport() as body:

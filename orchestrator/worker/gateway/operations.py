@@ -25,7 +25,10 @@ AGAIN_S: Final = 1.0
 
 
 class Operations:
-    """The operations of one run: a method for each row of the table. Threads may call them at the same time."""
+    """The operations of one run. Threads may call them at the same time.
+
+    A row of the table with the name of an answer is a call of the context; every other has its method here.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -39,21 +42,20 @@ class Operations:
             InputError: there is no such operation, or a parameter is wrong.
             OrchestraError: as the context raises it.
         """
-        request = operation_of_sessions(name).read(parameters)
-        answer: dict[str, Any] = getattr(self, name)(request)
+        operation = operation_of_sessions(name)
+        request = operation.read(parameters)
+        if operation.answer:
+            return {operation.answer: getattr(self._context, name)(**request)}
+        answer: dict[str, Any] = getattr(self, f"_{name}")(request)
         return answer
 
-    def session(self, _: requests.ShowSession) -> dict[str, Any]:
+    def _session(self, _: requests.ShowSession) -> dict[str, Any]:
         """What the session is, and why it runs."""
         ids = ("session", "agent", "parent", "root", "run", "attempt")
         names = (*ids, "title", "cause", "prompt", "stopping")
         return {name: getattr(self._context, name) for name in names}
 
-    def delegate(self, request: requests.Delegate) -> dict[str, Any]:
-        """Launch a child."""
-        return {"session": self._context.delegate(**request)}
-
-    def wait(self, request: requests.Wait) -> dict[str, Any]:
+    def _wait(self, request: requests.Wait) -> dict[str, Any]:
         """Wait for children: these, or all that have not ended."""
         with self._lock:
             reported = frozenset(self._reported)
@@ -69,15 +71,15 @@ class Operations:
             "ask_again_s": AGAIN_S if found.outstanding else None,
         }
 
-    def ask(self, request: requests.Ask) -> dict[str, Any]:
+    def _ask(self, request: requests.Ask) -> dict[str, Any]:
         """Ask the parent or the user, and wait for the reply."""
         return self._reply_to(self._context.post_question(request), _wait_s(request))
 
-    def raise_callback(self, request: requests.RaiseCallback) -> dict[str, Any]:
+    def _raise_callback(self, request: requests.RaiseCallback) -> dict[str, Any]:
         """Ask the parent, and wait for no reply."""
         return {"question": self._context.post_question(request) if self._context.has_caller else None}
 
-    def answer(self, request: requests.Answer) -> dict[str, Any]:
+    def _answer(self, request: requests.Answer) -> dict[str, Any]:
         """Wait for the reply to a question."""
         return self._reply_to(request["question"], _wait_s(request))
 
@@ -91,7 +93,7 @@ class Operations:
             "ask_again_s": AGAIN_S if reply is None else None,
         }
 
-    def request_approval(self, request: requests.RequestApproval) -> dict[str, Any]:
+    def _request_approval(self, request: requests.RequestApproval) -> dict[str, Any]:
         """Ask a person to approve something, and wait for the answer."""
         approval = self._context.post_approval(
             request["tool"],
@@ -99,13 +101,13 @@ class Operations:
             reason=request.get("reason") or "",
             key=request.get("key"),
         )
-        return self._decision(approval, _wait_s(request))
+        return self._decided(approval, _wait_s(request))
 
-    def decision(self, request: requests.Decide) -> dict[str, Any]:
+    def _decision(self, request: requests.Decide) -> dict[str, Any]:
         """Wait for the answer to an approval."""
-        return self._decision(request["approval"], _wait_s(request))
+        return self._decided(request["approval"], _wait_s(request))
 
-    def _decision(self, approval: str, wait_s: float) -> dict[str, Any]:
+    def _decided(self, approval: str, wait_s: float) -> dict[str, Any]:
         decision = self._context.approvals.await_decision(approval, timeout_s=wait_s)
         return {
             "approval": approval,
@@ -114,24 +116,16 @@ class Operations:
             "ask_again_s": AGAIN_S if decision is None else None,
         }
 
-    def reply(self, request: requests.Reply) -> dict[str, Any]:
-        """Answer a question of a child."""
-        return {"accepted": self._context.reply(**request)}
-
-    def message(self, request: requests.Message) -> dict[str, Any]:
-        """Send a text to the parent's or a child's session; `parent` is the parent."""
-        return {"message": self._context.message(**request)}
-
-    def status(self, request: requests.Status) -> dict[str, Any]:
+    def _status(self, request: requests.Status) -> dict[str, Any]:
         """Show how far the session is."""
         self._context.status(**request)
         return {"stopping": self._context.stopping}
 
-    def results(self, _: requests.Results) -> dict[str, Any]:
+    def _results(self, _: requests.Results) -> dict[str, Any]:
         """What children have answered so far."""
         return {"results": [_ended(callback) for callback in self._context.all_results]}
 
-    def read_result(self, request: requests.ReadResult) -> dict[str, Any]:
+    def _read_result(self, request: requests.ReadResult) -> dict[str, Any]:
         """Read a part of what a child answered, or of what it attached to its answer."""
         piece = self._context.read_result(
             request["session"],
@@ -146,7 +140,7 @@ class Operations:
             "next_offset": piece.following,
         }
 
-    def agents(self, request: requests.ListAgents) -> dict[str, Any]:
+    def _agents(self, request: requests.ListAgents) -> dict[str, Any]:
         """The agents that the session may delegate to: those with a tag, or all."""
         return {"agents": [record.listed for record in self._context.agents(request.get("tag") or "")]}
 

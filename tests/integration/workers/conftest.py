@@ -64,7 +64,7 @@ class StackHarness:
         return define
 
     def submit(self, agent: str, prompt: str = "go", *, task: str = "") -> str:
-        return Submission(self.parts).submit({"agent": agent, "prompt": prompt}, result_of=task).session
+        return Submission(self.parts).begin({"agent": agent, "prompt": prompt}, result_of=task).session
 
     def start(self, session: str) -> RunRef:
         """Queue the first run of a session, as the router does."""

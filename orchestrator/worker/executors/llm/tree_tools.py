@@ -107,27 +107,28 @@ def _defer(waits: Pending) -> CallDeferred:
     return CallDeferred(metadata=waits.model_dump(mode="json"))
 
 
-def _launched(child: str, text: str, *, wait: bool) -> str:
-    if wait:
-        raise _defer(Pending(kind="child", target=child))
-    return text
-
-
 def list_agents(_call: str, request: _Request) -> list[dict[str, Any]]:
     """List the agents that the agent may delegate to."""
     return [record.listed for record in _context().agents(request.get("tag") or "")]
 
 
-def delegate(call: str, request: _Request) -> str:
-    """Launch a child, once for each tool call."""
-    wait, agent, context = request.pop("wait", False), request["agent"], _context()
-    known = context.agents()
-    if agent not in {context.agent, *(record.name for record in known)}:
-        raise UnknownAgent(agent, [record.name for record in known])
-    child = context.delegate(**request, key=call)
-    return _launched(
-        child, f"Session {child} of {agent} works on it. Call wait to get its result.", wait=wait
-    )
+def _launch(verb: str, text: str, *, waits: bool) -> Callable[[str, _Request], str]:
+    """Return what carries out a verb that launches a child, once for each tool call; ``waits``: where the model does not say."""
+
+    def launch(call: str, request: _Request) -> str:
+        wait, agent, context = request.pop("wait", waits), request.get("agent", ""), _context()
+        if "agent" in request:
+            known = [record.name for record in context.agents()]
+            if agent not in (context.agent, *known):
+                raise UnknownAgent(agent, known)
+        child = getattr(context, verb)(**request, key=call)
+        if child is None:
+            return "There is no tech lead; the operator finds it in the audit trail. Decide yourself."
+        if wait:
+            raise _defer(Pending(kind="child", target=child))
+        return text.format(child=child, agent=agent)
+
+    return launch
 
 
 def wait(_call: str, request: _Request) -> str:
@@ -178,22 +179,6 @@ def report_status(_call: str, request: _Request) -> str:
     return "Shown."
 
 
-def request_review(call: str, request: _Request) -> str:
-    """Launch a review, once for each tool call."""
-    wait = request.pop("wait", True)
-    child = _context().request_review(**request, key=call)
-    return _launched(child, f"Session {child} reviews it. Call wait to get the review.", wait=wait)
-
-
-def escalate(call: str, request: _Request) -> str:
-    """Launch an escalation, once for each tool call."""
-    wait = request.pop("wait", True)
-    child = _context().escalate(**request, key=call)
-    if child is None:
-        return "There is no tech lead; the operator finds it in the audit trail. Decide yourself."
-    return _launched(child, f"Session {child} decides it. Call wait to get the decision.", wait=wait)
-
-
 def read_result(_call: str, request: _Request) -> str:
     """Read a part of a child's result."""
     piece = _context().read_result(
@@ -218,28 +203,32 @@ class _TreeTool:
 
     @property
     def name(self) -> str:
-        return self.carry_out.__name__
+        return self.operation.name
 
     @property
     def description(self) -> str:
         return str(self.operation.schema["description"])
 
 
+#: What a model reads of a child that it does not wait for.
+_WORKS: Final = "Session {child} of {agent} works on it. Call wait to get its result."
+_REVIEWS: Final = "Session {child} reviews it. Call wait to get the review."
+_DECIDES: Final = "Session {child} decides it. Call wait to get the decision."
 #: The tools by name, in the order in which an agent uses them.
 _TOOLS: Final = {
-    carry_out.__name__: _TreeTool(Operation(carry_out.__name__, request).for_models, carry_out)
-    for request, carry_out in (
-        (requests.ListAgents, list_agents),
-        (Delegate, delegate),
-        (Wait, wait),
-        (AskParent, ask_parent),
-        (AskChild, ask_child),
-        (requests.Reply, reply),
-        (RaiseCallback, raise_callback),
-        (requests.Status, report_status),
-        (RequestReview, request_review),
-        (Escalate, escalate),
-        (requests.ReadResult, read_result),
+    name: _TreeTool(Operation(name, request).for_models, carry_out)
+    for name, request, carry_out in (
+        ("list_agents", requests.ListAgents, list_agents),
+        ("delegate", Delegate, _launch("delegate", _WORKS, waits=False)),
+        ("wait", Wait, wait),
+        ("ask_parent", AskParent, ask_parent),
+        ("ask_child", AskChild, ask_child),
+        ("reply", requests.Reply, reply),
+        ("raise_callback", RaiseCallback, raise_callback),
+        ("report_status", requests.Status, report_status),
+        ("request_review", RequestReview, _launch("request_review", _REVIEWS, waits=True)),
+        ("escalate", Escalate, _launch("escalate", _DECIDES, waits=True)),
+        ("read_result", requests.ReadResult, read_result),
     )
 }
 #: What an agent that only works has of them.
