@@ -25,7 +25,7 @@ from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.key_table import is_wrong_type
 from orchestrator.runtime.service import still_at_work
 from orchestrator.streams import (
     AUDIT_GROUP,

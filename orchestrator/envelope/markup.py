@@ -8,11 +8,9 @@ cut into pieces, which is exact for well-formed XML and ends where a document is
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from orchestrator.envelope.parse import ParseLimits
+from typing import Final
 
 #: One piece of markup: a comment, a CDATA section, a processing instruction, or a tag with its quoted values.
 _PIECE: Final = re.compile(
@@ -24,7 +22,20 @@ _VALUE: Final = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
 _DECLARES: Final = re.compile(rb"[ \t\r\n]xmlns(?::[^= \t\r\n]*+)?[ \t\r\n]*+=")
 
 
-def excess(octets: bytes, limits: ParseLimits) -> tuple[str, int] | None:
+@dataclass(frozen=True, slots=True)
+class MarkupLimits:
+    """The markup that a document may have.
+
+    ``attributes`` of one element (no element of the protocol has more than six), ``namespaces`` declared in the
+    document, and ``markup``: its tags, attributes, comments and CDATA sections.
+    """
+
+    attributes: int = 32
+    namespaces: int = 256
+    markup: int = 200_000
+
+
+def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
     """Which limit a document in UTF-8 exceeds, and at which octet; None: none.
 
     ``malformed``: the octet is where a document of much markup stops being well-formed. A parser would go on behind

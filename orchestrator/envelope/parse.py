@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from lxml import etree
 
 from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found, line_of
-from orchestrator.envelope.markup import excess
+from orchestrator.envelope.markup import MarkupLimits, excess
 
 _DECLARATION: Final = re.compile(
     rb"""<\?xml[ \t\r\n]+version[ \t\r\n]*=[ \t\r\n]*["']1\.[0-9]+["']"""
@@ -61,16 +61,15 @@ _MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
 
 
 @dataclass(frozen=True, slots=True)
-class ParseLimits:
+class ParseLimits(MarkupLimits):
     """What a document may cost.
 
     ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
     refused document gets the detailed report, which costs a hundred times what refusing it does, ``detail_s``
     the seconds that making it may take, and ``findings`` how many it may have.
-    ``attributes`` of one element (no element of the protocol has more than six), ``namespaces`` declared in the
-    document, and ``markup``: its tags, attributes, comments and CDATA sections. ``prolog`` in octets before the root element,
-    ``scalar`` in characters of a value that is no text or name, such as a number or a date. The time that parser,
-    schema and canonical form take is in proportion to the size within these, and is not beyond them.
+    ``prolog`` in octets before the root element, ``scalar`` in characters of a value that is no text or name, such as a
+    number or a date. The time that parser, schema and canonical form take is in proportion to the size within these and
+    those of its markup, and is not beyond them.
     """
 
     size: int = 8 * 1024 * 1024
@@ -78,9 +77,6 @@ class ParseLimits:
     detail: int = 5_000
     detail_s: float = 10.0
     findings: int = FINDINGS_LIMIT
-    attributes: int = 32
-    namespaces: int = 256
-    markup: int = 200_000
     prolog: int = 65_536
     scalar: int = 65_536
 

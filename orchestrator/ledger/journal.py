@@ -21,7 +21,7 @@ from orchestrator.ledger.statements import Statement
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.key_table import is_wrong_type
 
 #: Seconds that a stored value lives which no record refers to yet.
 UNUSED_TTL_S: Final = 3600

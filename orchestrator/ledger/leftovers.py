@@ -17,7 +17,7 @@ from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import RunState
 from orchestrator.policy.budget import RESOURCES
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.key_table import is_wrong_type
 
 #: What :func:`fix` fixes.
 RULES: Final = frozenset({"journal-left", "reservation-left", "reserved-wrong", "spent-wrong"})

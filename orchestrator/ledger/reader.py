@@ -18,7 +18,7 @@ from orchestrator.ledger.sealing import Opened, Seals, Vault
 from orchestrator.ledger.session_events import SessionEvents
 from orchestrator.ledger.statements import Statement
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.key_table import is_wrong_type
 
 _FAILURES: dict[SessionState, type[SessionFailed]] = {
     SessionState.FAILED: SessionFailed,

@@ -13,7 +13,7 @@ from orchestrator.ledger import decode
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import CLOSED, Item, ItemState, Run, Session, SessionState
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.client import is_wrong_type
+from orchestrator.redisdb.key_table import is_wrong_type
 
 R = TypeVar("R")
 V = TypeVar("V")

@@ -11,8 +11,7 @@ from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Lease, RunRef
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.client import is_wrong_type
-from orchestrator.redisdb.key_table import in_its_shard
+from orchestrator.redisdb.key_table import in_its_shard, is_wrong_type
 from orchestrator.redisdb.scripts import request
 
 #: Sessions of an expired tree that are closed in one step, with three arguments each; Redis 6.2 takes a million.

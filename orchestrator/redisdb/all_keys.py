@@ -9,8 +9,7 @@ from typing import Final, NamedTuple
 import redis
 
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.client import is_wrong_type, lacks_permission
-from orchestrator.redisdb.key_table import registered
+from orchestrator.redisdb.key_table import is_wrong_type, registered
 
 REGISTRY: Final = registered(ledger_keys, keys)
 #: The variable parts of keys of which there are a few, which all sessions share: see :func:`shared_keys`.
@@ -57,7 +56,7 @@ def wrong_types(client: redis.Redis, wanted: dict[str, str]) -> list[WrongType]:
     found = []
     for (key, type_), answer in zip(wanted.items(), pipe.execute(raise_on_error=False), strict=True):
         if isinstance(answer, Exception):
-            if not lacks_permission(answer):
+            if not isinstance(answer, redis.exceptions.NoPermissionError):
                 raise answer
             continue
         is_now = answer.decode()

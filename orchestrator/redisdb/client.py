@@ -17,6 +17,7 @@ from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, OrchestraError, ServerUnavailable, UnsupportedServer
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.format import agree, check_format, check_shards
+from orchestrator.redisdb.key_table import is_wrong_type
 
 #: The oldest Redis that has what the scripts and streams need (XAUTOCLAIM, LMOVE, ZADD GT).
 MINIMUM_VERSION = (6, 2)
@@ -289,8 +290,3 @@ def is_outage(error: BaseException) -> bool:
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, ServerUnavailable)):
         return True
     return _refusal(error) is not None
-
-
-def is_wrong_type(error: BaseException) -> bool:
-    """Whether a key does not have the type that the command is for: it was written by somebody else."""
-    return isinstance(error, redis.ResponseError) and "WRONGTYPE Operation against" in str(error)

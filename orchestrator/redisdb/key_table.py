@@ -14,6 +14,8 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Final, ParamSpec
 
+import redis
+
 from orchestrator.ids import shard_of
 
 P = ParamSpec("P")
@@ -123,3 +125,8 @@ PERMANENT: Final = "permanent"
 def registered(*tables: ModuleType) -> tuple[KeySpec, ...]:
     """All keys of these modules, in this order, whichever was imported first."""
     return tuple(spec for table in tables for spec in REGISTRY if spec.name in vars(table))
+
+
+def is_wrong_type(error: BaseException) -> bool:
+    """Whether a key does not have the type that the command is for: it was written by somebody else."""
+    return isinstance(error, redis.ResponseError) and "WRONGTYPE Operation against" in str(error)

@@ -11,8 +11,9 @@ from orchestrator import machine
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import wrong_types
-from orchestrator.redisdb.client import MAX_BLOCK_MS, is_wrong_type
+from orchestrator.redisdb.client import MAX_BLOCK_MS
 from orchestrator.redisdb.holders import Connected, connected_holders
+from orchestrator.redisdb.key_table import is_wrong_type
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.streams import values

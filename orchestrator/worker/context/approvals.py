@@ -21,8 +21,7 @@ from orchestrator.policy.approval import (
 )
 from orchestrator.worker.context.arguments import check_timeout, limit_of
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.verification import Verifier
-from orchestrator.worker.context.view import callback_of
+from orchestrator.worker.context.verification import Verifier, callback_of
 from orchestrator.worker.context.waits import Blocking, Taken
 
 #: Seconds after which a parked run looks again although nobody has answered.

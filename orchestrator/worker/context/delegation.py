@@ -19,7 +19,8 @@ from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import check_list, check_timeout
 from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of, terms_of
-from orchestrator.worker.context.view import View, callback_of
+from orchestrator.worker.context.verification import callback_of
+from orchestrator.worker.context.view import View
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"

@@ -33,7 +33,8 @@ from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_timeout
 from orchestrator.worker.context.messages import Question
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.view import View, callback_of
+from orchestrator.worker.context.verification import callback_of
+from orchestrator.worker.context.view import View
 from orchestrator.worker.context.waits import Taken
 
 #: The part of a run's time that is left for which it waits for a reply, if its agent does not say.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.errors import PlanError
 from orchestrator.ledger import Launch
 from orchestrator.messages.factory import summary
-from orchestrator.policy.plan import Assignment, Plan, looks_like_plan
+from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches, LaunchRequest
-
-if TYPE_CHECKING:
-    from orchestrator.worker.context.context import Context
 
 #: The group of the delegations of a plan, for `wait_for`.
 PLAN_GROUP: Final = "plan"
@@ -96,37 +93,3 @@ class Planning:
                 "plan", assignment.role, task, assignment.sequence, caller == "", caller
             ),
         )
-
-
-def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: bool) -> str:
-    """The answer of an agent whose answers are plans, after its plan was launched.
-
-    A plan that is not valid is handed back to the agent once. In a resume an answer that does not begin as a JSON
-    array is the agent's last word, and no plan; so it is where the agent waits for children or a reply first.
-
-    Args:
-        context: the run.
-        answer_of: calls the agent.
-        given: the operator gave the plan as the prompt, and the agent is not asked for one.
-
-    Raises:
-        PlanError: the second answer is not valid either, or the plan that was given.
-    """
-    answer = context.prompt if given else answer_of()
-    while (
-        given
-        or looks_like_plan(answer)
-        # An agent that waits for a child, or for a reply, has given no answer yet.
-        or (context.cause == "start" and not context.has_launched and not context.waits)
-    ):
-        try:
-            context.carry_out(answer)
-        except PlanError as error:
-            if given or context.correction:
-                context.steps.reject_answer()
-                raise
-            context.correct(error.shown)
-            answer = answer_of()
-        else:
-            break
-    return answer

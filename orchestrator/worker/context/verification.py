@@ -1,16 +1,18 @@
-"""Checks what a run is given before its agent sees it: whether it really comes from its sender."""
+"""Checks what a run is given before its agent sees it: whether it really comes from its sender, and how the agent sees it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from orchestrator.errors import DamagedRecord
+from orchestrator.errors import DamagedRecord, PayloadError
 from orchestrator.ids import child_of
 from orchestrator.ledger import Claimed, Item
 from orchestrator.ledger.statements import Statement
 from orchestrator.log import get_logger
-from orchestrator.messages.authenticity import Authenticity
+from orchestrator.messages.authenticity import Authenticity, callback_from
+from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.effects import Effects
 
 _log = get_logger()
@@ -83,3 +85,34 @@ class Verifier:
             "the audit trail has the signed message]"
         )
         return replace(item, kind=kind, status="failed", title="", extra={**kept, "rejected": True}), refusal
+
+
+def callback_of(item: Item, text: str, effects: Effects) -> Callback:
+    """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
+
+    def read(ref: Any, what: str) -> str:
+        try:
+            return effects.read(what, lambda: effects.ledger.large_texts.read(ref))
+        except PayloadError as error:
+            raise PayloadError(f"the large text of {item.id} cannot be read: {error}") from None
+
+    def attachment(name: str) -> str | None:
+        ref = (item.extra.get("attachments") or {}).get(name)
+        return None if ref is None else read(ref, "attachment")
+
+    if sent := item.extra.get("said"):
+        # Programs get the text; a prompt has it once.
+        extra = {name: value for name, value in item.extra.items() if name != "said"}
+        return replace(
+            callback_of(replace(item, extra=extra), text, effects),
+            text=f"[the same text as the message {sent}, which came before]",
+            size=item.size,
+            fetch=lambda: text,
+        )
+    ref = item.extra.get("whole")
+    return replace(
+        callback_from(item, text),
+        size=int(ref["size"]) if ref else -1,
+        fetch=(lambda: read(ref, "full")) if ref else None,
+        fetch_attachment=attachment,
+    )

@@ -5,21 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.structured import unpack
-from orchestrator.errors import PayloadError
 from orchestrator.ledger import Claimed, Item, ItemState, Session
 from orchestrator.ledger.forks import seed_of
-from orchestrator.messages.authenticity import callback_from
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.worker.context.effects import Effects
-
-if TYPE_CHECKING:
-    from orchestrator.worker.context.parts import RunParts
+from orchestrator.worker.context.parts import RunParts
+from orchestrator.worker.context.verification import callback_of
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has all of it.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
@@ -164,37 +160,6 @@ class View:
     def new_state(self) -> dict[str, Any] | None:
         """The state to save, or None if the agent left it as it was."""
         return self.state if self.state != self._state_before else None
-
-
-def callback_of(item: Item, text: str, effects: Effects) -> Callback:
-    """An item of a session's queue as its agent sees it; ``text`` is what the ledger itself holds of it."""
-
-    def read(ref: Any, what: str) -> str:
-        try:
-            return effects.read(what, lambda: effects.ledger.large_texts.read(ref))
-        except PayloadError as error:
-            raise PayloadError(f"the large text of {item.id} cannot be read: {error}") from None
-
-    def attachment(name: str) -> str | None:
-        ref = (item.extra.get("attachments") or {}).get(name)
-        return None if ref is None else read(ref, "attachment")
-
-    if sent := item.extra.get("said"):
-        # Programs get the text; a prompt has it once.
-        extra = {name: value for name, value in item.extra.items() if name != "said"}
-        return replace(
-            callback_of(replace(item, extra=extra), text, effects),
-            text=f"[the same text as the message {sent}, which came before]",
-            size=item.size,
-            fetch=lambda: text,
-        )
-    ref = item.extra.get("whole")
-    return replace(
-        callback_from(item, text),
-        size=int(ref["size"]) if ref else -1,
-        fetch=(lambda: read(ref, "full")) if ref else None,
-        fetch_attachment=attachment,
-    )
 
 
 def describe_missing(missing: Sequence[Missing]) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.envelope.structured import pack_body
-from orchestrator.errors import InputError, TaskFailed
+from orchestrator.errors import InputError, PlanError, TaskFailed
 from orchestrator.ledger import Outcome, Outgoing
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock
 from orchestrator.messages.factory import summary
+from orchestrator.policy.plan import looks_like_plan
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.steps import Steps
@@ -21,6 +23,40 @@ from orchestrator.worker.execution.heartbeat import ClaimStatus
 from orchestrator.worker.execution.outcome import traceback_of
 
 _log = get_logger()
+
+
+def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: bool) -> str:
+    """The answer of an agent whose answers are plans, after its plan was launched.
+
+    A plan that is not valid is handed back to the agent once. In a resume an answer that does not begin as a JSON
+    array is the agent's last word, and no plan; so it is where the agent waits for children or a reply first.
+
+    Args:
+        context: the run.
+        answer_of: calls the agent.
+        given: the operator gave the plan as the prompt, and the agent is not asked for one.
+
+    Raises:
+        PlanError: the second answer is not valid either, or the plan that was given.
+    """
+    answer = context.prompt if given else answer_of()
+    while (
+        given
+        or looks_like_plan(answer)
+        # An agent that waits for a child, or for a reply, has given no answer yet.
+        or (context.cause == "start" and not context.has_launched and not context.waits)
+    ):
+        try:
+            context.carry_out(answer)
+        except PlanError as error:
+            if given or context.correction:
+                context.steps.reject_answer()
+                raise
+            context.correct(error.shown)
+            answer = answer_of()
+        else:
+            break
+    return answer
 
 
 def answered(text: str, context: Context, effects: Effects) -> Outcome:

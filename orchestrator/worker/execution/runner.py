@@ -62,7 +62,7 @@ from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.planning import Planning, answer_with_plan
+from orchestrator.worker.context.planning import Planning
 from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
@@ -280,7 +280,7 @@ class _RunOfAgent:
         try:
             with only_in_this_process(), working_for(context):
                 if given or self._definition.record.answer == "plan":
-                    return answer_with_plan(context, answer_of, given=given)
+                    return ending.answer_with_plan(context, answer_of, given=given)
                 return answer_of()
         except BaseExceptionGroup as group:
             error = cause_of(group)
