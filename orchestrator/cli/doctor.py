@@ -114,11 +114,7 @@ def doctor(
         say(f"Error: could not look: {error}", err=True)
         ctx.exit(2)
     if as_json:
-        print_json(
-            DiagnosisDocument.of(
-                {"holds": diagnosis.holds, "promise": str(diagnosis.tally), **vars(diagnosis)}
-            )
-        )
+        print_json(DiagnosisDocument.of(diagnosis))
     else:
         _print(diagnosis)
     ctx.exit(diagnosis.exit_code)

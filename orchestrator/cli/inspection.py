@@ -48,19 +48,25 @@ _BETWEEN_S: Final = 0.15
 class Inspected:
     """What was found. What is None is not known, because Redis was not asked."""
 
+    #: The audit database.
     file: str
+    #: Where it is not what was written.
     breaks: list[Break]
+    #: Entries that it holds.
     messages: int
-    #: Entries that were published, are written, and are still to be written.
+    #: Entries that were published; null: Redis was not asked.
     published: int | None = None
+    #: Published entries that are written.
     written: int | None = None
+    #: Published entries that a writer is still to write; null: Redis was not asked.
     waiting: int | None = None
-    #: Milliseconds since the oldest entry that is still to be written was published; 0: there is none.
+    #: Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked.
     behind_ms: int | None = None
-    #: Steps of the ledger that were written so far, and that were published.
+    #: Steps of the ledger that were written so far.
     steps: int = 0
+    #: Steps of the ledger that were published; null: Redis was not asked.
     steps_published: int | None = None
-    #: Entries and steps that no writer will write any more.
+    #: Published entries that it lacks and that no writer will write.
     lost: int = 0
     #: The streams that they were in.
     where: str = ""
@@ -69,7 +75,7 @@ class Inspected:
 
     @property
     def intact(self) -> bool:
-        """Whether the trail is what was written, and lacks nothing for good."""
+        """Whether the trail is what was written."""
         return not self.breaks and not self.lost
 
 

@@ -16,7 +16,6 @@ from orchestrator.cli.stack import open_keys
 from orchestrator.cli.table import Row, print_table, terminal_width
 
 if TYPE_CHECKING:
-    from orchestrator.cli.documents.stack import KeyDocument
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.certificates import KeyCertificate, Use
     from orchestrator.keyring.store import KeyStore
@@ -290,35 +289,23 @@ def _passphrase(file: Path | None) -> bytes | None:
 def _show(store: KeyStore, records: Iterable[KeyCertificate], *, as_json: bool) -> None:
     from orchestrator.cli.documents.stack import KeyDocument, Keys
 
-    rows = [
-        KeyDocument.of(
-            {
-                "key_id": record.key_id,
-                "agent": record.agent,
-                "use": record.use,
-                "algorithm": record.algorithm,
-                "state": "revoked"
-                if record.revoked_ms is not None
-                else "current"
-                if record.current
-                else "rotated",
-                "private": store.has_private(record.key_id),
-                "created": record.created_ms,
-                "retired": record.retired_ms,
-                "revoked": record.revoked_ms,
-            }
-        )
-        for record in records
-    ]
+    found = [(record, store.has_private(record.key_id)) for record in records]
     if as_json:
-        print_json(Keys(keys=tuple(rows)))
+        documents = [KeyDocument.of(record, private=private) for record, private in found]
+        print_json(Keys(keys=tuple(documents)))
         return
-    cells = [Row((row.agent, row.use, row.state, row.key_id, row.algorithm, _made(row))) for row in rows]
+    cells = [
+        Row((key.agent, key.use, key.state, key.key_id, key.algorithm, _made(key, private=private)))
+        for key, private in found
+    ]
     if cells:
         headers = ("AGENT", "USE", "STATE", "KEY", "ALGORITHM", "MADE")
         print_table(headers, cells, width=terminal_width())
 
 
-def _made(row: KeyDocument) -> str:
+def _made(key: KeyCertificate, *, private: bool) -> str:
     """When a key was made, and whether its private half is here."""
-    return f"{row.created or ''}{'' if row.private else '  (public half only)'}"
+    from orchestrator.machine import isoformat
+
+    made = isoformat(key.created_ms) if key.created_ms else ""
+    return f"{made}{'' if private else '  (public half only)'}"

@@ -27,34 +27,21 @@ if TYPE_CHECKING:
 def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the worktrees of this data folder, and why each is kept."""
     from orchestrator.cli.documents.stack import WorktreeDocument, WorktreeList
-    from orchestrator.machine import isoformat
 
     if context.invoked_subcommand is not None:
         return
     with _open(settings) as (folder, janitor):
-        documents = [
-            WorktreeDocument(
-                session=one.session,
-                agent=one.agent,
-                path=str(one.path),
-                branch=one.branch,
-                base=one.base,
-                changed_files=_changed(folder, one),
-                kept_because=janitor.why_kept(one),
-                created_at=isoformat(one.created_ms),
-            )
-            for one in folder.all()
-        ]
+        found = [(one, _changed(folder, one), janitor.why_kept(one)) for one in folder.all()]
     if as_json:
+        documents = [
+            WorktreeDocument.of(one, changed_files=changed, kept_because=kept) for one, changed, kept in found
+        ]
         print_json(WorktreeList(worktrees=tuple(documents)))
         return
-    for document in documents:
-        changed = "?" if document.changed_files is None else document.changed_files
-        why = document.kept_because or "it may go"
-        say(
-            f"{document.session}  {document.agent}, {changed} changed, {document.branch}: {why}  {document.path}"
-        )
-    if not documents:
+    for one, changed, kept in found:
+        files = "?" if changed is None else changed
+        say(f"{one.session}  {one.agent}, {files} changed, {one.branch}: {kept or 'it may go'}  {one.path}")
+    if not found:
         say("no session has a worktree here", err=True)
 
 

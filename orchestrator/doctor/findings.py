@@ -77,13 +77,17 @@ class Tally:
 class Diagnosis:
     """Everything one examination found."""
 
+    #: The promise in numbers.
     tally: Tally
+    #: Trees that were looked at.
     trees: int
+    #: What breaks the promise, is stuck or deserves a look.
     findings: tuple[Problem, ...]
+    #: What is pending, and what will move it.
     waits: tuple[Blocker, ...]
-    #: False where launches could only be taken from the ledger itself.
+    #: Whether launches were compared with the audit trail.
     audited: bool
-    #: Whether everything was looked at, and not only what is not at rest or has changed lately.
+    #: Whether everything was looked at, and not only what changed.
     full: bool = True
     #: Trees at rest that were not looked at.
     at_rest: int = 0
@@ -92,6 +96,11 @@ class Diagnosis:
     def holds(self) -> bool:
         """Whether the promise holds."""
         return not any(f.severity == Severity.BREAK for f in self.findings)
+
+    @property
+    def promise(self) -> str:
+        """The promise in numbers, as one line."""
+        return str(self.tally)
 
     @property
     def exit_code(self) -> int:

@@ -80,26 +80,39 @@ class Revocations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCertificate:
-    """A public key that the operator has certified. Times are milliseconds since the epoch, and full seconds."""
+    """A public key that the operator has certified. Times are milliseconds since the epoch, and full seconds.
 
+    Signatures that say they were made after ``retired_ms`` do not count, and nothing counts that a revoked key has signed.
+    """
+
+    #: Its id.
     key_id: str
+    #: Whose key it is.
     agent: str
     #: What the agent was when its key was certified; what it may do now says its record.
     role: str
+    #: What it is for: `sign` or `encrypt`.
     use: Use
+    #: Its algorithm.
     algorithm: str
+    #: When it was made.
     created_ms: int
     public: PublicKey
     pem: str
-    #: Signatures that say they were made later than this do not count; None: the key is current.
+    #: When it was rotated out; null: it was not.
     retired_ms: int | None = None
-    #: Nothing that the key has signed counts any more.
+    #: When it was revoked; null: it was not.
     revoked_ms: int | None = None
 
     @property
     def current(self) -> bool:
         """Whether new messages may be signed with it, or encrypted to it."""
         return self.retired_ms is None and self.revoked_ms is None
+
+    @property
+    def state(self) -> str:
+        """`current`, `rotated` or `revoked`."""
+        return "revoked" if self.revoked_ms is not None else "current" if self.current else "rotated"
 
     def under(self, revocations: Revocations) -> KeyCertificate:
         """Return this certificate as a list of revocations leaves it."""

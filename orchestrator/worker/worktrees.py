@@ -34,13 +34,19 @@ class Worktree(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    #: The session.
     session: str
+    #: Its agent.
     agent: str
     repository: Path  #: the repository's common git folder, which all its worktrees share
-    path: Path = Field(alias="path_name")  #: where its files are
+    #: Where the files are.
+    path: Path = Field(alias="path_name")
+    #: The branch.
     branch: str
-    base: str  #: the commit that it began at
+    #: The commit that it began at.
+    base: str
     keep: Literal["until-taken", "always"]
+    #: When it was made.
     created_ms: int
 
 

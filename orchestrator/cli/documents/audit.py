@@ -18,6 +18,7 @@ from orchestrator.audit.report.model import (
 from orchestrator.audit.transitions import Transition
 from orchestrator.audit.verification import Break
 from orchestrator.cli.documents.base import Document, Octets, prints
+from orchestrator.cli.inspection import Inspected
 
 
 @prints(Break)
@@ -25,28 +26,15 @@ class AuditBreak(Document):
     """A place where the audit trail is not what was written."""
 
 
+@prints(
+    Inspected,
+    only="file intact messages published steps steps_published waiting behind_ms lost breaks",
+    numbers="behind_ms",
+    waiting="not_written_yet",
+    lost="missing",
+)
 class AuditState(Document):
     """Whether the audit trail is whole."""
-
-    file: str = Field(description="The audit database.")
-    intact: bool = Field(description="Whether the trail is what was written.")
-    messages: int = Field(description="Entries that it holds.")
-    published: int | None = Field(description="Entries that were published; null: Redis was not asked.")
-    steps: int = Field(description="Steps of the ledger that were written so far.")
-    steps_published: int | None = Field(
-        description="Steps of the ledger that were published; null: Redis was not asked."
-    )
-    not_written_yet: int | None = Field(
-        validation_alias="waiting",
-        description="Published entries that a writer is still to write; null: Redis was not asked.",
-    )
-    behind_ms: int | None = Field(
-        description="Milliseconds since the oldest of them was published; 0: there are none; null: Redis was not asked."
-    )
-    missing: int = Field(
-        validation_alias="lost", description="Published entries that it lacks and that no writer will write."
-    )
-    breaks: tuple[AuditBreak, ...] = Field(description="Where it is not what was written.")
 
 
 @prints(Transition)

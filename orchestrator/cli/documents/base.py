@@ -58,8 +58,13 @@ class Document(BaseModel):
     source: ClassVar[Source | None] = None
 
     @classmethod
-    def of(cls, value: object) -> Self:
-        """The document about a value of ours: what it has and the document does not name is left out."""
+    def of(cls, value: object, **more: object) -> Self:
+        """The document about a value of ours: what it has and the document does not name is left out.
+
+        ``more`` are the fields that the document has beside those of the value.
+        """
+        if more and cls.source is not None:
+            value = {name: getattr(value, name) for name in cls.source.fields.values()} | more
         return cls.model_validate(value, from_attributes=True)
 
 
@@ -69,7 +74,7 @@ _SHOWN: dict[Any, Any] = {}
 
 
 def prints(
-    model: type, /, *, without: str = "", also: str = "", numbers: str = "", **names: str
+    model: type, /, *, only: str = "", without: str = "", also: str = "", numbers: str = "", **names: str
 ) -> Callable[[type[D]], type[D]]:
     """Give a document the fields of a model of ours, whose comments say what they mean.
 
@@ -77,15 +82,19 @@ def prints(
 
     Args:
         model: a dataclass, a named tuple or a pydantic model.
+        only: names of the fields and properties that are printed, in this order; empty: all fields.
         without: names of fields that are not printed.
         also: names of properties that are printed, too.
         numbers: names of fields ``<name>_ms`` that are durations, and stay numbers.
         names: what the document calls a field otherwise.
     """
     own = getattr(model, "model_fields", None) or getattr(model, "__dataclass_fields__", None)
-    kept = {*(own or model._fields)} - {*without.split()}  # type: ignore[attr-defined]
-    kinds = {name: kind for name, kind in get_type_hints(model).items() if name in kept}
-    kinds |= {name: get_type_hints(getattr(model, name).fget)["return"] for name in also.split()}
+    fields_of = {*(own or model._fields)} - {*without.split()}  # type: ignore[attr-defined]
+    hints = {name: kind for name, kind in get_type_hints(model).items() if name in fields_of}
+    kinds = {
+        name: hints[name] if name in hints else get_type_hints(getattr(model, name).fget)["return"]
+        for name in only.split() or [*hints, *also.split()]
+    }
 
     def decorate(document: type[D]) -> type[D]:
         fields: dict[str, Any] = {}
@@ -115,7 +124,7 @@ def shown(kind: Any) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _SHOWN:
         return _SHOWN[kind]
-    if origin is tuple:
+    if origin in (tuple, list):
         return tuple[shown(inner[0]), ...]  # type: ignore[misc]
     if origin in (Union, types.UnionType):
         return Union[tuple(map(shown, inner))]  # noqa: UP007
@@ -124,6 +133,6 @@ def shown(kind: Any) -> Any:
     return str if isinstance(kind, type) and issubclass(kind, StrEnum) else kind
 
 
-def show_as_text(kind: type) -> None:
+def show_as_text(kind: Any) -> None:
     """Print values of a type as text."""
     _SHOWN[kind] = Annotated[str, BeforeValidator(str)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from orchestrator.cli.documents.base import Document, prints
-from orchestrator.doctor.findings import Blocker, Problem, Tally
+from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Tally
 
 
 @prints(Problem)
@@ -23,20 +23,9 @@ class TallyDocument(Document):
     """The promise in numbers: launched = delivered + pending + dead."""
 
 
+@prints(Diagnosis, only="holds promise tally trees full at_rest audited findings waits")
 class DiagnosisDocument(Document):
     """What the doctor found."""
-
-    holds: bool = Field(description="Whether the promise holds.")
-    promise: str = Field(description="The promise in numbers, as one line.")
-    tally: TallyDocument = Field(description="The promise in numbers.")
-    trees: int = Field(description="Trees that were looked at.")
-    full: bool = Field(description="Whether everything was looked at, and not only what changed.")
-    at_rest: int = Field(description="Trees at rest that were not looked at.")
-    audited: bool = Field(description="Whether launches were compared with the audit trail.")
-    findings: tuple[DoctorFinding, ...] = Field(
-        description="What breaks the promise, is stuck or deserves a look."
-    )
-    waits: tuple[BlockerDocument, ...] = Field(description="What is pending, and what will move it.")
 
 
 class HeldUpBy(Document):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.cli.documents.base import Document, Time, prints
+from orchestrator.cli.documents.base import Document, prints, show_as_text
+from orchestrator.keyring.certificates import KeyCertificate, Use
 from orchestrator.ledger.concurrency import AgentLimit, TreeLimit
+from orchestrator.worker.worktrees import Worktree
+
+show_as_text(Path)
+show_as_text(Use)
 
 
 @prints(AgentRecord, without="answer", name="agent")
@@ -82,20 +88,11 @@ class Withdrawn(Document):
     registered: bool = Field(description="False.")
 
 
+@prints(KeyCertificate, only="key_id agent use algorithm state created_ms retired_ms revoked_ms")
 class KeyDocument(Document):
     """A key of an agent."""
 
-    key_id: str = Field(description="Its id.")
-    agent: str = Field(description="Whose key it is.")
-    use: str = Field(description="What it is for: `sign` or `encrypt`.")
-    algorithm: str = Field(description="Its algorithm.")
-    state: str = Field(description="`current`, `rotated` or `revoked`.")
     private: bool = Field(description="Whether the private half is in this data folder.")
-    created: Time = Field(validation_alias="created_ms", description="When it was made.")
-    retired: Time = Field(
-        validation_alias="retired_ms", description="When it was rotated out; null: it was not."
-    )
-    revoked: Time = Field(validation_alias="revoked_ms", description="When it was revoked; null: it was not.")
 
 
 class Keys(Document):
@@ -122,19 +119,14 @@ class ProjectDocument(Document):
     next: tuple[str, ...] = Field(description="The commands to run next, in order.")
 
 
+@prints(Worktree, only="session agent path branch base created_ms", created_ms="created_at")
 class WorktreeDocument(Document):
     """The worktree of a session."""
 
-    session: str = Field(description="The session.")
-    agent: str = Field(description="Its agent.")
-    path: str = Field(description="Where the files are.")
-    branch: str = Field(description="The branch.")
-    base: str = Field(description="The commit that it began at.")
     changed_files: int | None = Field(
         description="How many files differ from the base, committed or not; null: git does not say."
     )
     kept_because: str = Field(description="Why it stays; empty: it may go.")
-    created_at: Time = Field(description="When it was made.")
 
 
 class WorktreeList(Document):
