@@ -19,7 +19,6 @@ from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import check_list, check_timeout
 from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of, terms_of
-from orchestrator.worker.context.verification import callback_of
 from orchestrator.worker.context.view import View
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
@@ -154,14 +153,14 @@ class Delegating(View):
         request: requests.Call = CALL.read({"agent": agent, "task": task, **options})
         kept = CALL.options(request)
         child = self._launches.launch(child_of(request, request["task"], kept=kept, group=CALL_GROUP))
-        reply = None if answer is None else lambda item, text: answer(callback_of(item, text, self._effects))
+        reply = None if answer is None else lambda item, text: answer(self._callback(item, text))
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
                 f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
             )
         self._all = None
-        return callback_of(*taken, self._effects)
+        return self._callback(*taken)
 
     def collect(
         self, sessions: Sequence[str] = (), *, timeout_s: float = 0.0, known: Collection[str] = ()
@@ -193,7 +192,7 @@ class Delegating(View):
         ]
         taken = self._blocking.look(awaited, timeout_s=timeout_s, known=known)
         self._all = None
-        callbacks = tuple(callback_of(*one, self._effects) for one in taken)
+        callbacks = tuple(self._callback(*one) for one in taken)
         ended = {callback.session for callback in callbacks if callback.kind == "completion"}
         return Collected(
             callbacks=callbacks, outstanding=tuple(child for child in awaited if child not in ended)

@@ -33,7 +33,6 @@ from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.worker.context.arguments import check_timeout
 from orchestrator.worker.context.messages import Question
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.verification import callback_of
 from orchestrator.worker.context.view import View
 from orchestrator.worker.context.waits import Taken
 
@@ -200,7 +199,7 @@ class Messaging(View):
         item, text = (self._ask_parent if self.parent else self._ask_user)(question, timeout_s)
         if item.status == "failed":
             raise NoReply(summary(question.message), text)
-        return callback_of(item, text, self._effects).full()
+        return self._callback(item, text).full()
 
     def _ask_parent(self, asked: Question, timeout_s: float | None) -> Taken:
         self._blocking.check_depth("a question")
@@ -260,7 +259,7 @@ class Messaging(View):
         taken = self._blocking.answer(
             reply_id(question), question, awaited=self.parent or self.session, timeout_s=timeout_s
         )
-        return None if taken is None else callback_of(*taken, self._effects)
+        return None if taken is None else self._callback(*taken)
 
     def reply(self, question: Callback | str, text: str) -> bool:
         """Answer a question of a child, which gets it in the call that waits for it, or by being resumed.

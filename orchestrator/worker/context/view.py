@@ -65,7 +65,7 @@ class View:
         self.cause: Literal["start", "callbacks", "user"] = held.run.cause
         #: What this run delivers: a child's end, or something it asks or says on the way.
         self.callbacks: tuple[Callback, ...] = tuple(
-            callback_of(item, held.texts.get(item.id, ""), self._effects)
+            self._callback(item, held.texts.get(item.id, ""))
             for item in held.items
             # What a call took in an earlier try of this run, it takes again.
             if item.kind != "prompt" and not item.extra.get("taken")
@@ -81,6 +81,9 @@ class View:
         self._state_before = copy.deepcopy(self.state)
         #: The task on a start; the callbacks or the user's words on a resume.
         self.prompt: str = self._prompt()
+
+    def _callback(self, item: Item, text: str) -> Callback:
+        return callback_of(item, text, self._effects)
 
     def _task(self) -> Task:
         about = self._held.session
@@ -131,15 +134,13 @@ class View:
         """What the session of which this one is a fork had been given by then."""
         seed = seed_of(self._ledger, self.session) if self._held.session.forked_at else None
         given = () if seed is None else (*seed.earlier, *seed.given)
-        return tuple(
-            callback_of(item, text, self._effects) for item, text in given if item.kind == "completion"
-        )
+        return tuple(self._callback(item, text) for item, text in given if item.kind == "completion")
 
     def _own_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
         checked = self._verifier.items([(item, texts.get(item.id, "")) for item in items])
-        return tuple(callback_of(item, text, self._effects) for item, text in checked)
+        return tuple(self._callback(item, text) for item, text in checked)
 
     def _is_delivered(self, item: Item) -> bool:
         if item.kind != "completion":
