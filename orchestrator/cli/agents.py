@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -156,12 +156,7 @@ def register(
     settings: Settings,
     as_json: bool,
     name: str,
-    role: str,
-    tier: str | None,
-    escalates_to: str,
-    may_send_to: tuple[str, ...],
-    accepts_from: tuple[str, ...],
-    tags: tuple[str, ...],
+    **fields: Any,
 ) -> None:
     """Register NAME, an external program that writes to an outbox and reads from an inbox of its own.
 
@@ -175,29 +170,23 @@ def register(
     from orchestrator.router.external import make_boxes
     from orchestrator.streams import RedisStreams
 
-    for named in (name, *filter(None, [escalates_to]), *may_send_to, *accepts_from):
-        check_name(named.removeprefix(TAG_PREFIX) if named in (*may_send_to, *accepts_from) else named)
-    for tag in tags:
+    peers = (*fields["may_send_to"], *fields["accepts_from"])
+    for named in (name, *filter(None, [fields["escalates_to"]]), *peers):
+        check_name(named.removeprefix(TAG_PREFIX) if named in peers else named)
+    for tag in fields["tags"]:
         check_tag(tag)
-    record = AgentRecord.model_validate(
-        {
-            "name": name,
-            "role": role,
-            "tier": tier,
-            "executor": "foreign",
-            "escalates_to": escalates_to,
-            "may_send_to": may_send_to or None,
-            "accepts_from": accepts_from or None,
-            "tags": tags,
-        }
-    )
+    # No names at all: anybody.
+    limits = {which: fields.pop(which) or None for which in ("may_send_to", "accepts_from")}
+    record = AgentRecord.model_validate({"name": name, "executor": "foreign", **fields, **limits})
     with open_stack(settings, "agents") as parts:
         known = parts.agents.get(name)
         if name in SYSTEM_AGENTS or (known is not None and not known.external):
             raise InputError(f"{name!r} is the name of an agent that the stack itself runs; choose another")
         parts.agents.announce([record])
         make_boxes(RedisStreams(parts.redis), [name], settings.shards)
-    print_answer(AgentDocument.of(record), f"{name} is registered as an external {role}", as_json=as_json)
+    print_answer(
+        AgentDocument.of(record), f"{name} is registered as an external {record.role}", as_json=as_json
+    )
 
 
 @agents.command("withdraw")

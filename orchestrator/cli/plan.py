@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,13 +37,11 @@ def plan(
     settings: Settings,
     *,
     file: str,
-    agent: str,
     dry_run: bool,
     wait: bool,
-    key: str | None,
-    title: str,
     timeout_s: float | None,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Carry out the plan in FILE (- reads standard input): a JSON array of assignments.
 
@@ -65,9 +63,7 @@ def plan(
         say("the plan is empty: there is nothing to do", err=True)
         sys.exit(0)
     with open_client(settings) as client:
-        submitted = client.submit_plan(
-            text, agent=agent, key=key, title=title, retry_for_s=retry_for_s(wait=wait)
-        )
+        submitted = client.submit_plan(text, retry_for_s=retry_for_s(wait=wait), **options)
         print_submitted(client, submitted, wait=wait, timeout_s=timeout_s, as_json=as_json)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from orchestrator.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from orchestrator.audit import AuditStore
-    from orchestrator.audit.report import Report, Unit
+    from orchestrator.audit.report import Report
     from orchestrator.config.settings import Settings
 
 
@@ -52,13 +52,11 @@ _DRAWN = 60
 def report(
     *,
     settings: Settings,
-    since_ms: int | None,
-    until_ms: int | None,
-    by: Unit | None,
     wanted: str,
     out: Path | None,
     conversation: str | None,
     as_json: bool,
+    **period: Any,
 ) -> None:
     """Report on a time: messages, failures, hops, callbacks, costs.
 
@@ -76,10 +74,8 @@ def report(
         found = make_report(
             store,
             made_ms=SystemClock().now_ms(),
-            since_ms=since_ms,
-            until_ms=until_ms,
-            by=by,
             progress=progress,
+            **period,
         )
     if as_json or wanted == "json":
         text = json_text(AuditReport.of(found).model_dump(mode="json"))

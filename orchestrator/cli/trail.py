@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -114,12 +114,8 @@ def transitions(
     *,
     settings: Settings,
     session: str | None,
-    kind: str | None,
-    since_ms: int | None,
-    until_ms: int | None,
-    limit: int,
-    before: str | None,
     as_json: bool,
+    **conditions: Any,
 ) -> None:
     """List what the ledger changed, newest first: sessions, runs, callbacks, items, steps, budgets."""
     from orchestrator.audit.changes import Changes
@@ -129,9 +125,7 @@ def transitions(
 
     changes = Changes(AuditStore(settings.audit_database, read_only=True))
     try:
-        page, following = changes.page(
-            session=session, kind=kind, since_ms=since_ms, until_ms=until_ms, before=before, limit=limit
-        )
+        page, following = changes.page(session=session, **conditions)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--before") from error
     if as_json:

@@ -6,7 +6,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +26,7 @@ _LOSES = ("no-append-only-file", "eviction")
 @agents_options
 @click.option(
     "--review",
+    "review_roots",
     multiple=True,
     metavar="DIR",
     type=click.Path(exists=True, path_type=Path),
@@ -49,14 +50,9 @@ _LOSES = ("no-append-only-file", "eviction")
 @click.option("--verbose", "-v", is_flag=True, help="Show the processes' logs here, too.")
 def up(
     *,
-    agents: tuple[str, ...],
-    serve: tuple[str, ...],
-    review: tuple[Path, ...],
-    redis_url: str | None,
-    data: Path | None,
-    concurrency: int | None,
     reload: bool,
     verbose: bool,
+    **options: Any,
 ) -> None:
     """Run the whole stack in this terminal: server, services and a worker. Ctrl-C stops it.
 
@@ -67,12 +63,10 @@ def up(
     from orchestrator.deployment.local_stack import LocalStack, describe
 
     settings = settings_of(
-        agents=list(agents) or None,
-        serve=list(serve) or None,
-        review_roots=list(review) or None,
-        redis_url=redis_url,
-        data=data,
-        concurrency=concurrency,
+        **{
+            name: (list(value) or None) if isinstance(value, tuple) else value
+            for name, value in options.items()
+        }
     )
     began = time.monotonic()
     stack = LocalStack(settings, reload=reload, notify=lambda notice: say(f"  {describe(notice)}"))

@@ -313,18 +313,14 @@ class Client:
         Raises:
             KeyringError: the key of `operator` is not in this data folder.
         """
-        from orchestrator.client.submission import digest_of_options
         from orchestrator.client.submission_tokens import LIFETIME_S, make_token
         from orchestrator.operations.table import SUBMIT
 
-        request: Submit = SUBMIT.read({"agent": agent, "prompt": prompt, **(options or {})})
+        request: Submit = SUBMIT.read({"agent": agent, "prompt": prompt, **(options or {}), "title": title})
         with self._clear_errors():
             return make_token(
                 self._parts.keyring,
-                agent=agent,
-                prompt=prompt,
-                title=title,
-                more=digest_of_options(request),
+                request,
                 task_id=task_id,
                 lifetime_s=LIFETIME_S if lifetime_s is None else lifetime_s,
             )

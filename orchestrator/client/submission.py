@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -45,11 +43,8 @@ class Submission:
         check_token(
             self._parts.keyring,
             token,
-            agent=request["agent"],
-            prompt=request.get("prompt") or "",
-            title=request.get("title") or "",
+            request,
             task_id=task_id,
-            more=digest_of_options(request),
             known=self.is_known(task_id),
         )
 
@@ -155,10 +150,3 @@ class Submission:
                 if there.state is not SessionState.DELETED and there.options != kept:
                     raise KeyInUse(key, session, submitted.agent, "set of options")
         return submitted
-
-
-def digest_of_options(request: Submit) -> str:
-    """The digest of the options in a submission token; empty without options."""
-    beside = ("agent", "prompt", "title", "key")
-    options = SUBMIT.dump({name: value for name, value in request.items() if name not in beside})
-    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest() if options else ""

@@ -19,6 +19,8 @@ from orchestrator.keyring import claims
 from orchestrator.keyring.claims import Purpose
 from orchestrator.keyring.ring import Keyring
 from orchestrator.machine import Clock, SystemClock
+from orchestrator.operations.requests import Submit
+from orchestrator.operations.table import SUBMIT
 
 #: Seconds that a token can be used for by default.
 LIFETIME_S: Final = 3600.0
@@ -36,16 +38,13 @@ class SubmissionToken:
 
 def make_token(
     keyring: Keyring,
+    request: Submit,
     *,
-    agent: str,
-    prompt: str,
-    title: str = "",
-    more: str = "",
     task_id: str | None = None,
     lifetime_s: float = LIFETIME_S,
     clock: Clock | None = None,
 ) -> SubmissionToken:
-    """A token for one submission. ``more`` is the digest of its options.
+    """A token for one submission.
 
     Raises:
         KeyringError: the key of `operator` is not in this data folder.
@@ -55,7 +54,7 @@ def make_token(
     task = task_id or str(machine.uuid4())
     said = {
         "task": task,
-        "work": _digest(agent, prompt, title, more),
+        "work": _digest(request),
         "issued_ms": now_ms,
         "expires_ms": now_ms + round(lifetime_s * 1000),
     }
@@ -65,12 +64,9 @@ def make_token(
 def check_token(
     keyring: Keyring,
     token: object,
+    request: Submit,
     *,
-    agent: str,
-    prompt: str,
-    title: str,
     task_id: str,
-    more: str = "",
     known: bool,
     clock: Clock | None = None,
 ) -> None:
@@ -104,7 +100,7 @@ def check_token(
         raise SubmissionRefused(task_id, unsigned)
     if said["task"] != task_id:
         raise SubmissionRefused(task_id, f"its token is for task {said['task']}; send it with that task_id")
-    if said["work"] != _digest(agent, prompt, title, more):
+    if said["work"] != _digest(request):
         raise SubmissionRefused(
             task_id, "its token is for another agent, prompt, title or task; make one for these"
         )
@@ -112,6 +108,11 @@ def check_token(
         raise SubmissionRefused(task_id, "its token has expired; make a new one with Client.token")
 
 
-def _digest(agent: str, prompt: str, title: str, more: str) -> str:
-    work = [agent, prompt, title, *([more] if more else [])]
+def _digest(request: Submit) -> str:
+    """The digest of what is submitted: agent, prompt, title and, where there are some, the options."""
+    beside = ("agent", "prompt", "title", "key")
+    options = SUBMIT.dump({name: value for name, value in request.items() if name not in beside})
+    work = [request["agent"], request.get("prompt") or "", request.get("title") or ""]
+    if options:
+        work.append(hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest())
     return hashlib.sha256(json.dumps(work).encode()).hexdigest()

@@ -14,10 +14,11 @@ from orchestrator.client.submission_tokens import check_token, make_token
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
 from orchestrator.machine import SystemClock
+from orchestrator.operations.requests import Submit
 from tests.claims import forged
 from tests.clock import ManualClock
 
-WORK: dict[str, Any] = {"agent": "solo", "prompt": "go", "title": ""}
+WORK: Submit = {"agent": "solo", "prompt": "go", "title": ""}
 
 
 @pytest.fixture
@@ -25,12 +26,21 @@ def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Container:
     return build_container(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
 
 
-def check(parts: Container, token: object, task: str, *, known: bool = False, **changes: Any) -> None:
-    check_token(parts.keyring, token, **{**WORK, **changes}, task_id=task, known=known)
+def check(
+    parts: Container,
+    token: object,
+    task: str,
+    *,
+    known: bool = False,
+    clock: ManualClock | None = None,
+    **changes: Any,
+) -> None:
+    request: Any = {**WORK, **changes}
+    check_token(parts.keyring, token, request, task_id=task, known=known, clock=clock)
 
 
 def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Container) -> None:
-    made = make_token(parts.keyring, **WORK)
+    made = make_token(parts.keyring, WORK)
     check(parts, made.text, made.task_id)
     check(parts, made.text, made.task_id)  # the same message once more: the same session once more
     for changes in ({"agent": "other"}, {"prompt": "stay"}, {"title": "x"}):
@@ -53,7 +63,7 @@ def test_junk_is_refused(parts: Container, token: str) -> None:
 
 
 def test_nothing_in_it_can_be_changed(parts: Container) -> None:
-    made = make_token(parts.keyring, **WORK)
+    made = make_token(parts.keyring, WORK)
     for text in (
         forged(made.text, expires_ms=1 << 50),
         forged(made.text, header={"typ": "agent-orchestra.agent"}),
@@ -67,13 +77,13 @@ def test_the_key_of_an_agent_makes_none(parts: Container) -> None:
         def signer(self, _: str) -> object:
             return parts.keyring.signer("reviewer")
 
-    made = make_token(Impostor(), **WORK)  # type: ignore[arg-type]
+    made = make_token(Impostor(), WORK)  # type: ignore[arg-type]
     with pytest.raises(SubmissionRefused, match="not signed with a key of `operator`"):
         check(parts, made.text, made.task_id)
 
 
 def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Container) -> None:
-    made = make_token(parts.keyring, **WORK)
+    made = make_token(parts.keyring, WORK)
     old = parts.keyring.signer(OPERATOR)
     parts.keyring.store.rotate(OPERATOR, overlap_s=0)
     parts.keyring.registry.register_all()
@@ -84,7 +94,7 @@ def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Container) ->
             return old
 
     clock = ManualClock(SystemClock().now_ms() + 1000)  # certificates have full seconds
-    later = make_token(Thief(), **WORK, clock=clock)  # type: ignore[arg-type]
+    later = make_token(Thief(), WORK, clock=clock)  # type: ignore[arg-type]
     with pytest.raises(SubmissionRefused):
         check(parts, later.text, later.task_id)
     parts.keyring.registry.revoke(old.key_id)
@@ -95,11 +105,11 @@ def test_a_revoked_key_makes_none_and_a_rotated_one_no_more(parts: Container) ->
 def test_an_expired_one_begins_nothing_but_a_message_that_comes_again_is_the_session_that_it_was(
     parts: Container,
 ) -> None:
-    made, now_ms = make_token(parts.keyring, **WORK), SystemClock().now_ms()
+    made, now_ms = make_token(parts.keyring, WORK), SystemClock().now_ms()
     check(parts, made.text, made.task_id, clock=ManualClock(now_ms + 3_590_000))
     with pytest.raises(SubmissionRefused, match="has expired"):
         check(parts, made.text, made.task_id, clock=ManualClock(now_ms + 3_601_000))
-    made = make_token(parts.keyring, **WORK, lifetime_s=-1)
+    made = make_token(parts.keyring, WORK, lifetime_s=-1)
     with pytest.raises(SubmissionRefused, match="has expired"):
         check(parts, made.text, made.task_id)
     check(parts, made.text, made.task_id, known=True)
