@@ -187,14 +187,19 @@ class Client:
             UnknownAgent: no worker serves such an agent.
             ServerUnavailable: Redis does not answer.
         """
+        return self._begin({"agent": agent, "prompt": prompt, **options})
+
+    def _begin(self, values: Mapping[str, Any], *, planned: bool = False) -> SessionHandle:
+        """Submit a root with the values of a request; ``planned``: its prompt is a plan."""
         from orchestrator.client.submission import Submission
         from orchestrator.operations.table import SUBMIT
 
-        request: Submit = SUBMIT.read({"agent": agent, "prompt": prompt, **options})
+        request: Submit = SUBMIT.read(values)
         retry_for_s, at = request.get("retry_for_s") or 0, request.get("at")
         if isinstance(at, timedelta):  # by the clock of Redis; the same in every try
             request["at"] = self._outlast(self._ledger.server_ms, retry_for_s) / 1000 + at.total_seconds()
-        return self._submit_once(Submission(self._parts).begin, request, retry_for_s)
+        submit = partial(Submission(self._parts).begin, planned=planned)
+        return self._submit_once(submit, request, retry_for_s)
 
     def _submit_once(self, submit: Callable[[R], Submitted], request: R, retry_for_s: float) -> SessionHandle:
         # All tries have one key: a try whose answer is lost may have arrived.
@@ -219,8 +224,6 @@ class Client:
             UnknownAgent: no worker serves the agent; nothing was submitted.
             KeyInUse, ServerUnavailable: as :meth:`submit`.
         """
-        from orchestrator.client.submission import Submission
-        from orchestrator.operations.table import SUBMIT
         from orchestrator.policy.plan import agent_of, parse_plan
 
         read = parse_plan(plan)
@@ -230,8 +233,8 @@ class Client:
             raise UnknownAgent(agent, names)
         read.check(agents=names, callers=[agent])
         title = title or f"plan of {counted(len(read.assignments), 'assignment')}"
-        request: Submit = SUBMIT.read({"agent": agent, "prompt": plan, "title": title, "key": key})
-        return self._submit_once(partial(Submission(self._parts).begin, planned=True), request, retry_for_s)
+        request = {"agent": agent, "prompt": plan, "title": title, "key": key, "retry_for_s": retry_for_s}
+        return self._begin(request, planned=True)
 
     def fork(self, session: str, at: str, **options: Unpack[ForkOptions]) -> SessionHandle:
         """Begin a new tree where a run of ``session`` began. That session and its tree stay as they are.

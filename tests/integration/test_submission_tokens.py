@@ -14,11 +14,10 @@ from orchestrator.client.submission_tokens import check_token, make_token
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
 from orchestrator.machine import SystemClock
-from orchestrator.operations.requests import Submit
 from tests.claims import forged
 from tests.clock import ManualClock
 
-WORK: Submit = {"agent": "solo", "prompt": "go", "title": ""}
+WORK: Any = {"agent": "solo", "prompt": "go", "title": ""}
 
 
 @pytest.fixture
@@ -26,17 +25,9 @@ def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Container:
     return build_container(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
 
 
-def check(
-    parts: Container,
-    token: object,
-    task: str,
-    *,
-    known: bool = False,
-    clock: ManualClock | None = None,
-    **changes: Any,
-) -> None:
-    request: Any = {**WORK, **changes}
-    check_token(parts.keyring, token, request, task_id=task, known=known, clock=clock)
+def check(parts: Container, token: object, task: str, *, known: bool = False, **changes: Any) -> None:
+    clock = changes.pop("clock", None)
+    check_token(parts.keyring, token, WORK | changes, task_id=task, known=known, clock=clock)
 
 
 def test_it_is_good_for_its_own_work_under_its_own_task_id_only(parts: Container) -> None:
