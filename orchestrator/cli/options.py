@@ -247,10 +247,12 @@ class VerbCommand(click.Command):
 
     @cached_property
     def _arguments(self) -> list[click.Parameter]:
-        own = {one.name for one in self.params}
-        *others, last = self._operation.required
-        arguments = [*(click.Argument([name]) for name in others), click.Argument([last], callback=_text)]
-        return [one for one in arguments if one.name not in own]
+        own, names = {one.name for one in self.params}, self._operation.required
+        return [
+            click.Argument([name], callback=_text if name == names[-1] else None)
+            for name in names
+            if name not in own
+        ]
 
     @cached_property
     def _options(self) -> list[click.Parameter]:
