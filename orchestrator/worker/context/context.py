@@ -17,7 +17,7 @@ from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
 from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.planning import PLAN_GROUP
+from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.sending import WrittenMessages
 
 
@@ -155,7 +155,7 @@ class Context(Messaging, Delegating, Durable):
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         parsed = parse_plan(plan) if isinstance(plan, str) else plan
-        sessions = self._planning.launch(parsed)
+        sessions = Planning(self._effects, self._launches).launch(parsed)
         if any(assignment.caller == self.agent for assignment in parsed.assignments):
             self._waiting.setdefault(PLAN_GROUP, {"mode": "all"})
         return sessions

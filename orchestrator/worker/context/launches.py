@@ -175,6 +175,10 @@ class Launches:
         """Whether an agent of that name is registered."""
         return self._effects.retrying("agents", lambda: self._agents.get(agent)) is not None
 
+    def names(self) -> list[str]:
+        """Return the names of the registered agents."""
+        return self._effects.retrying("agents", self._agents.names)
+
     def delegates(self) -> tuple[AgentRecord, ...]:
         """The agents that this session's agent may delegate to, by name."""
         records = {record.name: record for record in self._effects.retrying("agents", self._agents.all)}

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
@@ -76,9 +77,10 @@ class Question:
 class MessageSender:
     """The messages of one run, in one try of it."""
 
-    def __init__(self, effects: Effects, events: EventLog) -> None:
+    def __init__(self, effects: Effects, data: Path) -> None:
         self._effects = effects
-        self._events = events
+        #: The data folder, whose events file names each question.
+        self._data = data
 
     def send_question(
         self, question: Question, *, to: Session | None = None, open_s: float | None = None
@@ -166,12 +168,12 @@ class MessageSender:
 
     def _note(self, event: dict[str, Any]) -> None:
         """Write a question into the events file; the ledger has it already, so a full disk stops nobody."""
-        again = self._effects.held.run.attempt > 1
+        again, events = self._effects.held.run.attempt > 1, EventLog(self._data)
         try:
             at = isoformat(SystemClock().now_ms())
-            self._events.append(AGENT_CALLBACK, event, timestamp=at, again=again)
+            events.append(AGENT_CALLBACK, event, timestamp=at, again=again)
         except OSError as error:
-            _log.warning("event-not-written", file=str(self._events.path), id=event["id"], error=str(error))
+            _log.warning("event-not-written", file=str(events.path), id=event["id"], error=str(error))
 
     def status_of(self, other: Session) -> StatusUpdate:
         """How far another session is. The question and the answer are for the audit trail; another try gets the same."""

@@ -10,7 +10,6 @@ from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
-from orchestrator.worker.context.planning import Planning
 from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
@@ -28,7 +27,6 @@ class RunParts:
     message_sender: MessageSender
     blocking: Blocking
     launches: Launches
-    planning: Planning
     steps: Steps
     spending: RunSpending
     limits: ProviderLimits

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from orchestrator.agents.registry import AgentRegistry
 from orchestrator.errors import PlanError
 from orchestrator.ledger import Launch
 from orchestrator.messages.factory import summary
@@ -21,10 +20,9 @@ PLAN_GROUP: Final = "plan"
 class Planning:
     """The plans of one run."""
 
-    def __init__(self, effects: Effects, launches: Launches, agents: AgentRegistry) -> None:
+    def __init__(self, effects: Effects, launches: Launches) -> None:
         self._effects = effects
         self._launches = launches
-        self._agents = agents
 
     def launch(self, plan: Plan) -> list[str]:
         """Launch every assignment of a plan; their sessions, by sequence.
@@ -36,7 +34,7 @@ class Planning:
         if not plan.assignments:
             return []
         callers = self._callers()
-        plan.check(agents=self._effects.retrying("agents", self._agents.names), callers=callers)
+        plan.check(agents=self._launches.names(), callers=callers)
         self._check_room(plan)
         return self._launches.launch_all(self._prepare(plan, callers))
 

@@ -45,7 +45,6 @@ class View:
         self._message_sender = parts.message_sender
         self._blocking = parts.blocking
         self._launches = parts.launches
-        self._planning = parts.planning
         self._steps = parts.steps
         self._all: tuple[Callback, ...] | None = None
         #: This agent's name.

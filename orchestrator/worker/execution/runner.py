@@ -58,11 +58,9 @@ from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.event_log import EventLog
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.planning import Planning
 from orchestrator.worker.context.provider_limits import ProviderLimits
 from orchestrator.worker.context.spending import RunSpending
 from orchestrator.worker.context.steps import Steps
@@ -178,7 +176,7 @@ class _RunOfAgent:
         self._steps = Steps(
             self._effects, policy=definition.steps, pause=runtime.pause, verify=self._verifier.own
         )
-        self._message_sender = MessageSender(self._effects, EventLog(runtime.parts.settings.data))
+        self._message_sender = MessageSender(self._effects, runtime.parts.settings.data)
 
     def complete(self) -> RunEnd:
         settings = self._runtime.parts.settings
@@ -356,7 +354,6 @@ class _RunOfAgent:
                 message_sender=self._message_sender,
                 blocking=blocking,
                 launches=launches,
-                planning=Planning(effects, launches, runtime.parts.agents),
                 steps=self._steps,
                 spending=RunSpending(
                     effects,
