@@ -10,6 +10,8 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import BudgetLimits, LaunchTerms, TaskDelegation
 from orchestrator.envelope.codec import decode
+from orchestrator.operations.table import SUBMIT
+from orchestrator.operations.values import Mark
 from orchestrator.policy.budget import NANO
 from tests.integration.router.conftest import Ahead, Stack
 from tests.integration.router.test_replay_verifies import sessions, unsigned, work
@@ -43,7 +45,9 @@ def replayed(stack: Stack) -> str:
 
 
 def test_a_replayed_session_has_what_the_old_one_was_given(stack: Stack) -> None:
-    """Its budget, its time limit, its task with all parts, its priority, its retries and its expiration."""
+    """Every option of a submit that says something of the session: a new one belongs among these, too."""
+    told = {name for name, marks in SUBMIT.marks.items() if Mark.THIS_CALL not in marks}
+    assert OPTIONS.keys() | {"agent", "prompt"} == told
     client = Client(parts=stack.parts)
     client.submit("reviewer", **OPTIONS)
     too_late(stack)
