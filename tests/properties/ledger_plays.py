@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import json
@@ -176,6 +177,12 @@ class RepeatingScripts(Scripts):
         return answer
 
 
+@functools.cache
+def _parameters(step: str) -> tuple[str, ...]:
+    """What a step takes: a claim or a session."""
+    return tuple(inspect.signature(getattr(Play, step)).parameters)[1:]
+
+
 class Play:
     """One stack without workers and routers: whoever plays is them."""
 
@@ -275,7 +282,7 @@ class Play:
         return self.ledger.find(self._names())
 
     def _names(self) -> list[str]:
-        ids = [key.decode() for key in self.client.scan_iter(match="ao:*:session:*", count=1000)]
+        ids = [key.decode() for key in self.client.keys("ao:*:session:*")]
         return sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
 
     def pick(self, things: Sequence[Any]) -> Any:
@@ -284,10 +291,12 @@ class Play:
     def session(self, *states: str) -> Session | None:
         names = self._names()
         self.chance.shuffle(names)
+        wanted = {state.encode() for state in states}
         for name in names:
+            if wanted and self.client.hget(ledger_keys.session(name), "state") not in wanted:
+                continue
             for found in self.ledger.find([name]):
-                if not states or found.state in states:
-                    return found
+                return found
         return None
 
     def counts(self, claim: Claim) -> bool:
@@ -333,10 +342,7 @@ class Play:
     def _do(self, name: str) -> None:
         """A step, with what it takes: a claim or a session."""
         act = getattr(self, name)
-        given = [
-            self._held() if wanted == "claim" else self.session()
-            for wanted in inspect.signature(act).parameters
-        ]
+        given = [self._held() if wanted == "claim" else self.session() for wanted in _parameters(name)]
         self.using = given[0] if given and isinstance(given[0], Claim) else None
         if None not in given:
             act(*given)
