@@ -150,6 +150,15 @@ class About:
         return [r for r in self.items.values() if r["kind"] == "completion" and r["state"] != "none"]
 
     @property
+    def keeps_deadline(self) -> bool:
+        """Whether it has stopped until a time, or until what it is owed comes, and no run of it is at work."""
+        policy = json.loads(self.facts.get("waiting") or "{}")
+        owed = {group: self.number(f"group:{group}:owed") for group in policy if group}
+        owed[""] = self.number("owed") - sum(owed.values())
+        rules = ((rule, owed[group]) for group, rule in policy.items() if rule.get("deadline_ms"))
+        return self.state == "idle" and not self.run and any(rule.get("parks") or n > 0 for rule, n in rules)
+
+    @property
     def questions(self) -> set[str]:
         return {name.removeprefix("question:") for name in self.facts if name.startswith("question:")}
 
@@ -179,6 +188,10 @@ class Book:
 
     def state(self, run: str) -> str:
         return self.runs.get(run, {}).get("state", "gone")
+
+
+def _parted(timer: str) -> tuple[str, str, str]:
+    return timer.partition("|")
 
 
 def _compare(what: str, has: Collection[Any], right: Collection[Any]) -> Iterator[str]:
@@ -374,12 +387,17 @@ def _indexes(book: Book) -> Iterator[str]:
         yield from _compare(f"tree {root}", set(index[f"tree:{root}"]), members)
     if missing := {s.id for s in sessions if s.queue and not s.closed} - set(index["waiting"]):
         yield f"waiting lacks {missing}"
+    alarms = set(index["waiting"]) | {
+        which for kind, _, which in map(_parted, book.timers) if kind == "flush"
+    }
+    if missing := {s.id for s in sessions if s.keeps_deadline} - alarms:
+        yield f"nobody but a message knows of the deadlines of {missing}"
     for name in ("waiting", "closing"):
         if beyond := set(index[name]) - set(book.sessions):
             yield f"{name} has {beyond}, which are gone"
     approvals = {q for s in sessions if not s.closed for q in s.questions if q.startswith("apr_")}
     yield from _compare("approvals", set(index["approvals"]), approvals)
-    for kind, _, which in (timer.partition("|") for timer in book.timers):
+    for kind, _, which in map(_parted, book.timers):
         if (kind == "approval" and which not in approvals) or (
             kind == "expire" and which not in book.sessions
         ):
@@ -393,9 +411,9 @@ def _ready(book: Book) -> Iterator[str]:
             s = book.sessions.get(r["session"]) if r else None
             if s is None:
                 yield f"{key} has {run}, which is gone"
-            elif key.startswith("blocked:") and book.state(run) != "queued":
+            elif book.state(run) != "queued":
                 yield f"{key} has {run}, which is {book.state(run)}"
-            elif key.startswith("ready:") and book.state(run) == "queued":
+            elif key.startswith("ready:"):
                 yield from _compare(f"the queue of {run}", key, f"ready:{s.facts['agent']}")
     for key, turns in book.facts.hashes.items():
         if (
