@@ -7,8 +7,8 @@ over its entries, each when its next attempt is due. What was given up is among 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
@@ -69,7 +69,7 @@ class _Lane:
     target: Target
     group: str
     consumer: Consumer
-    pool: ThreadPoolExecutor
+    pool: Executor
 
 
 class Notifier:
@@ -88,6 +88,7 @@ class Notifier:
         backoff_s: float = 1,
         events: Collection[str] = tuple(EVENTS),
         dead_limits: DeadLimits | None = None,
+        pool: Callable[[int, str], Executor] = ThreadPoolExecutor,
     ) -> None:
         self._scripts = Scripts(client)
         self._dead_limits = dead_limits or DeadLimits()
@@ -99,15 +100,15 @@ class Notifier:
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._events = frozenset(events)
-        self._lanes = [self._lane(target) for target in targets]
+        self._lanes = [self._lane(target, pool) for target in targets]
         self._in_flight: dict[tuple[str, StreamId, str], tuple[_Lane, Entry, Future[str]]] = {}
         self._looks = 0
         self._streams.ensure_groups([lane.group for lane in self._lanes], self._sources)
 
-    def _lane(self, target: Target) -> _Lane:
+    def _lane(self, target: Target, pool: Callable[[int, str], Executor]) -> _Lane:
         group = group_of(target)
         consumer = Consumer(self._streams, group, self._consumer, lambda: self._sources)
-        return _Lane(target, group, consumer, ThreadPoolExecutor(AT_ONCE, f"notify-{target.name}"))
+        return _Lane(target, group, consumer, pool(AT_ONCE, f"notify-{target.name}"))
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until told to stop. Another copy repeats the deliveries that are under way then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -9,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 
+from orchestrator import machine
 from orchestrator.audit.kept import KeptHeads
 from orchestrator.audit.schema import TRANSITIONS
 from orchestrator.audit.store import AuditStore
@@ -22,6 +25,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.client.client import Client
 from orchestrator.errors import WrongState
 from orchestrator.ids import root_session_id
+from orchestrator.policy.versions import OnDeploy
 from orchestrator.testing.simulation.process import Life, Process
 from orchestrator.testing.simulation.schedule import FAULTS, RINGS, Chance, Given, Schedule
 from orchestrator.testing.simulation.shrinking import Failure, shrink
@@ -33,6 +37,8 @@ from tests.simulation.trees import Node, Task, random_task
 #: In an answer: which try gave it.
 _TRY = re.compile("#([0-9a-f]{6})")
 _CLOSED = ("failed", "stopped", "deleted")
+#: Of these ends of a root people are told.
+_TOLD = ("finished", "failed", "stopped")
 _ROOT = root_session_id("play")
 #: What is mended without the reaper, of the router and the callback service.
 _MENDED = {"dies before": 1}
@@ -52,17 +58,56 @@ class Scene:
     #: Whether somebody limits and pauses, and whether an audit trail is written.
     operator: bool = False
     audit: bool = False
+    #: Whether somebody is told of approvals and ends.
+    told: bool = False
+    #: Whether the second worker has another version of the agents, and what those say of that.
+    deploys: OnDeploy | None = None
 
     @classmethod
-    def random(cls, chance: random.Random) -> Scene:
-        """Return some scene."""
+    def random(cls, chance: random.Random, guests: random.Random) -> Scene:
+        """Return some scene; ``guests`` says who takes part beside those without whom no tree ends."""
         task, reaper, copies = random_task(chance), chance.random() < 0.75, chance.choice([1, 1, 2])
         operator, audit = chance.random() < 0.2, chance.random() < 0.1
-        return cls(task if reaper else task.without_reaper(), reaper, copies, operator and reaper, audit)
+        told = reaper and guests.random() < 0.1
+        deploys: Any = guests.choice(["refuse", "latest"]) if reaper and guests.random() < 0.1 else None
+        task = task if reaper else task.without_reaper()
+        return cls(task, reaper, copies, operator and reaper, audit, told, deploys)
 
     def smaller(self) -> Iterator[Scene]:
         """Yield the same with something left out."""
         yield from (replace(self, task=task) for task in self.task.smaller())
+        less = {"operator": False, "audit": False, "told": False, "deploys": None}
+        yield from (
+            replace(self, **{what: value})  # type: ignore[arg-type]
+            for what, value in less.items()
+            if getattr(self, what) != value
+        )
+
+
+def scene_of(seed: int) -> tuple[Scene, random.Random]:
+    """Return the scene of a seed, and the chance that makes up its schedule."""
+    chance = random.Random(seed)
+    return Scene.random(chance, random.Random(f"guests of {seed}")), chance
+
+
+class Receiver:
+    """Who is told of what happens, and takes some of it at the first attempt only."""
+
+    name = "receiver"
+
+    def __init__(self) -> None:
+        #: The events that it has taken, by their ids.
+        self.taken: dict[str, Any] = {}
+
+    def deliver(self, event_id: str, body: bytes) -> str:
+        """Take an event, after a while."""
+        number = machine.random_bytes(2)
+        machine.sleep(number[0] / 256)
+        if number[1] < 50:
+            return "not now"
+        self.taken[event_id] = json.loads(body)
+        machine.sleep(number[1] / 1024)
+        return ""
 
 
 class Played:
@@ -71,7 +116,7 @@ class Played:
     def __init__(self, machine: Machine, scene: Scene) -> None:
         self.machine, self.scene, self.task = machine, scene, scene.task
         self.node = machine.node
-        self.node.tries, self.node.receipts, self.node.least, self.node.most = {}, {}, 0, 0
+        self.node.clear()
         others: dict[str, Life] = {"person": self._person} if self.task.any("approved") else {}
         if self.task.any("outside"):
             others["program"] = lambda process: machine.stack.program(
@@ -82,14 +127,22 @@ class Played:
         if scene.audit:
             machine.begin_audit()
             others["audit"] = machine.stack.audit
-        self.lives: Mapping[str, Life] = {
+        machine.receiver.taken.clear()
+        if scene.told:
+            others["notifier"] = lambda process: machine.stack.notifier(process, machine.receiver)
+        self.lives: dict[str, Life] = {
             "user": self._user,
             **others,
             **machine.stack.lives(routers=scene.copies, callbacks=scene.copies, reaper=scene.reaper),
         }
+        if scene.deploys is not None:
+            for worker, version in (("worker-1", "1"), ("worker-2", "2")):
+                agents = self.node.catalogue(version, on_deploy=scene.deploys)
+                self.lives[worker] = partial(machine.stack.worker, catalogue=agents)
         #: The trees that there are, by their roots.
         self.roots = [_ROOT]
-        self.stopped = False
+        #: Whether they may end without their answers.
+        self.stopped = scene.deploys == "refuse"
 
     def faults(self, process: str) -> Mapping[str, int]:
         if not self.scene.reaper:
@@ -146,6 +199,8 @@ class Played:
             return False
         ledger = self._parts(world).ledger
         found = [s for root in self.roots for s in ledger.tree(root)]
+        if self._untold(world):
+            return False
         # A server that restarts may have lost what it has acknowledged to a user: the submission.
         there = bool(found) or _RESTARTS in world.schedule.values()
         if self.scene.audit and len(self.machine.audited_changes()) < self._published(world):
@@ -161,7 +216,26 @@ class Played:
             f"{s.id} {s.state} run {s.run or '-'} owed {s.owed} questions {len(s.questions)}"
             for root in self.roots
             for s in self._parts(world).ledger.tree(root)
-        )
+        ) + "; ".join(self._untold(world))
+
+    def _untold(self, world: World) -> list[str]:
+        """What people were to be told of, and are not."""
+        if not self.scene.told or _RESTARTS in world.schedule.values():
+            return []
+        taken, ledger = self.machine.receiver.taken.values(), self._parts(world).ledger
+        told = Counter((event["type"].rpartition(".")[2], event["subject"]) for event in taken)
+        approvals = {event["data"]["approval"]["id"] for event in taken if "approval" in event["data"]}
+        wrong = [
+            f"{session} {end} {states.count(end)} times, and people were told so {told[end, session]} times"
+            for (kind, session, _), states in self._states(world).items()
+            for end in _TOLD
+            if kind == "session" and session in self.roots and states.count(end) != told[end, session]
+        ]
+        items = (i for root in self.roots for s in ledger.tree(root) for i in ledger.items(s.id))
+        wrong += [
+            f"nobody was told of {i.id}" for i in items if i.kind == "approval" and i.id not in approvals
+        ]
+        return wrong
 
     def wrongs_now(self, world: World) -> Iterator[str]:
         facts = ledger_facts.Facts.read(world.processes[0].client)
@@ -220,11 +294,19 @@ class Played:
     def _of_deliveries(self, ledger: Any, s: Any) -> Iterator[str]:
         """What a session was given, by the tries of its runs that were committed: each thing once."""
         heard: Counter[str] = Counter()
+        tried = {t.version for run in ledger.runs(s.id) for t in self.node.tries.get(run.id, [])}
+        if s.on_deploy == "refuse" and tried - {s.version}:
+            yield f"version: {s.id} refuses all but {s.version}, and was run by {tried}"
+        for run in ledger.runs(s.id):
+            if run.failures > self.node.failures[run.id] and s.on_deploy != "refuse":
+                yield f"failures: {run.id} has {run.failures}, and its agent {self.node.failures[run.id]}"
         completed = [run for run in ledger.runs(s.id) if str(run.state) == "completed"]
         for run in completed:
             tries = [t for t in self.node.tries.get(run.id, []) if t.claim == run.claim]
             if len(tries) != 1:
                 yield f"claim: {run.id} was committed under a claim that {len(tries)} tries had"
+            if any(t.version != run.version for t in tries):
+                yield f"version: {run.id} was run by {tries[0].version}, and not {run.version}"
             heard.update(item for t in tries for item in t.items)
         if twice := [item for item, n in heard.items() if n > 1]:
             yield f"exactly once: {s.id} was given {twice} more than once"
@@ -255,11 +337,11 @@ class Machine:
     """What all plays of one process have in common, made once."""
 
     def __init__(self, data: Path) -> None:
-        self.node = Node()
+        self.node, self.receiver = Node(), Receiver()
         # The keys in `data` stay from one call to the next, as their signatures are in the trace.
         # Routers look at the outboxes of programs, which costs each play a tenth.
-        self.outside = Stage(self.node.catalogue, data, programs=["partner"])
-        self.stage = Stage(self.node.catalogue, data)
+        self.outside = Stage(self.node.catalogue(), data, programs=["partner"], target=self.receiver)
+        self.stage = Stage(self.node.catalogue(), data)
         self.stack, self.settings = self.stage.stack, self.stage.settings
         self._trail = self.settings.audit_file.with_name("template.sqlite")
         AuditStore(self._trail).close()
@@ -290,11 +372,10 @@ class Machine:
 
     def world(self, seed: int, scene: Scene | None = None, schedule: Schedule | None = None) -> World:
         """A play of a seed; its scene and its schedule are the seed's unless they are given."""
-        chance = random.Random(seed)
-        drawn = Scene.random(chance)
+        drawn, chance = scene_of(seed)
         scheduler = Chance(chance) if schedule is None else Given(schedule)
         scene = scene or drawn
-        stage = self.outside if scene.task.any("outside") else self.stage
+        stage = self.outside if scene.told or scene.task.any("outside") else self.stage
         self.stack = stage.stack
         return stage.world(Played(self, scene), scheduler, seed=seed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.errors import BudgetExceeded
 from orchestrator.policy.plan import Assignment, Plan
+from orchestrator.policy.versions import OnDeploy
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Task:
 
     def any(self, what: str) -> bool:
         """Whether one of the tree does that."""
-        return bool(getattr(self, what)) or any(child.any(what) for child in self.children)
+        return bool(getattr(self, what, False)) or any(child.any(what) for child in self.children)
 
 
 def random_task(chance: random.Random, name: str = "r", depth: int = 0) -> Task:
@@ -153,27 +155,40 @@ class Try:
 
     claim: str
     items: set[str]
+    version: str
 
 
 class Node:
     """The agent of the plays: it does its task, and its answer names the answers of its children."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Know nothing of any play."""
         #: Run → its tries, and what they were told of the payment that they made.
         self.tries: dict[str, list[Try]] = {}
         self.receipts: dict[str, list[str]] = {}
+        #: Run → how often its agent has failed.
+        self.failures: Counter[str] = Counter()
         #: Tokens that have been spent at least and at most, as far as the agents know.
         self.least = self.most = 0
 
-    @property
-    def catalogue(self) -> dict[str, AgentDefinition]:
+    def catalogue(self, version: str = "1", *, on_deploy: OnDeploy = "latest") -> dict[str, AgentDefinition]:
         """Two agents that do the same: a plan tells those who wait by their names."""
-        given: Any = {"function": self._run, "version": "1", "attempts": 3, "role": "coordinator"}
-        return {name: define_agent(name, source="tests", **given) for name in ("node", "leaf")}
 
-    def _run(self, ctx: Any) -> str:
+        def run(ctx: Any) -> str:
+            return self._run(ctx, version)
+
+        given: Any = {"function": run, "version": version, "attempts": 3, "role": "coordinator"}
+        return {
+            "node": define_agent("node", source="tests", on_deploy=on_deploy, **given),
+            "leaf": define_agent("leaf", source="tests", **given),
+        }
+
+    def _run(self, ctx: Any, version: str) -> str:
         claim, heard = ctx._held.claim.claim, {item.id for item in ctx._held.items}
-        self.tries.setdefault(ctx.run, []).append(Try(claim, heard))
+        self.tries.setdefault(ctx.run, []).append(Try(claim, heard, version))
         task = Task.read(ctx.prompt if ctx.cause == "start" else ctx.state["task"])
         if task.works_s:
             machine.sleep(task.works_s)
@@ -222,6 +237,7 @@ class Node:
         if ctx.attempt <= task.fails:
             if task.strays:
                 ctx.delegate("node", Task("stray").prompt)
+            self.failures[ctx.run] += 1
             raise RuntimeError("as it was told")
         if task.plans and task.children:
             given: Any = {"role": "leaf" if ctx.agent == "node" else "node", "caller": ctx.agent}

@@ -6,12 +6,14 @@ import random
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
 import greenlet
 import redis
 from redis.retry import Retry
 
+from orchestrator import machine
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
@@ -178,6 +180,25 @@ class Thread(Strand):
         """Wait until it has ended."""
         while not self.ended:
             self.world.current.wait(3600, lambda: self.ended)
+
+
+class Threads(Executor):
+    """Threads of one process that carry out what it gives them, as many as it likes."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        """Return what a thread of its own will come to."""
+        future: Future[Any] = Future()
+
+        def carry_out() -> None:
+            try:
+                found = work(*args, **options)
+            except Exception as error:  # noqa: BLE001  (whoever asks for the outcome gets it)
+                future.set_exception(error)
+            else:
+                future.set_result(found)
+
+        machine.start_thread(carry_out, "pool")
+        return future
 
 
 class _ProcessLink(Link):

@@ -19,10 +19,13 @@ from orchestrator.envelope.codec import decode
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
+from orchestrator.ledger import Ledger
 from orchestrator.messages.factory import Thread
+from orchestrator.notifier.service import Notifier
+from orchestrator.notifier.targets import Target
 from orchestrator.redisdb import scripts
 from orchestrator.router import build_router
-from orchestrator.testing.simulation.process import Life, Process, Stop
+from orchestrator.testing.simulation.process import Life, Process, Stop, Threads
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop
 
@@ -51,7 +54,7 @@ class Stack:
         self.app = build_celery(settings, redis_url=settings.redis_url)
         self.keys = KeyStore(settings.keys_dir, settings.signature_algorithm)
 
-    def set_up(self, client: redis.Redis) -> None:
+    def set_up(self, client: redis.Redis, target: Target | None = None) -> None:
         """Make what is there before the first process: scripts, agents, groups, and all keys, as those of a play stay."""
         for script in scripts.names():
             client.script_load(scripts.source(script))
@@ -59,6 +62,8 @@ class Stack:
         records += [AgentRecord(name=name, executor="foreign") for name in self.programs]
         Container(client, self.settings).agents.announce(records)
         build_router(client, self.settings, consumer="set-up").run_once()
+        if target is not None:
+            self._notifier(client, target, "set-up")
         for name in sorted({*SYSTEM_AGENTS, *self.catalogue, *self.programs}):
             self.keys.signer(name)
 
@@ -81,6 +86,13 @@ class Stack:
     def audit(self, process: Process) -> None:
         """The audit writer, which is a life of its own: plays cost twice as much with it."""
         build_writer(self.parts(process), consumer=f"audit@{process.mark}").run(Stop(process))
+
+    def notifier(self, process: Process, target: Target) -> None:
+        """Tell a target what people are told of, which is kept from :meth:`set_up` on if that was given the same one."""
+        self._notifier(process.client, target, f"notifier@{process.mark}").run(Stop(process))
+
+    def _notifier(self, client: redis.Redis, target: Target, consumer: str) -> Notifier:
+        return Notifier(client, Ledger(client), [target], consumer=consumer, pool=lambda *_: Threads())
 
     def router(self, process: Process) -> None:
         parts = self.parts(process)
@@ -146,14 +158,14 @@ class Stack:
             concurrency.unpause("agent", agent, agents=[agent])
             process.wait(1.5)
 
-    def worker(self, process: Process) -> None:
-        """One slot, which a ring wakes."""
+    def worker(self, process: Process, catalogue: Mapping[str, AgentDefinition] | None = None) -> None:
+        """One slot, which a ring wakes; of other definitions than the others, if it is given some."""
         parts = self.parts(process)
         nobody: Any = _Nobody()
         runtime = Runtime(
             parts=parts,
             results=parts.results,
-            catalogue=self.catalogue,
+            catalogue=self.catalogue if catalogue is None else catalogue,
             ring=process.world.ring,
             events=nobody,
             beats=process,

@@ -10,6 +10,7 @@ import redis
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.config.settings import Settings
+from orchestrator.notifier.targets import Target
 from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.schedule import Scheduler
 from orchestrator.testing.simulation.server import Server
@@ -32,6 +33,7 @@ class Stage:
         data: Path,
         *,
         programs: Sequence[str] = (),
+        target: Target | None = None,
         **settings: Any,
     ) -> None:
         self.server = Server()
@@ -40,7 +42,7 @@ class Stage:
         self.server.set_time(BEGIN_US)
         pool = SimulatedPool(Link(self.server))
         with machine_of_the_set_up():
-            self.stack.set_up(redis.Redis(connection_pool=pool))
+            self.stack.set_up(redis.Redis(connection_pool=pool), target)
         self._begin, self._scripts = self.server.copy(), self.server.scripts
 
     def world(self, play: Play, scheduler: Scheduler, *, seed: int) -> World:
