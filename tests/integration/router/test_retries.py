@@ -26,6 +26,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.router.delayed.parked import DelayedMessages
+from orchestrator.streams import ROUTER_GROUP, Portion, StreamId
 from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
@@ -163,6 +164,23 @@ def test_waiting_survives_the_router_and_ends_by_itself(stack: Stack) -> None:
     while not done:
         done = other.run_once(block_ms=20).done
     assert (done, parking(stack).all(), stack.dead()) == (1, [], [])
+
+
+def test_a_router_that_comes_too_late_parks_nothing(stack: Stack) -> None:
+    """Neither while the message waits, nor when it is back in its stream, where it would be twice."""
+    stack.streams.ensure_groups([ROUTER_GROUP], [stream := StreamId(0, "message", "normal")])
+    stack.publish(stack.envelope(Message(content="x")), "message")
+    (entry,) = stack.streams.read(ROUTER_GROUP, "slow", [Portion([stream], 1)])
+    message = check(entry.data or b"").message
+    assert message is not None
+
+    def park() -> bool:
+        return parking(stack).park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
+
+    assert [park(), park()] == [True, False]
+    stack.wake()
+    assert not park()
+    assert parking(stack).all() == []
 
 
 def test_a_copy_of_a_message_that_waited_has_no_second_effect(stack: Stack) -> None:

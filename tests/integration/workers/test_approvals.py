@@ -42,8 +42,8 @@ class Place:
         self.seen: list[Decision] = []
         self.now = stage.ledger.server_ms()
 
-    def ask(self, **terms: Any) -> str:
-        """Submit to an agent that asks twice, one after the other; its session, parked."""
+    def ask(self, *, ends: str = "parked", **terms: Any) -> str:
+        """Submit to an agent that asks twice, one after the other; its session, whose run is parked."""
 
         @self.stage.agent("ops")
         def ops(ctx: Context) -> str:
@@ -58,8 +58,20 @@ class Place:
 
         self.session = self.stage.submit("ops")
         self.run = self.stage.start(self.session)
-        assert self.stage.execute(self.run) == "parked"
+        assert self.stage.execute(self.run) == ends
         return self.session
+
+    def before_the_commit(self, act: Callable[[], Any]) -> None:
+        """Have this happen between the last look of a run and the commit that parks it."""
+        ledger = self.stage.ledger
+        commit = ledger.commit
+
+        def first_act(*args: Any, **given: Any) -> Any:
+            ledger.commit = commit  # type: ignore[method-assign]
+            act()
+            return commit(*args, **given)
+
+        ledger.commit = first_act  # type: ignore[method-assign]
 
     @property
     def open(self) -> Approval:
@@ -152,27 +164,35 @@ def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
 
 
 def test_an_answer_that_comes_while_the_run_is_being_parked_wakes_it(place: Place) -> None:
-    """Between its look for the answer and the commit that parks it."""
-    ledger = place.stage.ledger
-    commit = ledger.commit
-
-    def answered_before(*args: Any, **given: Any) -> Any:
-        place.client.approve(place.open.id)
-        ledger.commit = commit  # type: ignore[method-assign]
-        return commit(*args, **given)
-
-    ledger.commit = answered_before  # type: ignore[method-assign]
-    place.session = "unknown"
-    submit = place.stage.submit
-
-    def remember(*args: Any, **given: Any) -> str:
-        place.session = submit(*args, **given)
-        return place.session
-
-    place.stage.submit = remember  # type: ignore[method-assign]
+    place.before_the_commit(lambda: place.client.approve(place.open.id))
     place.ask()
     assert place.go_on() == "parked"  # for the second one
     assert place.steps == ["plan", "deploy 1"]
+
+
+def test_a_run_that_is_stopped_in_the_last_moment_is_not_parked(place: Place) -> None:
+    """Its session ends at once, not after the week in which nobody answers."""
+    place.before_the_commit(lambda: place.client.stop(place.session))
+    place.ask(ends="stopped")
+    assert place.client.approvals() == []
+
+
+def test_a_run_whose_session_a_child_fails_in_the_last_moment_is_not_parked(
+    stage: StackHarness, place: Place
+) -> None:
+    @stage.agent("broken", attempts=1)
+    def broken(ctx: Context) -> str:
+        raise ValueError(ctx.prompt)
+
+    @stage.agent("lead", role="coordinator")
+    def lead(ctx: Context) -> str:
+        ctx.delegate("broken", "no", on_failure="fail")
+        return str(ctx.request_approval("deploy", {}))
+
+    place.session = stage.submit("lead")
+    place.before_the_commit(lambda: stage.play(stage.children(place.session)[0].id))
+    assert stage.play(place.session) == "stopped"
+    assert place.client.approvals() == []
 
 
 @pytest.mark.parametrize("default", ["deny", "approve"])

@@ -224,11 +224,13 @@ def test_a_claim_and_a_commit_that_are_sent_twice_count_once(
 def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: Concurrency) -> None:
     """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
     counts = []
+    recounted = []
 
     @stage.agent("caller")
     def caller(ctx: Context) -> str:
         if ctx.prompt == "child":
             counts.append(at_work(stage))
+            recounted.append(limits.forget_slots(0, recount=True))
             return "from the child"
         answer = ctx.call("caller", "child")
         counts.append(at_work(stage))
@@ -248,6 +250,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: 
         loop.join(0.02)
     assert stage.ledger.result(root)[1] == "from the child"
     assert [one["agent:caller"] for one in counts] == [1, 1]
+    assert recounted == [(0, 0)]
     assert not at_work(stage)
 
 
