@@ -76,6 +76,11 @@ class Play:
         assert dispatch is not None
         return self.claim(dispatch)
 
+    def begin(self, seed: str = "root", agent: str = "lead", prompt: str = "go") -> tuple[str, Claimed]:
+        """Submit a session and bring it to running; its id and the run."""
+        session = self.submit(seed, agent, prompt)
+        return session, self.run(session)
+
     def launch(self, parent: Claimed, effect: str, **options: object) -> Launch:
         """A launch that may be asked for."""
         return Launch(

@@ -33,8 +33,7 @@ def test_an_end_that_was_asked_for_comes_although_the_agent_was_done_first(
     stack: Stack, play: Play, ledger: Ledger, asked: str, outstanding: bool, state: SessionState
 ) -> None:
     """What was to be stopped may just as well have finished; what was to be deleted is deleted."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     if outstanding:
         play.delegate(held, "a")
     assert ledger.stop(root, "enough", state=asked).outcome == "asked"  # type: ignore[arg-type]
@@ -81,8 +80,7 @@ def test_the_last_word_to_an_unstarted_child_of_a_deleted_parent_is_that_it_ends
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """Nothing is owed for it, so nothing of its deleted parent waits; it is stopped all the same."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     quiet = play.delegate(parent, "a", callback=False)
     play.commit(parent.claim)
     assert ledger.stop(root, "gone", state="deleted").outcome == "ended"
@@ -94,8 +92,7 @@ def test_the_last_word_to_an_unstarted_child_of_a_deleted_parent_is_that_it_ends
 def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
     asking = play.run(play.delegate(parent, "a"))
     question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
@@ -113,8 +110,7 @@ def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """The one that deleted it died before it came to anything else; the next one sees a deleted child."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     child = play.delegate(held, "child")
     play.commit(held.claim)
     middle = play.run(child)
@@ -140,8 +136,7 @@ def test_deleting_what_was_stopped_or_failed_long_ago_leaves_nothing_of_its_chil
     first: Literal["stopped", "failed"], stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """All of its items had been seen to by then, as those of a session whose children's words are kept."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     delivered, running = play.delegate(held, "a"), play.delegate(held, "b")
     play.commit(held.claim)
     play.finish(delivered, "a secret")
@@ -161,8 +156,7 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """It is deleted while a service sees to its children: that look let those be that had ended."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     child = play.delegate(held, "a")
     play.delegate(held, "b")
     play.commit(held.claim)
@@ -189,8 +183,7 @@ def test_stopping_a_tree_stops_what_owes_it_nothing_too(
     ledger: Ledger,
 ) -> None:
     """A child that a user has resumed since it answered, and what a child left at work that wants nothing back."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     done, again, last = (play.delegate(held, name, on_close=policy) for name in ("done", "again", "last"))
     play.commit(held.claim)
     launching = play.run(done)
@@ -220,8 +213,7 @@ def test_stopping_a_tree_stops_what_owes_it_nothing_too(
 def test_who_is_to_be_deleted_is_although_it_was_asked_for_less_later_and_ends_in_its_own_way(
     end: str, stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     ledger.stop(root, "gone", state="deleted")
     assert ledger.stop(root, "enough").outcome == "asked"
     assert ledger.renew(held.claim).stop == "gone"
@@ -235,8 +227,7 @@ def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
     comes: str, stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """Its queue, a deadline, or a user who waits until the run has dealt with what was said."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     child = play.delegate(held, "a")
     if comes == "words":
         play.delegate(held, "b")
@@ -254,8 +245,7 @@ def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
 
 def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: Play, ledger: Ledger) -> None:
     """The parent has had a run since, made by another copy: the next one has the next number."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     children = [play.delegate(held, name) for name in "abc"]
     play.commit(held.claim)
     play.finish(children[0])

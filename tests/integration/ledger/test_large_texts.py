@@ -34,8 +34,7 @@ def blobs(redis: redis_py.Redis, session: str) -> list[str]:
 def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
     play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.finish(child, LARGE)
     play.commit(parent.claim)
@@ -103,8 +102,7 @@ def test_a_reason_is_not_kept_whole(play: Play, ledger: Ledger, redis: redis_py.
 
 def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
     """It belongs to who said it, and saying it again stores nothing more."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.run(play.delegate(parent, "a"))
     for _ in range(2):
         ledger.send(
@@ -117,8 +115,7 @@ def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: 
 
 def test_large_texts_go_with_their_session(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
     """When its tree expires, and when everybody is deleted who had heard it; who comes too late is told so."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     first, second = play.delegate(parent, "a"), play.delegate(parent, "b")
     for child in (first, second):
         play.finish(child, LARGE)
@@ -141,8 +138,7 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
 ) -> None:
     """Deleting the child takes nothing away from the parent that was told; deleting the parent does."""
     delivery = Delivery(ledger, lambda _: None)
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.run(play.delegate(parent, "a"))
     said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
     ledger.send(child.claim, root, LARGE + "said", **said)  # type: ignore[arg-type]
@@ -167,8 +163,7 @@ def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
     play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """However often the parent is cleaned up: its tombstone has no record of a child to which it owes no end."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False, on_close="abandon")
     said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
     ledger.send(parent.claim, child, LARGE, **said)  # type: ignore[arg-type]

@@ -43,8 +43,7 @@ def test_a_submission_is_one_session_however_often_it_is_sent(play: Play, redis)
 
 def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger: Ledger) -> None:
     """Its answer is there, and its Celery result is owed until it is settled."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     assert held.prompt == "go"
     done = play.commit(held.claim, "42")
     assert done == Committed(
@@ -86,8 +85,7 @@ def test_a_start_sent_again_takes_its_agent_from_no_later_session(play: Play, le
 
 def test_a_child_that_ends_while_its_parent_is_idle_resumes_it(play: Play, ledger: Ledger) -> None:
     """One callback, delivered by the run that carried it; then the parent is finished."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     assert play.commit(parent.claim, "waiting").session_state == SessionState.IDLE
     play.finish(child, "fine")
@@ -103,8 +101,7 @@ def test_a_child_that_ends_while_its_parent_is_idle_resumes_it(play: Play, ledge
 
 def test_children_that_end_while_the_parent_is_busy_come_as_one_resume(play: Play, ledger: Ledger) -> None:
     """Busy: queued. Stopped: everything queued goes at once, in order of completion."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(3)]
     for child in reversed(children):
         play.finish(child)
@@ -117,8 +114,7 @@ def test_children_that_end_while_the_parent_is_busy_come_as_one_resume(play: Pla
 
 def test_priority_comes_before_order_of_completion(play: Play) -> None:
     """A critical child overtakes a normal one that ended before it."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     normal = play.delegate(parent, "n", priority="normal")
     critical = play.delegate(parent, "c", priority="critical")
     play.finish(normal)
@@ -130,8 +126,7 @@ def test_priority_comes_before_order_of_completion(play: Play) -> None:
 def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
     """By count and by bytes; nothing is left behind."""
     play.ledger = ledger = Ledger(redis, limits=TreeLimits(resume_max_items=2, resume_max_bytes=10))
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     sizes = {play.delegate(parent, str(n)): size for n, size in enumerate([3, 3, 3, 9, 9, 30])}
     for child, size in sizes.items():
         play.finish(child, "x" * size)
@@ -147,8 +142,7 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
 
 def test_a_late_commit_is_refused_and_changes_nothing(play: Play, ledger: Ledger) -> None:
     """A lease was lost, another worker has the run: the first one's answer does not count."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     (lease,) = ledger.sweep.leases(0)
     assert ledger.release(lease) == "queued"
     second = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
@@ -161,8 +155,7 @@ def test_a_late_commit_is_refused_and_changes_nothing(play: Play, ledger: Ledger
 
 def test_a_commit_sent_twice_is_one_commit(play: Play) -> None:
     """The answer got lost, the client sends it again."""
-    root = play.submit()
-    parent = play.run(root)
+    _, parent = play.begin()
     child = play.delegate(parent, "a")
     play.finish(child)
     first, second = play.commit(parent.claim), play.commit(parent.claim)
@@ -188,8 +181,7 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
     play: Play, ledger: Ledger
 ) -> None:
     """The limit of lost workers is its own; attempts of the agent are not used up."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     dispatch = play.start(child)
@@ -209,8 +201,7 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
 
 def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledger: Ledger) -> None:
     """Then the session fails; what the run carried is dead with that reason."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     play.finish(play.delegate(parent, "a"))
     play.commit(parent.claim)
     dispatch = ledger.flush(root).dispatch
@@ -230,8 +221,7 @@ def test_an_agent_that_dies_while_delegating_ends_with_its_children_once(
     play: Play, ledger: Ledger, cut: int
 ) -> None:
     """Cut after any number of delegations, the second try takes the first one's children up again."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     for n in range(cut):
         play.delegate(held, f"call-{n}")
     (lease,) = ledger.sweep.leases(0)
@@ -248,8 +238,7 @@ def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(
     play: Play, ledger: Ledger, redis
 ) -> None:
     """They are counted, with the reason, and the callback service is told to stop them."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     kept, left = play.delegate(held, "kept"), play.delegate(held, "left")
     (lease,) = ledger.sweep.leases(0)
     ledger.release(lease)
@@ -267,8 +256,7 @@ def test_children_that_a_second_try_does_not_take_up_are_dead_and_stopped(
 
 def test_a_child_that_never_ran_can_be_stopped_and_owes_a_failure(play: Play, ledger: Ledger) -> None:
     """At once, with the reason as its text."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     pending, queued = play.delegate(parent, "p"), play.delegate(parent, "q")
     dispatch = play.start(queued)
     play.commit(parent.claim)
@@ -286,8 +274,7 @@ def test_a_child_that_never_ran_can_be_stopped_and_owes_a_failure(play: Play, le
 
 def test_a_running_session_is_asked_first_and_ended_by_force(play: Play, ledger: Ledger) -> None:
     """Its heartbeat learns of it; a lost lease then ends it instead of queueing it again."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     assert ledger.stop(root, "enough").outcome == "asked"
     assert ledger.renew(held.claim).stop == "enough"
     (lease,) = ledger.sweep.leases(0)
@@ -301,8 +288,7 @@ def test_a_running_session_is_asked_first_and_ended_by_force(play: Play, ledger:
 
 def test_a_refused_launch_is_one_failure_callback(play: Play, ledger: Ledger) -> None:
     """An agent that does not exist, a sender that may not: the parent hears once."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", agent="nobody")
     play.commit(parent.claim)
     assert ledger.refuse(child, "no such agent")
@@ -313,8 +299,7 @@ def test_a_refused_launch_is_one_failure_callback(play: Play, ledger: Ledger) ->
 
 def test_a_delegation_may_opt_out_of_its_callback(play: Play, ledger: Ledger) -> None:
     """Nothing is owed, and its parent finishes without it."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False)
     assert play.commit(parent.claim).session_state == SessionState.FINISHED
     play.finish(child)
@@ -324,8 +309,7 @@ def test_a_delegation_may_opt_out_of_its_callback(play: Play, ledger: Ledger) ->
 
 def test_a_resume_by_hand_changes_nothing_of_how_a_delegation_went(play: Play, ledger: Ledger) -> None:
     """Also of one that opted out of its callback: the record tells its first end."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False)
     play.finish(child)
     (told,) = ledger.items(root)
@@ -336,8 +320,7 @@ def test_a_resume_by_hand_changes_nothing_of_how_a_delegation_went(play: Play, l
 
 def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: Ledger) -> None:
     """The prompt is an item of the same queue; callbacks of the meantime wait for the next run."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     assert ledger.enqueue(root, "how is it going?", item_id="itm_00aa")
@@ -352,8 +335,7 @@ def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: L
 
 def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(play: Play, ledger: Ledger) -> None:
     """Later resumes by hand owe none."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child, "first")
@@ -367,8 +349,7 @@ def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(play: Pla
 
 
 def test_waiting_for_all_resumes_once_with_everything(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(3)]
     play.commit(parent.claim, waiting={"": {"mode": "all"}})
     for child in children[:2]:
@@ -379,16 +360,14 @@ def test_waiting_for_all_resumes_once_with_everything(play: Play, ledger: Ledger
 
 
 def test_a_quorum_resumes_when_it_is_there_or_out_of_reach(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(3)]
     play.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
     play.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     play.finish(children[1])
     assert len(play.resume(root).items) == 2
-    other = play.submit("other")
-    parent = play.run(other)
+    other, parent = play.begin("other")
     child = play.delegate(parent, "only")
     play.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
     play.finish(child)
@@ -397,8 +376,7 @@ def test_a_quorum_resumes_when_it_is_there_or_out_of_reach(play: Play, ledger: L
 
 def test_a_quorum_that_is_said_anew_counts_what_comes_under_it(play: Play, ledger: Ledger) -> None:
     """What earlier runs had is not of it; what came while the run was at work, and was not in it, is."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     first = [play.delegate(held, f"first {n}") for n in range(3)]
     play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 2}})
     play.finish(first[0])
@@ -421,8 +399,7 @@ def test_a_quorum_that_is_said_anew_counts_what_comes_under_it(play: Play, ledge
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_failure_that_is_ignored_makes_no_quorum(when: str, play: Play, ledger: Ledger) -> None:
     """Whether the child failed before its parent said what it waits for, or after."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     children = [play.delegate(held, str(n), on_failure="ignore") for n in range(4)]
     if when == "before":
         play.finish(children[0], "boom", status="failed")
@@ -438,8 +415,7 @@ def test_a_failure_that_is_ignored_makes_no_quorum(when: str, play: Play, ledger
 def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
     play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     children = [play.delegate(held, str(n), on_failure="ignore") for n in range(3)]
     play.commit(held.claim, waiting={"": {"mode": "quorum", "k": 3}})
     play.finish(children[0])
@@ -451,8 +427,7 @@ def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
 def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> None:
     """The timer wakes the service; the flush then finds the policy met."""
     ledger.set_time(1_000_000)
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(2)]
     play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     play.finish(children[0])
@@ -467,8 +442,7 @@ def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> No
 
 def test_a_window_folds_callbacks_that_come_close_together(play: Play, ledger: Ledger) -> None:
     ledger.set_time(1_000_000)
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(3)]
     play.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
     play.finish(children[0])
@@ -484,8 +458,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
     play: Play, ledger: Ledger
 ) -> None:
     """Policies govern completions only; a child with an open question is idle, not finished."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim, waiting={"": {"mode": "all"}})
     asking = play.run(child)
@@ -533,8 +506,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
 
 def test_a_blocking_call_takes_its_answer_into_the_running_run(play: Play, ledger: Ledger) -> None:
     """It is delivered by that run's commit, not by a later resume."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     assert ledger.claim_item(parent.claim, callback_id(child)) is None
     play.finish(child, "here")
@@ -546,8 +518,7 @@ def test_a_blocking_call_takes_its_answer_into_the_running_run(play: Play, ledge
 
 
 def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     running, pending, queued = (play.delegate(parent, str(n)) for n in range(3))
     play.finish(queued)
     child = play.run(running)
@@ -567,8 +538,7 @@ def test_callbacks_of_a_closed_parent_are_dead_with_a_reason(play: Play, ledger:
 
 
 def test_deleting_leaves_a_tombstone_with_the_counts(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     done, owed = play.delegate(parent, "d"), play.delegate(parent, "o")
     play.commit(parent.claim)
     play.finish(done)
@@ -685,8 +655,7 @@ def test_limits_refuse_new_launches_before_anything_is_made(redis, play: Play) -
 def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(redis, play: Play) -> None:
     """Launches and prompts are refused, in every session of it; callbacks and replies never."""
     play.ledger = ledger = Ledger(redis, limits=TreeLimits(max_tree_runs=4))
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     child = play.run(play.delegate(held, "1"))
     question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
     ledger.send(child.claim, root, "?", **question)  # type: ignore[arg-type]
@@ -756,8 +725,7 @@ def test_children_of_one_millisecond_are_listed_in_the_order_of_their_launches(
     play: Play, ledger: Ledger
 ) -> None:
     ledger.set_time(1_800_000_000_000)
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, f"e{number}") for number in range(30)]
     assert [session.id for session in ledger.tree(root)] == [root, *children]
     ledger.set_time(1_799_999_999_000)  # a clock that is set back changes nothing about it
@@ -771,8 +739,7 @@ def test_a_claim_of_what_is_of_another_type_changes_nothing(
 ) -> None:
     """The run stays queued, and is claimed once the damage is fixed."""
     play.run(play.submit("of another tree"))
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
@@ -803,8 +770,7 @@ def test_a_claim_of_what_is_of_another_type_changes_nothing(
 
 def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play, ledger: Ledger) -> None:
     """Its tree has expired and is about to be removed; the message of a run that nobody began comes in that moment."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False)
     dispatch = play.start(child)
     assert dispatch is not None
@@ -818,8 +784,7 @@ def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(play: Play
 
 def test_a_parent_keeps_what_its_child_told_it_first(play: Play, ledger: Ledger) -> None:
     """A child that a user resumes after its end tells its parent nothing more, whatever becomes of it."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False)
     play.finish(child, "well done")
     told = _item(ledger, root, child)
@@ -833,8 +798,7 @@ def test_a_parent_keeps_what_its_child_told_it_first(play: Play, ledger: Ledger)
 def test_every_launch_of_a_batch_is_published_and_knows_its_place(
     play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    _, parent = play.begin()
     launches = [
         play.launch(parent, str(n), envelope=envelope(text=f"<launch n='{n}'/>".encode())) for n in range(5)
     ]
@@ -850,8 +814,7 @@ def test_every_launch_of_a_batch_is_published_and_knows_its_place(
 
 def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledger) -> None:
     """What comes first decides what a run is about; the other follows with the next one."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
@@ -868,8 +831,7 @@ def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledg
 def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
     play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)

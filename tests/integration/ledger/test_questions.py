@@ -261,8 +261,7 @@ def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """Before the policy of the parent itself."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     stopped, kept = play.delegate(parent, "a"), play.delegate(parent, "b", on_close="abandon")
     play.commit(parent.claim, "boom", status="failed")
     stack.drain()

@@ -87,8 +87,7 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
     settings = load_settings(replicas=1)
     assert "replicas-missing" not in {problem.rule for problem in setup(client, settings)}
     for n in range(20):
-        root = play.submit(f"root-{n}")
-        held = play.run(root)
+        root, held = play.begin(f"root-{n}")
         assert copy.session(root).state == "running"
         play.commit(held.claim)
         assert copy.session(root).state == "finished"

@@ -68,8 +68,7 @@ def stack(redis: redis_py.Redis, play: Play) -> Stack:
 
 
 def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: Play) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     stack.drain()
@@ -83,8 +82,7 @@ def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: P
 
 def test_many_copies_of_the_service_resume_once(stack: Stack, play: Play) -> None:
     """Two children finish in the moment in which their parent stops, and two services see the events."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(2)]
     held = [play.run(child) for child in children]
     other = stack.callback_service("two")
@@ -113,8 +111,7 @@ def test_many_copies_of_the_service_resume_once(stack: Stack, play: Play) -> Non
 
 def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
     """It was handed the events and died before it acknowledged any."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
@@ -128,8 +125,7 @@ def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
 
 def test_a_stop_of_a_parent_stops_its_children_and_theirs(stack: Stack, play: Play, ledger: Ledger) -> None:
     """Parent-close policy `stop`: a tree ends from the top; what runs is asked."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     waiting, running = play.delegate(parent, "w"), play.delegate(parent, "r")
     child = play.run(running)
     grandchild = play.delegate(child, "g")
@@ -193,8 +189,7 @@ def test_what_a_failed_child_means_is_a_policy(
     balance: tuple[int, ...],
     reason: str,
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a", on_failure=policy)
     play.commit(parent.claim)
     play.finish(child, "no luck", status="failed")
@@ -209,8 +204,7 @@ def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
 ) -> None:
     """Its agent comes to an answer before it hears that it is to stop; nothing runs in between."""
     for number, heard in enumerate((True, False)):
-        root = play.submit(f"root{number}")
-        parent = play.run(root)
+        root, parent = play.begin(f"root{number}")
         play.finish(play.delegate(parent, "a", on_failure="fail"), "no luck", status="failed")
         if heard:
             stack.drain()
@@ -224,8 +218,7 @@ def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
 def test_a_session_that_is_asked_to_stop_and_ends_its_run_first_is_stopped(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     assert ledger.stop(root, "enough").outcome == "asked"
     assert play.commit(parent.claim).session_state == SessionState.IDLE
@@ -238,8 +231,7 @@ def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """Nothing is left to come: the parent is resumed for its final answer."""
-    root = play.submit()
-    parent = play.run(root)
+    _, parent = play.begin()
     child = play.delegate(parent, "a", on_failure="ignore")
     play.commit(parent.claim)
     play.finish(child, "no luck", status="failed")
@@ -254,8 +246,7 @@ def test_a_lease_that_stands_still_is_released_after_a_whole_lease_time(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """By the observer's own clock; a renewal in between starts it again."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
 
     def watch_for(seconds: int) -> int:
         released = 0
@@ -280,8 +271,7 @@ def test_what_a_crash_left_between_two_steps_the_sweep_completes(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """No event reached anybody: the sweep finds who waits, what was never sent, and what result is owed."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
@@ -319,8 +309,7 @@ def test_trees_expire_a_set_time_after_their_root_is_over(stack: Stack, play: Pl
 def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     left = play.delegate(held, "left")
     ledger.release(ledger.sweep.leases(0)[0])
     held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
@@ -335,8 +324,7 @@ def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     """Let go by its parent, a child with an open question goes on without the answer."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
     child = play.delegate(parent, "a")
     asking = play.run(child)
@@ -354,8 +342,7 @@ def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
 
 def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: Play, ledger: Ledger) -> None:
     """What was delivered, what is owed and what is queued goes; counts and dead letters stay, until they expire."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     done, running, pending = (play.delegate(parent, name) for name in ("d", "r", "p"))
     play.commit(parent.claim)
     play.finish(done)
@@ -412,8 +399,7 @@ def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
 
 def test_events_are_acknowledged_after_what_they_set_off(stack: Stack, play: Play, ledger: Ledger) -> None:
     """A copy that is cut off in the middle has acknowledged none of them, and another one takes them over."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)

@@ -29,8 +29,7 @@ def spoil(redis: redis_py.Redis, key: str) -> None:
 
 def waiting_parent(play: Play, seed: str) -> str:
     """A session that waits for its one child, which has just ended."""
-    root = play.submit(seed)
-    parent = play.run(root)
+    root, parent = play.begin(seed)
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     play.finish(child)
@@ -212,8 +211,7 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
     stack: Stack, play: Play, redis: redis_py.Redis, key: str
 ) -> None:
     """The worker commits again later, and the parent hears of its child."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim)
     held = play.run(child)

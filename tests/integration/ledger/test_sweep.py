@@ -92,8 +92,7 @@ def test_what_nobody_hears_is_said_ever_more_rarely(stack: Stack, play: Play, le
 
 def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
     """How often a run was lost with its worker says nothing of how well its messages arrive."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     for _ in range(ledger.limits.max_lost_workers - 1):
         lease = ledger.sweep.leases(0)[0]
         assert ledger.release(lease) == "queued"
@@ -139,8 +138,7 @@ def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
     stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """A child to which nothing is owed may be in foreign hands, or queued, when the tree of its root is removed."""
-    root = play.submit()
-    held = play.run(root)
+    _, held = play.begin()
     external = play.start(play.delegate(held, "a", callback=False))
     assert external is not None
     assert ledger.take_external(external)
@@ -256,8 +254,7 @@ def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_th
 
 def finished_tree(play: Play) -> tuple[str, str]:
     """A root and its child, both finished and neither owed anything."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     child = play.delegate(held, "a")
     play.commit(held.claim)
     play.finish(child)
@@ -480,8 +477,7 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
     stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its next run would get the id of an earlier one: it fails by that name."""
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     play.finish(play.delegate(held, "a"))
     play.commit(held.claim)
     redis.hset(ledger_keys.session(root), "runs", "many")

@@ -17,8 +17,7 @@ def ledger(ledger: Ledger) -> Ledger:
 
 def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger: Ledger) -> None:
     """It is told for which group it was resumed, and once; what comes later is delivered as it comes."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     other = play.delegate(parent, "b")
     play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
@@ -38,8 +37,7 @@ def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger
 def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
     play: Play, ledger: Ledger
 ) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(2)]
     play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     play.finish(children[0])
@@ -50,8 +48,7 @@ def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
 
 
 def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     child = play.delegate(parent, "a")
     play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     ledger.flush(root)
@@ -66,8 +63,7 @@ def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_ne
 ) -> None:
     """It would be over at once, and with it the wish to wait for all of them."""
     ledger.set_time(1_000_000)
-    root = play.submit()
-    held = play.run(root)
+    root, held = play.begin()
     first = play.delegate(held, "first")
     play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     play.finish(first)
@@ -84,8 +80,7 @@ def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_ne
 
 def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger) -> None:
     """A group without a rule is under the default one; the next deadline is the one that is slept for."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     names = {g: [play.delegate(parent, f"{g}{n}", group=g) for n in range(2)] for g in ("tests", "docs", "")}
     rules = {
         "": {"mode": "all", "deadline_ms": 1_300_000},
@@ -110,8 +105,7 @@ def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger
 
 
 def test_a_window_of_a_group_folds_only_that_group(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     slow = [play.delegate(parent, f"s{n}", group="slow") for n in range(2)]
     quick = play.delegate(parent, "q", group="quick")
     play.commit(parent.claim, waiting={"slow": {"mode": "any", "window_ms": 500}})
@@ -141,8 +135,7 @@ def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
 
 def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: Ledger) -> None:
     """What came is not kept until the window closes; the timer is set for whichever is first."""
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(2)]
     rule = {"mode": "any", "window_ms": 60_000, "deadline_ms": 1_005_000}
     play.commit(parent.claim, waiting={"": rule})
@@ -160,8 +153,7 @@ def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: 
 
 
 def test_a_clock_that_goes_back_does_not_keep_a_window_open(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    parent = play.run(root)
+    root, parent = play.begin()
     children = [play.delegate(parent, str(n)) for n in range(3)]
     play.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
     ledger.set_time(90_000_000)
