@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,7 +23,11 @@ from orchestrator.ledger import (
     Start,
     TreeLimits,
 )
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.delivery import Delivery
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
+from tests.clock import ManualClock
 
 
 def envelope(
@@ -130,6 +135,51 @@ class Play:
         return s.launched, s.delivered, s.pending, s.dead
 
 
+class Stack:
+    """One callback service and one reaper whose dispatches are collected instead of sent."""
+
+    def __init__(self, redis: redis_py.Redis, play: Play) -> None:
+        self.play, self.ledger, self.redis = play, play.ledger, redis
+        self.sent: list[RunRef] = []
+        self.settled: list[str] = []
+        self.broken = False
+        self.clock = ManualClock()
+        self.delivery = Delivery(self.ledger, self._send)
+        self.service = self.callback_service("one")
+        self.reaper = self.make_reaper()
+
+    def callback_service(self, name: str) -> CallbackService:
+        return CallbackService(self.redis, self.delivery, consumer=name, clock=self.clock, take_over_ms=100)
+
+    def make_reaper(self) -> Reaper:
+        return Reaper(
+            self.ledger,
+            self.delivery,
+            settle=self._settle,
+            clock=self.clock,
+            lease_s=15,
+        )
+
+    def _settle(self, root: str) -> None:
+        self.settled.append(root)
+        self.ledger.sweep.mark_result_published(root)
+
+    def _send(self, ready: Sequence[RunRef]) -> None:
+        if self.broken:
+            raise ConnectionError("broker is away")
+        self.sent += ready
+
+    def drain(self) -> None:
+        """Let the callback service do what there is to do."""
+        while self.service.run_once():
+            pass
+
+    def resumed(self) -> Claimed:
+        """The run that was made ready last, once the callback service has nothing left to do; claimed."""
+        self.drain()
+        return self.play.claim(self.sent[-1])
+
+
 @pytest.fixture
 def ledger(redis: redis_py.Redis) -> Ledger:
     """A ledger with small limits."""
@@ -139,3 +189,8 @@ def ledger(redis: redis_py.Redis) -> Ledger:
 @pytest.fixture
 def play(ledger: Ledger) -> Play:
     return Play(ledger)
+
+
+@pytest.fixture
+def stack(redis: redis_py.Redis, play: Play) -> Stack:
+    return Stack(redis, play)

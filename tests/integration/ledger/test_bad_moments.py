@@ -13,10 +13,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
 from tests.routed import mark
 
-from .conftest import Play
-from .test_services import Stack, stack
-
-__all__ = ["stack"]
+from .conftest import Play, Stack
 
 
 @pytest.mark.parametrize(
@@ -68,8 +65,7 @@ def test_a_child_that_was_handed_to_an_heir_while_it_ran_tells_the_heir(
     stack.drain()
     assert play.balance(heir) == (1, 0, 1, 0)
     play.commit(child.claim, "for the heir")
-    stack.drain()
-    held = play.claim(stack.sent[-1])
+    held = stack.resumed()
     assert held.session.id == heir
     assert list(held.texts.values()) == ["for the heir"]
     play.commit(held.claim)
@@ -100,8 +96,7 @@ def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
     play.commit(asking.claim)
     play.commit(parent.claim)
     ledger.stop(root, "gone", state="deleted")
-    stack.drain()
-    heard = play.claim(stack.sent[-1])
+    heard = stack.resumed()
     assert heard.session.id == asking.session.id
     assert "no reply will come" in next(iter(heard.texts.values()))
 
@@ -118,8 +113,7 @@ def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_
     play.commit(middle.claim)
     play.finish(leaf)
     for _ in (child, root):
-        stack.drain()
-        play.commit(play.claim(stack.sent[-1]).claim)
+        play.commit(stack.resumed().claim)
     stack.drain()
     ledger.stop(root, "gone", state="deleted")
     ledger.stop(child, f"parent {root} deleted", state="deleted")
@@ -140,8 +134,7 @@ def test_deleting_what_was_stopped_or_failed_long_ago_leaves_nothing_of_its_chil
     delivered, running = play.delegate(held, "a"), play.delegate(held, "b")
     play.commit(held.claim)
     play.finish(delivered, "a secret")
-    stack.drain()
-    play.commit(play.claim(stack.sent[-1]).claim)
+    play.commit(stack.resumed().claim)
     ledger.stop(root, "enough", state=first)
     stack.drain()
     assert ledger.session(running).state == SessionState.STOPPED
@@ -161,8 +154,7 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     play.delegate(held, "b")
     play.commit(held.claim)
     play.finish(child, "a secret")
-    stack.drain()
-    play.commit(play.claim(stack.sent[-1]).claim)
+    play.commit(stack.resumed().claim)
     ledger.stop(root, "enough")
     looked = ledger.session(root)
     for item in ledger.items(root):
@@ -191,11 +183,9 @@ def test_stopping_a_tree_stops_what_owes_it_nothing_too(
     play.commit(launching.claim)
     play.finish(again)
     play.finish(last) if end == "finished" else play.run(last)
-    stack.drain()
-    play.commit(play.claim(stack.sent[-1]).claim)
+    play.commit(stack.resumed().claim)
     ledger.enqueue(again, "once more", item_id="itm_00x")
-    stack.drain()
-    resumed = play.claim(stack.sent[-1])
+    resumed = stack.resumed()
     if end == "finished":
         assert ledger.session(root).state == SessionState.FINISHED
         # The child that left it at work has finished as well, and says itself what becomes of it.
@@ -233,8 +223,7 @@ def test_the_stop_of_an_idle_parent_is_an_event_when_it_can_move_somebody(
         play.delegate(held, "b")
         play.commit(held.claim)
         ledger.enqueue(root, "and now?", item_id="itm_1")
-        stack.drain()
-        held = play.claim(stack.sent[-1])
+        held = stack.resumed()
     if comes == "a callback":
         play.finish(child)
         stack.drain()
@@ -250,8 +239,7 @@ def test_what_a_stop_says_of_its_parent_may_be_out_of_date(stack: Stack, play: P
     play.commit(held.claim)
     play.finish(children[0])
     outdated = stack.redis.xrange(keys.session_events(0))[-1][1]
-    stack.drain()
-    play.commit(play.claim(stack.sent[-1]).claim)
+    play.commit(stack.resumed().claim)
     play.finish(children[1])
     assert stack.redis.xrange(keys.session_events(0))[-1][1][b"runs"] != outdated[b"runs"]
     stack.redis.xtrim(keys.session_events(0), maxlen=0)

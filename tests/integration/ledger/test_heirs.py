@@ -14,13 +14,7 @@ from orchestrator.ledger import Ledger, Outcome, Session, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from tests.routed import mark
 
-from .conftest import Play, envelope
-from .test_services import Stack
-
-
-@pytest.fixture
-def stack(redis: redis_py.Redis, play: Play) -> Stack:
-    return Stack(redis, play)
+from .conftest import Play, Stack, envelope
 
 
 def close_with(play: Play, policy: Callable[[list[str]], str], *, children: int = 2) -> tuple[str, list[str]]:

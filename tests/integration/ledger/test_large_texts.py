@@ -15,8 +15,7 @@ from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
 
-from .conftest import Play
-from .test_services import Stack
+from .conftest import Play, Stack
 
 LARGE = "é<large>\n" * 300
 SIZE = len(LARGE.encode())

@@ -11,13 +11,7 @@ from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Ledger, Outcome, RetryLater, SessionState
 
-from .conftest import Play, envelope
-from .test_services import Stack
-
-
-@pytest.fixture
-def stack(redis, play: Play) -> Stack:
-    return Stack(redis, play)
+from .conftest import Play, Stack, envelope
 
 
 def _family(play: Play) -> tuple[Claimed, Claimed]:

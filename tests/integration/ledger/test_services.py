@@ -4,67 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ids import callback_id, new_claim_id
-from orchestrator.ledger import ItemState, Ledger, RunRef, SessionState
+from orchestrator.ledger import ItemState, Ledger, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect, is_outage
-from tests.clock import ManualClock
 from tests.refusing import REFUSALS, Refusing
 
-from .conftest import Play
-
-
-class Stack:
-    """One callback service and one reaper whose dispatches are collected instead of sent."""
-
-    def __init__(self, redis: redis_py.Redis, play: Play) -> None:
-        self.play, self.ledger, self.redis = play, play.ledger, redis
-        self.sent: list[RunRef] = []
-        self.settled: list[str] = []
-        self.broken = False
-        self.clock = ManualClock()
-        self.delivery = Delivery(self.ledger, self._send)
-        self.service = self.callback_service("one")
-        self.reaper = self.make_reaper()
-
-    def callback_service(self, name: str) -> CallbackService:
-        return CallbackService(self.redis, self.delivery, consumer=name, clock=self.clock, take_over_ms=100)
-
-    def make_reaper(self) -> Reaper:
-        return Reaper(
-            self.ledger,
-            self.delivery,
-            settle=self._settle,
-            clock=self.clock,
-            lease_s=15,
-        )
-
-    def _settle(self, root: str) -> None:
-        self.settled.append(root)
-        self.ledger.sweep.mark_result_published(root)
-
-    def _send(self, ready: Sequence[RunRef]) -> None:
-        if self.broken:
-            raise ConnectionError("broker is away")
-        self.sent += ready
-
-    def drain(self) -> None:
-        while self.service.run_once():
-            pass
-
-
-@pytest.fixture
-def stack(redis: redis_py.Redis, play: Play) -> Stack:
-    return Stack(redis, play)
+from .conftest import Play, Stack
 
 
 def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: Play) -> None:
@@ -165,8 +119,7 @@ def test_what_becomes_of_children_is_the_closed_parents_policy(
     if policy == "heir":
         assert ledger.items(root)[0].reason == f"handed to heir {heir}"
         play.finish(child, "for the heir")
-        stack.drain()
-        held = play.claim(stack.sent[-1])
+        held = stack.resumed()
         assert held.texts == {callback_id(child): "for the heir"}
         play.commit(held.claim)
         assert play.balance(heir) == (1, 1, 0, 0)
@@ -333,8 +286,7 @@ def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
     )
     play.commit(asking.claim)
     ledger.stop(root, "enough", force=True)
-    stack.drain()
-    held = play.claim(stack.sent[-1])
+    held = stack.resumed()
     assert [(i.kind, i.status) for i in held.items] == [("reply", "failed")]
     assert "no reply will come" in next(iter(held.texts.values()))
     assert play.commit(held.claim).session_state == SessionState.FINISHED
@@ -348,8 +300,7 @@ def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: 
     play.finish(done)
     child = play.run(running)
     grandchild = play.delegate(child, "g")
-    stack.drain()
-    play.commit(play.claim(stack.sent[-1]).claim)
+    play.commit(stack.resumed().claim)
     assert ledger.stop(root, "deleted by a user", state="deleted").outcome == "ended"
     stack.drain()
     assert ledger.renew(child.claim).stop == f"parent {root} deleted"

@@ -16,10 +16,7 @@ from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.redisdb import keys, ledger_keys
 from tests.waiting import wait_until
 
-from .conftest import Play, envelope
-from .test_services import Stack, stack
-
-__all__ = ["stack"]
+from .conftest import Play, Stack, envelope
 
 
 def spoil(redis: redis_py.Redis, key: str) -> None:

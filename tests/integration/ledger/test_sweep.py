@@ -21,10 +21,7 @@ from orchestrator.redisdb.holders import Connected, connect_holder, connected_ho
 from tests.clock import ManualClock
 from tests.waiting import wait_until
 
-from .conftest import Play
-from .test_services import Stack, stack
-
-__all__ = ["stack"]
+from .conftest import Play, Stack
 
 SOME_SESSION = "ses_00ffffffffffffffffffffffff"
 
@@ -277,8 +274,7 @@ def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     stack.reaper.run_once()
     play.commit(child.claim, "for the heir")
-    stack.drain()
-    held = play.claim(stack.sent[-1])
+    held = stack.resumed()
     assert list(held.texts.values()) == ["for the heir"]
     play.commit(held.claim)
     later(ledger, ledger.limits.tree_ttl_ms + 1)
