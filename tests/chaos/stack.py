@@ -87,6 +87,8 @@ class Stack:
     overrides: dict[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
     agents: tuple[str, ...] = (str(HERE / "crew.py"),)
+    #: One of the agents: workers announce all of them together.
+    agent: str = "branch"
     _started: int = 0
 
     def __post_init__(self) -> None:
@@ -172,16 +174,18 @@ class Stack:
         return self.start(name, crash_at=crash_at)
 
     def start_all(self, *, but: str = "") -> None:
-        """One of each, and a worker that is ready."""
+        """One of each, and a worker that is ready; without one of them nothing is waited for."""
         for name in ("worker", *SERVICES):
             if name != but:
                 self.start(name)
+        if not but:
+            self.wait_ready()
 
     def wait_ready(self) -> None:
         """Return once every worker takes tasks and has announced its agents."""
         for worker in [p for p in self.running if p.name == "worker"]:
             wait_until(worker.takes_tasks, "a worker", explain=self.logs)
-        wait_until(lambda: self.redis.exists(keys.agent("branch")), "its agents", explain=self.logs)
+        wait_until(lambda: self.redis.exists(keys.agent(self.agent)), "its agents", explain=self.logs)
 
     def client(self) -> Client:
         return Client(self.settings)

@@ -37,7 +37,6 @@ def test_children_together_never_spend_more_than_their_budget(make_stack: Callab
     """Overspend is 0, each child has its one terminal callback, and the numbers add up after 20 kills."""
     stack = make_stack(max_process_deaths="100", concurrency="2")
     stack.start_all()
-    stack.wait_ready()
     with stack.client() as client:
         session = client.submit("treasurer", str(CHILDREN), budget={"tokens": 10 * ALLOWED})
 

@@ -93,7 +93,6 @@ def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: C
     """Not when its lease has passed, 20 times; and whoever asks meanwhile is told."""
     stack = make_stack(lease_s="60", sweep_interval_s="0.15")
     stack.start_all()
-    stack.wait_ready()
     troubles: set[str] = set()
     with events_of(stack) as events, stack.client() as client:
         session = client.submit("killer", "7")

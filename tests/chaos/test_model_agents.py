@@ -116,7 +116,6 @@ def stack(
     ):
         stack.env.update(wire.environment())
         stack.start_all()
-        stack.wait_ready()
         yield stack
     remove_socket_dir(socket_dir)
 

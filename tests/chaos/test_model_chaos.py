@@ -196,7 +196,6 @@ def test_models_together_never_spend_more_than_their_budget(
     """What the provider itself has counted is within the budget, and each child has its one terminal callback, after kills."""
     stack = make_stack(max_process_deaths="100", concurrency="2")
     stack.start_all()
-    stack.wait_ready()
     before = len(wire.requests)
     with stack.client() as client:
         session = client.submit("model-treasurer", f"{CHILDREN} model-helper", budget={"tokens": TOKENS})

@@ -34,7 +34,6 @@ def test_a_stop_reaches_every_run_that_waits_in_a_slot(make_stack: Callable[...,
     """Ten runs wait for one another, and the eleventh is at work."""
     stack = make_stack(concurrency="1")
     stack.start_all()
-    stack.wait_ready()
     with stack.client() as client:
         root = client.submit("nested", "400")
         wait_until(lambda: len(stack.ledger.sweep.leases(0)) > 10, "ten that wait", explain=stack.logs)
@@ -54,7 +53,6 @@ def test_a_child_that_is_ended_by_force_in_a_lent_slot_costs_its_parent_no_attem
     """The process that both are in dies; only the child's run failed, and Flower hears so."""
     stack = make_stack(concurrency="1", stop_grace_s="0.2")
     stack.start_all()
-    stack.wait_ready()
     with events_of(stack) as events, stack.client() as client:
         session = client.submit("enduring", "stubborn")
         assert stack.answer(session) == "2 failed"

@@ -57,7 +57,6 @@ def test_a_worker_that_was_frozen_for_longer_than_its_lease_comes_too_late(make_
     stack.env["CHAOS_LEAF_S"] = "1"
     stack.start_all()
     frozen = stack.running[0]
-    stack.wait_ready()
     with stack.client() as client:
         session = client.submit("branch", "2,2")
         wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
@@ -78,7 +77,6 @@ def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) ->
     stack = make_stack()
     stack.env["CHAOS_LEAF_S"] = "0.5"
     stack.start_all()
-    stack.wait_ready()
     with stack.client() as client:
         session = client.submit("branch", "2,2")
         wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
@@ -101,7 +99,6 @@ def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
     stack = make_stack()
     stack.env["CHAOS_LEAF_S"] = "0.5"
     stack.start_all()
-    stack.wait_ready()
     refusal = Refusing(stack.server, code)
     with stack.client() as client:
         session = client.submit("branch", "2,2")
@@ -125,7 +122,6 @@ def test_a_plain_submission_outlasts_a_ledger_that_takes_no_writes(
     stack = make_stack(broker_url=start_valkey(durable=False).url)
     stack.start_all()
     worker = stack.running[0]
-    stack.wait_ready()
     refusal = Refusing(stack.server, "READONLY")
     refusal.begin()
     app = build_celery(stack.settings)
@@ -162,7 +158,6 @@ def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> No
     stack = make_stack()
     stack.env["CHAOS_LEAF_S"] = "0.05"
     stack.start_all()
-    stack.wait_ready()
 
     def forget() -> None:
         of_celery = [k for k in stack.redis.scan_iter(count=1000) if not k.startswith(b"ao:")]
@@ -185,7 +180,6 @@ def test_a_broker_apart_dies_and_comes_back_empty(
     stack = make_stack(broker_url=broker.url)
     stack.env["CHAOS_LEAF_S"] = "0.1"
     stack.start_all()
-    stack.wait_ready()
     # A worker may end by itself when an acknowledgement meets a broken connection; its supervisor starts another.
     with stack.client() as client, again_and_again(stack.replace_the_dead, 0.1):
         session = client.submit("branch", "3,2,2")
@@ -205,7 +199,6 @@ def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_sta
     stack = make_stack()
     stack.start_all()
     worker = stack.running[0]
-    stack.wait_ready()
     for child in children_of(worker):
         os.kill(child, signal.SIGSTOP)
     app = build_celery(stack.settings)
@@ -227,7 +220,6 @@ def test_a_broker_that_refuses_for_a_while_ends_no_worker(
         stack = make_stack(broker_url=url)
         stack.start_all()
         worker = stack.running[0]
-        stack.wait_ready()
         door.keep(lambda _, request: refusal if b"BRPOP" in request else "pass")
         with stack.client() as client:
             session = client.submit("branch", "2,2")

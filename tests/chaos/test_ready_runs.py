@@ -25,7 +25,6 @@ def test_a_backlog_whose_rings_were_all_lost_is_worked_off_soon(make_stack: Call
     """However many runs are ready, it takes one ring to wake a worker, and the first one rings the rest."""
     stack = make_stack()
     stack.start_all()
-    stack.wait_ready()
     (worker,) = [process for process in stack.running if process.name == "worker"]
     with stack.client() as client:
         # Its slots sleep: one that has just worked would look for more by itself.
@@ -55,7 +54,6 @@ def test_a_critical_run_starts_before_low_ones_that_waited_before_it(
     """Four slots are at work, and thirteen of sixteen runs of low priority wait."""
     stack = make_stack(concurrency="4")
     stack.start_all()
-    stack.wait_ready()
     with stack.client() as client:
         root = client.submit("crowd", "16")
         wait_until(

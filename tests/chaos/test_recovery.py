@@ -111,7 +111,6 @@ def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
     """It dies with what it has read and not handled; its supervisor starts it again, or another copy is there."""
     stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s")
     stack.start_all()
-    stack.wait_ready()
     took: list[float] = []
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "1"), timeout_s=30) == "1"

@@ -31,7 +31,6 @@ def said(replies: list[dict[str, dict[str, Any]]]) -> str:
 def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[..., Stack]) -> None:
     stack = make_stack(remote_control="1", concurrency="2")
     stack.start_all()
-    stack.wait_ready()
     app = build_celery(stack.settings)
     control = app.control
 

@@ -160,7 +160,6 @@ def test_rabbitmq_is_away_for_a_while(rabbit: RabbitServer, make_stack: MakeStac
     stack = make_stack(broker_url=rabbit.url)
     stack.env["CHAOS_LEAF_S"] = "0.3"
     stack.start_all()
-    stack.wait_ready()
     with stack.client() as client:
         session = client.submit("branch", "3,2")
         wait_until(

@@ -77,7 +77,6 @@ def test_a_worker_whose_consumer_stays_silent_ends(
     door, url = broker
     stack = make_stack(broker_url=url)
     stack.start_all()
-    stack.wait_ready()
     worker = stack.running[0]
     door.keep(lambda _, request: "swallow" if b"BRPOP" in request else "pass")
     with stack.client() as client:

@@ -75,7 +75,6 @@ def test_a_worker_that_ends_in_the_middle_of_a_run_fails_it_not(
     """Cold, as after its grace, or with a signal to all its processes, as systemd sends it: somebody else goes on at once."""
     stack = make_stack(lease_s="60")
     stack.start_all()
-    stack.wait_ready()
     (worker,) = (process for process in stack.running if process.name == "worker")
     with stack.client() as client:
         session = client.submit("computing", "1")

@@ -19,7 +19,6 @@ import pytest
 from orchestrator.client.client import SessionHandle
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.ledger import Session
-from orchestrator.redisdb import keys
 from tests.chaos.stack import Stack, wait_until
 from tests.forks import start_forks
 
@@ -217,6 +216,7 @@ def stack(
                 folder / "stack",
                 {"concurrency": "4", "lease_s": "5"},
                 agents=(str(HERE / "agents.py"), str(folder / "agents.toml"), str(folder / "critic.py")),
+                agent="lead",
             )
         )
         for language, name in (("toml", "agents.toml"), ("python", "critic.py")):
@@ -236,7 +236,4 @@ def stack(
             "LLM_LOAD_PLUGINS": "",
         }
         stack.start_all()
-        worker = stack.running[0]
-        wait_until(lambda: stack.redis.exists(keys.agent("lead")), "its agents", explain=stack.logs)
-        wait_until(worker.takes_tasks, "a worker", explain=stack.logs)
         yield stack
