@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +20,8 @@ from .stack import Stack
 
 #: Settings with which what died is noticed soon.
 QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15"}
+#: Of one test that many kills are tried with, so many are in `make test`; `make chaos` tries all.
+KILLS_OF_A_KIND = 10
 #: Whether a test failed.
 FAILED = pytest.StashKey[bool]()
 
@@ -39,6 +44,25 @@ def model_forks() -> Iterator[ForkServer]:
     forks.close()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave ten kills of each kind, others in each run: the seed that is printed decides which."""
+    if os.environ.get("CHAOS") == "long":
+        return
+    kinds: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            kinds[item.nodeid.partition("[")[0]].append(item)
+    dice = random.Random(config.getoption("randomly_seed", 0))
+    left_out: set[pytest.Item] = set()
+    for _, kind in sorted(kinds.items()):
+        kind.sort(key=lambda item: item.nodeid)
+        left_out.update(dice.sample(kind, max(0, len(kind) - KILLS_OF_A_KIND)))
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
 class SharedStack:
     """One stack for many tests, each of which kills a part of it; another one after a test that failed."""
 
@@ -57,7 +81,6 @@ class SharedStack:
             server = self._leaving.enter_context(ValkeyProcess(folder / "valkey", socket_dir))
             self._stack = self._leaving.enter_context(Stack(self._forks, server, folder / "stack", QUICK))
             self._stack.start_all()
-            self._stack.wait_ready()
         return self._stack
 
     def close(self) -> None:
