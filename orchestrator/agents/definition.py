@@ -1,4 +1,4 @@
-"""What an agent is: a function of a context, and what the system must know of it.
+"""Definitions of agents: a function of a context, and what the system must know of it.
 
     @agent("lead", role="coordinator", tier="opus")
     def lead(ctx):
@@ -63,7 +63,7 @@ class AgentDefinition:
 
     @property
     def function(self) -> Callable[[Any], Any] | None:
-        """What the `python` executor calls; None for the other executors."""
+        """The function that the `python` executor calls; None for the other executors."""
         return self.options.function if isinstance(self.options, PythonOptions) else None
 
 

@@ -1,4 +1,4 @@
-"""Where in a file of agents a setting stands, so that an error names the line."""
+"""Lines of settings in a file of agents, so that an error names the line."""
 
 from __future__ import annotations
 

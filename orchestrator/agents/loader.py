@@ -136,7 +136,7 @@ def _from_entry_points(source: str) -> list[AgentDefinition]:
 
 
 def _definitions(module: ModuleType) -> list[AgentDefinition]:
-    """What was defined in the module, then what it imported from elsewhere to offer it."""
+    """Return the agents defined in the module, then those that it imported from elsewhere."""
     own: list[AgentDefinition] = list(getattr(module, MODULE_ATTRIBUTE, ()))
     held = (
         value if isinstance(value, AgentDefinition) else getattr(value, FUNCTION_ATTRIBUTE, None)
@@ -270,7 +270,7 @@ def _from_table(
 
 
 def _load_reference(source: str, reference: str) -> Any:
-    """What ``module:name`` refers to.
+    """Return the object that ``module:name`` refers to.
 
     Raises:
         ValueError: it is no such reference, or the module has no such name.

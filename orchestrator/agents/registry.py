@@ -52,7 +52,7 @@ Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN}$")]
 
 
 class AgentRecord(BaseModel):
-    """What the system must know of an agent to send it work and to judge what it sends."""
+    """Record of an agent: what the system must know to send it work and to check what it sends."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -112,7 +112,7 @@ class AgentRecord(BaseModel):
 
     @property
     def listed(self) -> dict[str, Any]:
-        """What agents and assistants are shown of it in a list."""
+        """The entry of the agent in lists for agents and assistants."""
         return {
             "agent": self.name,
             "role": self.role,
@@ -122,7 +122,7 @@ class AgentRecord(BaseModel):
 
     @property
     def external(self) -> bool:
-        """Whether a program outside the stack runs it, and reads its work from its inbox."""
+        """True if a program outside the stack runs the agent, and reads its work from its inbox."""
         return self.executor == "foreign"
 
     def retry_ms(self, failures: int) -> int:
@@ -137,7 +137,7 @@ class AgentRecord(BaseModel):
 
     @property
     def system(self) -> bool:
-        """Whether it is a part of the system, which sends and is never started."""
+        """True if the agent is a part of the system, which sends and is never started."""
         return self.name in SYSTEM_AGENTS
 
 

@@ -1,4 +1,4 @@
-"""How a person sees what is to be approved, and says yes or no: once, and to exactly what was shown."""
+"""Approvals for a person: shown, and approved or denied once, for exactly what was shown."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Client:
             raise
 
     def _outage(self, retry_for_s: float = RETRY_FOR_S) -> Outage:
-        """How a call that waits outlasts an outage of Redis."""
+        """Return the handling of an outage of Redis for a call that waits."""
         server = f"Redis at {redact_url(self._url)}"
 
         def notify(error: BaseException, first: bool, _pause_s: float) -> None:  # noqa: FBT001  (by position)
@@ -285,7 +285,7 @@ class Client:
         return TaskCompletion(task_id=session, summary=summary(answer), result=answer)
 
     def incomplete(self, session: str) -> str:
-        """What is missing of the answer of a session, as its report says: it was cut off at a limit; empty: nothing is.
+        """Return what is missing of a session's answer, as its report says, if it was cut off at a limit; else empty.
 
         Raises:
             UnknownSession, ServerUnavailable: as :meth:`result`.
@@ -414,11 +414,13 @@ class Client:
         return Watching(self._reader, session, outage=self._outage(), timeout_s=timeout_s)
 
     def stopping(self, session: str) -> Stopping:
-        """What is at work below a session and is stopped with it, in steps: call :meth:`step` with it before and after."""
+        """Return a view, in steps, of what is at work below a session and stops with it: call :meth:`step` before and
+        after.
+        """
         return Stopping(self._reader, session, outage=self._outage())
 
     def step(self, steps: Steps[T]) -> T:
-        """One step of waiting or watching, a quarter of a second at most.
+        """Take one step of waiting or watching, a quarter of a second at most.
 
         Raises:
             TimeoutError: its time has passed.
@@ -496,7 +498,7 @@ class Client:
         return asker
 
     def approvals(self, session: str = "") -> list[Approval]:
-        """What waits for a person's yes or no, oldest first; with ``session`` only what it or its tree below it asks.
+        """Return the open approvals, oldest first; with ``session`` only those of it and of the tree below it.
 
         Raises:
             UnknownSession: there is no such session.
@@ -598,7 +600,7 @@ class Client:
             return {name: state for name, state in found.items() if state is not None}
 
     def attachment(self, session: str, name: str) -> str | None:
-        """What a session attached to its answer under this name; None: nothing.
+        """Return what a session attached to its answer under this name; None if nothing.
 
         Raises:
             UnknownSession: there is no such session.
@@ -746,7 +748,7 @@ class Client:
             return self._reader.runs(session)
 
     def history(self, session: str, *, texts: bool = False) -> list[Event]:
-        """What happened in a session, oldest first; with ``texts`` also what went in and came out.
+        """Return the events of a session, oldest first; with ``texts`` also its inputs and outputs.
 
         Raises:
             UnknownSession: there is no such session.
@@ -762,7 +764,7 @@ class Client:
             return self._parts.agents.all()
 
     def serves(self, agent: str) -> bool:
-        """Whether a living worker serves an agent now; an external program counts as served.
+        """Return True if a living worker serves an agent now; an external program counts as served.
 
         Work for an agent that no worker serves waits until a worker serves it.
         """

@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class CurrentSession(Protocol):
-    """What code that works for a session may do, in any process."""
+    """The session for which this code works, in any process."""
 
     def delegate(
         self, agent: str, task: str | Task | Mapping[str, Any], **options: Unpack[requests.DelegateOptions]
@@ -81,7 +81,7 @@ _running: ContextVar[CurrentSession | None] = ContextVar("orchestra_session", de
 
 @contextmanager
 def working_for(session: CurrentSession) -> Iterator[None]:
-    """What this block calls finds the session with :func:`current_session`."""
+    """Make :func:`current_session` return ``session`` in this block."""
     token = _running.set(session)
     try:
         yield
@@ -90,7 +90,7 @@ def working_for(session: CurrentSession) -> Iterator[None]:
 
 
 def is_running() -> bool:
-    """Whether this code is called by the agent of a run."""
+    """Return True if the agent of a run calls this code."""
     return _running.get() is not None
 
 
@@ -236,7 +236,7 @@ class RemoteSession(CurrentSession):
         return None if answer["reply"] is None else str(answer["reply"])
 
     def read_result(self, session: str, attachment: str = "") -> str:
-        """What a child has answered, or attached to its answer under a name.
+        """Return a child's answer, or what it attached to its answer under a name.
 
         Raises:
             InputError: it is no child that has ended, or has no such attachment.

@@ -230,7 +230,7 @@ class Forking:
 
 
 def _policies(about: Session) -> str:
-    """How a session waits, without what was counted and timed for the old tree."""
+    """Return the waiting policies of a session as JSON, without what was counted and timed for the old tree."""
     policies = about.waiting if isinstance(about.waiting, dict) else {}
     kept = {
         group: {name: rule[name] for name in ("mode", "k", "window_ms") if name in rule}
@@ -243,7 +243,7 @@ _NOTHING = Shortened(text="", ref=None)
 
 
 def _is_result(item: Item) -> bool:
-    """Whether an item is a result that its session was given."""
+    """Return True if an item is a result that its session received."""
     return item.kind == "completion" and bool(item.state is ItemState.DELIVERED or item.extra.get("rejected"))
 
 

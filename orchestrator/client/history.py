@@ -1,4 +1,4 @@
-"""What happened in one session, in order, as the ledger tells it."""
+"""History of one session, in order, from the ledger."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _of_try(run: Run, tried: Try) -> _Timed:
 
 
 def _of_printed(printed: Printed) -> _Timed:
-    """What a try of a run printed, or the end of it."""
+    """Return the event for the output of a try of a run, or for the end of that output."""
     kept = len(printed.text.encode(errors="replace"))
     cut = f"; the last {kept} are kept" if printed.size > kept else ""
     text = f"attempt {printed.attempt}: {counted(printed.size, 'byte')}{cut}"

@@ -1,4 +1,4 @@
-"""How a user answers an agent's question: once, wherever the session that was asked is at that moment."""
+"""Answers of users to agents' questions: each once, wherever the session that was asked is at that moment."""
 
 from __future__ import annotations
 

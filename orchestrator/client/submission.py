@@ -1,4 +1,4 @@
-"""How a root session is made: it is checked, then written into the ledger with its envelope in one step."""
+"""Submission of a root session: checked, then written into the ledger with its envelope in one step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Submission:
         )
 
     def is_known(self, key: str) -> bool:
-        """Whether there is a session of that key."""
+        """Return True if there is a session of that key."""
         return bool(self._parts.ledger.find([root_session_id(key, self._parts.settings.shards)]))
 
     def begin(

@@ -35,7 +35,7 @@ class Steps(Protocol[T_co]):
 
 
 def is_over(session: Session) -> bool:
-    """Whether a session has given its answer, or will not give one."""
+    """Return True if a session has given its answer, or will not give one."""
     return session.state in CLOSED or (session.state is SessionState.FINISHED and not session.busy)
 
 
@@ -85,7 +85,7 @@ class Waiting:
         return self.try_to(lambda: self._look(listen=listen))
 
     def try_to(self, call: Callable[[], T]) -> T | None:
-        """What ``call`` returns; None, after a pause, if Redis is away.
+        """Return what ``call`` returns; None, after a pause, if Redis is away.
 
         Raises:
             TimeoutError: the time to wait has passed.
@@ -178,7 +178,7 @@ class Stopping:
         self._on_close: dict[tuple[str, str], str] = {}
 
     def step(self) -> list[Session] | None:
-        """What is still at work; None, after a pause, if Redis is away.
+        """Return the sessions still at work; None, after a pause, if Redis is away.
 
         Raises:
             ServerUnavailable: Redis stayed away for too long.

@@ -47,12 +47,12 @@ def generate(algorithm: str) -> PrivateKey:
 
 
 def signing_algorithm(key: PrivateKey | PublicKey) -> str:
-    """What a key of this type signs with; nothing but its type decides."""
+    """Return the signature algorithm of a key, which depends on nothing but its type."""
     return RSA_SHA256 if isinstance(key, RSAPrivateKey | RSAPublicKey) else ED25519
 
 
 def signing(key: PrivateKey) -> Callable[[bytes], bytes]:
-    """What makes the raw signatures of a key."""
+    """Return the function that makes the raw signatures of a key."""
     if isinstance(key, RSAPrivateKey):
         return lambda octets: key.sign(octets, _PADDING, _HASH)
     # libsodium takes two thirds of the time of OpenSSL, which has this in portable C only, and half of it to verify.
@@ -61,7 +61,7 @@ def signing(key: PrivateKey) -> Callable[[bytes], bytes]:
 
 
 def verifies(key: PublicKey, signature: bytes, octets: bytes) -> bool:
-    """Whether ``signature`` is that key's signature of ``octets``."""
+    """Return True if ``signature`` is that key's signature of ``octets``."""
     try:
         if isinstance(key, RSAPublicKey):
             key.verify(signature, octets, _PADDING, _HASH)
@@ -73,7 +73,7 @@ def verifies(key: PublicKey, signature: bytes, octets: bytes) -> bool:
 
 
 def shared_secret(private: Ed25519PrivateKey, public: Ed25519PublicKey) -> bytes:
-    """What the holders of two signing keys both can compute, and nobody else: X25519 of the same curve's points."""
+    """Return the secret that the holders of two signing keys share: X25519 of the same curve's points."""
     mine = SigningKey(private.private_bytes_raw()).to_curve25519_private_key()
     theirs = VerifyKey(public.public_bytes_raw()).to_curve25519_public_key()
     return crypto_scalarmult(mine.encode(), theirs.encode())

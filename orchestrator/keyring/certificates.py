@@ -45,7 +45,7 @@ _KEY_USAGES: Final = (
 
 
 class Revocation(NamedTuple):
-    """What became of a key."""
+    """Revocation of a key."""
 
     compromised: bool
     at_ms: int
@@ -106,7 +106,7 @@ class KeyCertificate:
 
     @property
     def current(self) -> bool:
-        """Whether new messages may be signed with it, or encrypted to it."""
+        """True if new messages may be signed with the key, or encrypted to it."""
         return self.retired_ms is None and self.revoked_ms is None
 
     @property

@@ -22,7 +22,7 @@ _JOSE: Final = {RSA_SHA256: "RS256", ED25519: "EdDSA"}
 
 
 class Purpose(StrEnum):
-    """What claims are for; each purpose is a domain of its own."""
+    """Purpose of signed claims; each purpose is a domain of its own."""
 
     AGENT = "agent-orchestra.agent"
     SUBMISSION = "agent-orchestra.submission"

@@ -47,7 +47,7 @@ _PARTS: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How one agent proves to certain readers what it writes, and seals what only they may read."""
+    """Keys with which one agent attests what it writes for certain readers, and seals what only they may read."""
 
     sender: str  #: its key
     secrets: tuple[tuple[str, bytes], ...]  #: for each key of a reader
@@ -80,7 +80,7 @@ class Codes:
         return " ".join(parts)
 
     def plan(self, by: str, to: tuple[str, ...]) -> Plan:
-        """What ``by`` shares with each of the agents ``to``; looked up again after a second.
+        """Return the secrets that ``by`` shares with each of the agents ``to``; looked up again after a second.
 
         Raises:
             KeyringError: the key of ``by`` is not in this data folder.
@@ -132,7 +132,9 @@ class Codes:
         raise SignatureError("signature-invalid", f"it is not what {key.agent!r} wrote for {reader!r}")
 
     def shared(self, sender: str, reader: str) -> bytes:
-        """What these two keys share, of which the reader's is here; empty if it is not, or they share nothing."""
+        """Return the secret that two keys share, the reader's of which is here; empty if it is not, or they share
+        none.
+        """
         key = self._lookup(sender)
         return b"" if key is None else self._secret(sender, reader, mine=reader, other=key)
 
@@ -177,7 +179,7 @@ class Codes:
         return self._keyring.lookup(key_id) or self._keyring.store.lookup(key_id)
 
     def _secret(self, sender: str, reader: str, *, mine: str, other: KeyCertificate) -> bytes:
-        """What the keys ``sender`` and ``reader`` share, of which ``mine`` is here; empty if they share nothing."""
+        """Return the secret that ``sender`` and ``reader`` share, from the key ``mine`` of this host; empty if none."""
         known = self._secrets.get((sender, reader))
         if known is None:
             known = self._agree(mine, other)

@@ -39,7 +39,7 @@ _KEY_ID = re.compile(r"key_[0-9a-f]{32}")
 
 
 class KeyFolder:
-    """What is in the folder. It makes no key; whatever it changes, it changes one file."""
+    """The contents of the folder. It makes no key; whatever it changes, it changes one file."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class KeyFolder:
         return sorted((each for each in found if each is not None), key=by_agent_and_age)
 
     def can_sign(self, agent: str) -> bool:
-        """Whether messages of the agent can be signed here: its key is here, or may be made here.
+        """Return True if messages of the agent can be signed here: its key is here, or may be made here.
 
         A folder that trusts nobody yet may turn out to be a second host's when it meets its Redis.
         """
@@ -126,7 +126,7 @@ class KeyFolder:
             )
 
     def has_private(self, key_id: str) -> bool:
-        """Whether the private half is here."""
+        """Return True if the private half is here."""
         return self.file(key_id, "pem").exists()
 
     def agent_record(self, agent: str) -> bytes | None:
@@ -143,7 +143,7 @@ class KeyFolder:
 
     @property
     def revocations_stamp(self) -> Stamp | None:
-        """What changes with the list of revocations."""
+        """The stamp of the list of revocations, which changes with it."""
         return stamp_of(os.fspath(self._list))
 
     def revocations(self) -> Revocations:

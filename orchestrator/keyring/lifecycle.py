@@ -37,7 +37,7 @@ _BLANKS: Final = re.compile(r"^[ \t\r\n]|[\t\r\n]|  |[ \t\r\n]$")
 
 
 class KeyLifecycle:
-    """What makes keys, and what makes one the current key of its agent or ends that."""
+    """Changes of keys: makes them, and makes one the current key of its agent or ends that."""
 
     def __init__(self, keys: KeyFolder, algorithm: str, clock: Clock) -> None:
         self._keys = keys

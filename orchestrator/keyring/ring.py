@@ -20,7 +20,7 @@ _REGISTER_AGAIN_S: Final = 5.0
 
 
 class Keyring:
-    """One data folder's keys together with the registry. Safe to share between threads."""
+    """Keys of one data folder together with the registry. Safe to share between threads."""
 
     def __init__(self, store: KeyStore, registry: KeyRegistry, *, clock: Clock | None = None) -> None:
         self.store = store

@@ -76,7 +76,7 @@ class SealedTexts:
         return token(plan.sender, ",".join(readers), label, _text(content))
 
     def open(self, sender: str, readers: str, label: str, content: str) -> str | None:
-        """What was sealed; None if no key of this data folder opens it, or it was altered."""
+        """Return the opened text; None if no key of this data folder opens it, or it was altered."""
         for reader in readers.split(","):
             try:
                 key = self._content_key(sender, reader)

@@ -1,4 +1,4 @@
-"""How keys come to another host: PKCS #12 files of keys with their certificates, beside a PEM file of what is public.
+"""Export and import of keys: PKCS #12 files of keys with their certificates, beside a PEM file of what is public.
 
     <key id>.p12  a private key, its certificate, and the operator's; closed and authenticated by a passphrase
     operator.p12  the operator's private key and certificate, if the other host is to certify keys, too
@@ -39,7 +39,7 @@ _CLAIMS: Final = re.compile(rb"([\w-]+\.[\w-]+\.[\w-]+\s*)+", re.ASCII)
 
 @dataclass(slots=True)
 class _Found:
-    """What files of an export hold, unchecked but for the passphrase."""
+    """Contents of the files of an export, checked for nothing but the passphrase."""
 
     #: Certificates of operators in PKCS #12 files, which a passphrase authenticates, and in PEM files.
     trusted: list[str] = field(default_factory=list)

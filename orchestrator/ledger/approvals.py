@@ -124,7 +124,7 @@ class Approvals:
         return found
 
     def strays(self, shard: int) -> list[str]:
-        """What the index names and no session asks for any more."""
+        """Return the indexed approvals whose question is no longer open."""
         return [approval for approval in self.listed(shard) if not self._is_open(approval)]
 
     def drop_strays(self, shard: int) -> int:

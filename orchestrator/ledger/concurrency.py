@@ -1,7 +1,7 @@
-"""How many runs of an agent or a tree are executed at once, and which agents and queues are paused.
+"""Limits on the runs of an agent or a tree that execute at once, and pauses of agents and queues.
 
-The ledger keeps both, and the script that hands out runs obeys them: what is changed counts from the next run on.
-What is at work goes on. A limit of an agent is divided among the shards, because a transition sees one of them.
+The ledger keeps both. The script that hands out runs reads them, so a change applies from the next run on; running
+runs go on. A limit of an agent is divided among the shards, because a transition sees only one of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BY_WORKERS: Final = ("default-", "default:", "queue:")
 
 @dataclass(frozen=True, kw_only=True)
 class HeldBack:
-    """Why the ready runs of an agent, or of a tree, are not taken now."""
+    """The reason why the ready runs of an agent, or of a tree, are not taken now."""
 
     waits_for: str
     mover: str
@@ -43,7 +43,7 @@ class HeldBack:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentLimit:
-    """What holds for the runs of one agent."""
+    """Limit, running runs and pause of one agent."""
 
     #: The agent.
     agent: str
@@ -60,7 +60,7 @@ class AgentLimit:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeLimit:
-    """What holds for the runs of one tree."""
+    """Limit, running and blocked runs of one tree."""
 
     #: The root session of the tree.
     root: str
@@ -161,7 +161,9 @@ class Concurrency:
         return int(forgotten), int(wrong)
 
     def held_back(self, agent: str, *, shard: int, root: str = "") -> HeldBack | None:
-        """Why a ready run of an agent, in the tree of ``root``, is not taken now; None: nothing holds it back."""
+        """Return why a ready run of ``agent``, in the tree of ``root``, is not taken now; None if nothing holds it
+        back.
+        """
         limits = mapping(self._redis.hgetall(ledger_keys.run_limits(shard)))
         queue = limits.get(f"queue:{agent}", "")
         for kind, name in (("agent", agent), ("queue", queue)):
@@ -188,7 +190,7 @@ class Concurrency:
         return None
 
     def agents(self, names: Sequence[str]) -> list[AgentLimit]:
-        """What holds for each of these agents."""
+        """Return limit, running runs and pause of each of these agents."""
         limits = [mapping(self._redis.hgetall(ledger_keys.run_limits(shard))) for shard in self._shards]
         working = [mapping(self._redis.hgetall(ledger_keys.at_work(shard))) for shard in self._shards]
         first = limits[0]
@@ -235,7 +237,7 @@ class Concurrency:
         return found
 
     def of_each_tree(self) -> int | None:
-        """How many runs of a tree without a limit of its own may be at work at once; None: any number."""
+        """Return how many runs of a tree without its own limit may execute at once; None if any number."""
         return _tree_limit(mapping(self._redis.hgetall(ledger_keys.run_limits(self._shards[0]))), "")
 
     def paused(self) -> dict[tuple[str, str], int]:
@@ -248,7 +250,7 @@ class Concurrency:
         return found
 
     def copies(self) -> dict[str, dict[str, str]]:
-        """What an operator has said, by each of the two keys of a shard, from the other one; without those that cannot be read."""
+        """Return the operator's settings for each key of limits, read from its copy; unreadable copies are left out."""
         found = {}
         for shard in self._shards:
             for key, other in (_limits_keys(shard), _limits_keys(shard)[::-1]):
@@ -258,7 +260,7 @@ class Concurrency:
         return found
 
     def lost(self) -> dict[str, str]:
-        """What an operator has said and does not hold any more."""
+        """Return the operator's settings that are missing among the limits in force."""
         lost: dict[str, str] = {}
         for shard in self._shards:
             limits, said = (mapping(self._redis.hgetall(key)) for key in _limits_keys(shard))

@@ -1,4 +1,4 @@
-"""What all parts of the ledger share: its readings, scripts, limits and clock, and who vouches for what is written."""
+"""State that all parts of the ledger share: reads, scripts, limits, the clock, and who signs what is written."""
 
 from __future__ import annotations
 

@@ -146,12 +146,12 @@ def session(h: Mapping[str, str], session_id: str = "") -> Session:
 
 
 def _marked(names: Iterable[str], mark: str) -> tuple[str, ...]:
-    """What the names say that begin with this mark."""
+    """Return the names that begin with this mark, without the mark."""
     return tuple(name.removeprefix(mark) for name in names if name.startswith(mark))
 
 
 def attachments(h: Mapping[str, str]) -> dict[str, Any]:
-    """What is attached to a session's answer: references to large texts by name; what cannot be read is nothing."""
+    """Return the attachments of a session's answer, as blob references by name; empty if malformed."""
     try:
         found = json.loads(h.get("attachments") or "{}")
     except ValueError:

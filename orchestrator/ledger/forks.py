@@ -1,7 +1,7 @@
-"""What a fork begins with: what a run of another session had found, as the first run of a new one finds it.
+"""The seed of a fork: state, memory and results of another session, as the first run of a new one finds them.
 
-The state and the memory are the new session's own from the beginning. What the run was given, and what the earlier runs
-had been given, is a large text of the new session: none of it is owed to anybody, so none of it is counted.
+State and memory belong to the new session from the beginning. The items of the forked run and of the runs before it
+become a large text of the new session: nobody expects a callback for them, so none is counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORKED = "forked"
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What a run found when it began."""
+    """State and memory at the start of a run."""
 
     state: JSON
     memory: str  #: empty: none
@@ -36,7 +36,7 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True)
 class Seed:
-    """What the first run of a fork is given, and what all of its runs count among the results so far."""
+    """Items that the first run of a fork gets, and earlier ones that all its runs count among the results so far."""
 
     cause: Literal["start", "callbacks", "user"]
     given: tuple[tuple[Item, str], ...] = ()
@@ -49,7 +49,7 @@ class Seed:
 
     @classmethod
     def load(cls, text: str) -> Seed:
-        """What :meth:`dump` made."""
+        """Return the seed that :meth:`dump` wrote."""
         raw = json.loads(text)
         rows = {name: tuple((_item(i), text) for i, text in raw[name]) for name in ("given", "earlier")}
         return cls(cause=raw["cause"], **rows)
@@ -57,7 +57,7 @@ class Seed:
 
 @dataclass(frozen=True, kw_only=True)
 class Fork:
-    """Where a new root begins: what its ledger records begin with, and which large texts they refer to."""
+    """First records of a new root, and the large texts that they refer to."""
 
     session: str  #: the one that is forked
     run: str
@@ -74,7 +74,7 @@ class Fork:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What the record of the new session says of it."""
+        """Fields that the fork sets in the new session's record."""
         sealed = "1" if self.sealed else ""
         return {
             "forked_from": self.session,
@@ -86,7 +86,7 @@ class Fork:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """What the new session has beside its prompt."""
+        """Texts of the new session beside its prompt, by name."""
         kept = {"fork": self.seed.json, "memory": self.memory.json, "state": self.state, "task": self.task}
         return {name: text for name, text in kept.items() if text}
 
@@ -104,7 +104,7 @@ class Fork:
 
 
 def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None:
-    """What the run of that number found when it began; None: that is not kept any more.
+    """Return state and memory at the start of run ``number``; None if they are no longer kept.
 
     Raises:
         PayloadError: the memory is not kept any more, or was altered.
@@ -137,14 +137,14 @@ def found_by(ledger: LedgerReader, session_id: str, number: int) -> Found | None
 
 
 def _replaced(past: Mapping[str, str], what: str, number: int, now: str) -> str:
-    """What the first run from this one on has replaced; else what is there now."""
+    """Return the value that the first run from ``number`` on replaced; ``now`` if none did."""
     later = [int(name.partition(":")[2]) for name in past if name.startswith(f"{what}:")]
     first = min((at for at in later if at >= number), default=None)
     return now if first is None else past[f"{what}:{first}"]
 
 
 def seed_of(ledger: LedgerReader, session_id: str) -> Seed | None:
-    """What a session began with, if it is a fork.
+    """Return the seed of a session; None if it is not a fork.
 
     Raises:
         PayloadError: it is not kept any more, or was altered.

@@ -34,7 +34,7 @@ How = Literal["done", "failed", "retry"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepHeader:
-    """What is known of a recorded step beside its value."""
+    """Metadata of a recorded step, without its value."""
 
     key: str  #: its name and count, after those of the step around it
     how: How
@@ -59,7 +59,7 @@ class StepRecord:
     value: bytes = field(default=b"", repr=False)
 
     def statement(self, run: str, agent: str) -> Statement:
-        """What the agent of a run vouches for when it records the step."""
+        """Return the statement that the run's agent attests when it records the step."""
         facts = {name: value for name, value in asdict(self.header).items() if name not in ("at_ms", "proof")}
         digest = hashlib.sha256(self.value).hexdigest()
         return Statement.of_own("step", run, agent, digest, about=json.dumps(facts, sort_keys=True))
@@ -75,7 +75,7 @@ class Journal:
         self.limits = core.limits.journal
 
     def read(self, run: str) -> dict[str, StepRecord]:
-        """What earlier tries of a run recorded, by the steps' keys.
+        """Return the steps that earlier tries of a run recorded, by key.
 
         Raises:
             DamagedRecord: the journal is no hash, or an entry of it cannot be read.
@@ -104,7 +104,7 @@ class Journal:
         return sorted(shown, key=lambda header: header.at_ms)
 
     def usage(self, run: str) -> tuple[int, int]:
-        """How many steps the journal of a run has, and how many bytes their values.
+        """Return the number of recorded steps of a run, and the bytes of their values.
 
         Raises:
             DamagedRecord: the journal is no hash.

@@ -115,7 +115,7 @@ class LargeTexts:
         return self._seals.read(found, label=label)
 
     def is_kept(self, ref: dict[str, Any]) -> bool:
-        """Whether the text of a reference is there."""
+        """Return True if the text of a reference is stored."""
         return bool(self._client.exists(ledger_keys.large_text(str(ref["session"]), str(ref["sha256"]))))
 
     def digests(self, session: str) -> set[str]:

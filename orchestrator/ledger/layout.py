@@ -1,4 +1,4 @@
-"""What a transition is handed, as its script declares it: keys in their order, and arguments in their form."""
+"""Keys and arguments of transitions, in the order and form that their scripts declare."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def post(
 def end_of_try(
     how: str, reason: str, traceback: str = "", *, write: Callable[[str], str] = str
 ) -> dict[str, str]:
-    """How a try of a run ended, as the scripts take it; the last tries are kept, so their texts are bounded.
+    """Return the end of a try in the form that scripts take. The last tries are kept, so their texts are bounded.
 
     ``write`` gives a text the form in which the ledger holds it.
     """

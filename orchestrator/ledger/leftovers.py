@@ -1,7 +1,7 @@
-"""What runs leave behind that are not at work any more: journals of steps, and reservations.
+"""Leftovers of runs that have ended: journals of steps, and reservations of budgets.
 
-Each goes with the end of its run, in the same step. One that is still there was put there, or kept, by something else
-than the ledger's transitions; it takes memory, or a part of a budget that nobody uses.
+Each is removed in the step that ends its run. Any that remains was written or kept by something else than the
+ledger's transitions; it takes memory, or a part of a budget that nobody uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPEN: Final = frozenset({RunState.QUEUED.value, RunState.RUNNING.value})
 
 @dataclass(frozen=True)
 class Leftover:
-    """One thing that is left, in one sentence."""
+    """A leftover, described in one sentence."""
 
     rule: str
     subject: str  #: the run, or the budget's key

@@ -31,7 +31,7 @@ Kind = Literal["begin", "text", "call", "result", "replaced"]
 
 @dataclass(frozen=True, kw_only=True)
 class LiveEvent:
-    """One piece of what a session is writing."""
+    """A piece of the text that a session is writing."""
 
     #: Where it is; `--after` reads on behind it.
     position: str
@@ -50,7 +50,7 @@ class LiveEvent:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What earlier tries of a run have written."""
+    """Answers and tool calls that earlier tries of a run began to write."""
 
     begun: Mapping[str, str]  #: number of an answer → where it began last
     calls: frozenset[tuple[str, str]]  #: `call` or `result`, and the id of the tool call
@@ -93,7 +93,7 @@ class LiveText:
         self.write(session, run, "begin", number=str(number))
 
     def earlier(self, session: str, run: str) -> Earlier:
-        """What earlier tries of a run wrote, as far as it is kept.
+        """Return the answers and tool calls that earlier tries of a run wrote, as far as they are kept.
 
         Raises:
             redis.RedisError: it could not be read.

@@ -1,4 +1,4 @@
-"""What the ledger holds, as frozen values: sessions, runs, and the items of a session's records."""
+"""Records of the ledger as frozen values: sessions, runs, and the items of a session's queue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encrypted_fields(model: type) -> Mapping[str, Words]:
 
 
 class SessionState(StrEnum):
-    """Where a session stands."""
+    """State of a session."""
 
     SCHEDULED = "scheduled"  #: submitted; its time has not come
     PENDING = "pending"  #: launched; no run has been claimed yet
@@ -64,7 +64,7 @@ CLOSED = frozenset({SessionState.FAILED, SessionState.STOPPED, SessionState.DELE
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -74,7 +74,7 @@ class RunState(StrEnum):
 
 
 class ItemState(StrEnum):
-    """Where a callback (or another item of a session's queue) stands."""
+    """State of a callback, or of another item of a session's queue."""
 
     OWED = "owed"
     QUEUED = "queued"
@@ -194,7 +194,9 @@ class Session:
     on_deploy: OnDeploy = "latest"
 
     def policy_for(self, on_close: str) -> str:
-        """What becomes of a child of whose delegation ``on_close`` is, when this session is closed."""
+        """Return what to do with a child when this session is closed: its own ``on_close``, else this session's
+        policy.
+        """
         return on_close or self.close_policy or "stop"
 
     @property
@@ -209,7 +211,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether it has a non-terminal run."""
+        """True if the session has a run that has not ended."""
         return self.run != ""
 
     @property
@@ -220,7 +222,7 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """One try of a run that ended without an answer."""
+    """A try of a run that ended without an answer."""
 
     #: failed: its agent raised; died: its worker process did; lost: its lease stood still; parked: it freed its slot.
     how: Literal["failed", "died", "lost", "parked"]
@@ -268,7 +270,7 @@ class Run:
 
     @property
     def external(self) -> bool:
-        """Whether a program outside of the stack has it, which holds no lease."""
+        """True if a program outside the stack has the run and holds no lease."""
         return self.claim == "external"
 
 
@@ -294,12 +296,12 @@ class Item:
 
     @property
     def on_close(self) -> str:
-        """What becomes of its child when the parent is closed: stop, abandon, heir:<session>; empty: as the parent says."""
+        """Policy for its child when the parent is closed: stop, abandon, heir:<session>; empty: the parent's."""
         return str(self.extra.get("on_close") or "")
 
     @property
     def child_at_work(self) -> bool:
-        """Whether it is that of a child that has not ended yet."""
+        """True if it is the item of a child that has not ended yet."""
         owed = self.state is ItemState.OWED
         return self.kind == "completion" and (owed or (not self.callback and not self.extra.get("over")))
 

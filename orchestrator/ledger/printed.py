@@ -1,4 +1,4 @@
-"""What agents printed: the end of it for each try of the last runs, beside the ledger. Nothing depends on it."""
+"""Output of agents: its end for each try of the last runs, kept beside the ledger. Nothing depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIES: Final = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Printed:
-    """What one try of a run has printed."""
+    """Output of one try of a run."""
 
     run: str
     attempt: int
@@ -46,7 +46,7 @@ class PrintedTexts:
         pipeline.execute()
 
     def read(self, session: str) -> list[Printed]:
-        """What is kept, oldest first. What cannot be read is left out.
+        """Return the outputs that are kept, oldest first; unreadable ones are left out.
 
         Raises:
             redis.RedisError: the server does not answer.

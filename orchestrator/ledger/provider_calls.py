@@ -19,7 +19,7 @@ KEPT_MS = 30_000
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """What a provider limits: one of its models under one key."""
+    """A model under one API key, which is what a provider limits."""
 
     provider: str
     model: str

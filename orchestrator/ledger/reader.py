@@ -112,7 +112,7 @@ class LedgerReader:
         return [decode.text(run) for run in self.redis.zrange(ledger_keys.queued(shard), 0, limit - 1)]
 
     def effects(self, run_id: str) -> list[dict[str, Any]]:
-        """What the effects of a run made, a record each."""
+        """Return the records of a run's effects."""
         return [json.loads(decode.text(record)) for record in self.redis.hvals(ledger_keys.effects(run_id))]
 
     def waits_for(self, session_id: str) -> list[str]:
@@ -133,7 +133,7 @@ class LedgerReader:
         return sorted(found, key=lambda i: (i.seq or 1 << 60, i.at_ms, i.id))
 
     def item(self, session_id: str, item_id: str) -> Item | None:
-        """One item of a session, or None."""
+        """Return an item of a session; None if there is none."""
         record = self.redis.hget(ledger_keys.items(session_id), item_id)
         return self.seals.item(decode.item(item_id, record)) if record else None
 
@@ -191,7 +191,7 @@ class LedgerReader:
         return OwnTexts(prompt=prompt, task=task, state=saved, own=tuple(own), damage=damage)
 
     def large_references(self, session_id: str) -> dict[str, Mapping[str, Any]]:
-        """What refers to the large texts of a session itself: its answer, what is attached to it, its memory."""
+        """Return the references to large texts of a session itself: of its answer, its attachments and its memory."""
         whole, memory = self.redis.hmget(ledger_keys.bodies(session_id), ["whole", "memory"])
         attached = decode.attachments(
             decode.mapping(

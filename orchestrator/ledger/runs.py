@@ -287,7 +287,7 @@ class Runs:
         )
 
     def _memory_reference(self, claim: Claim, memory: Shortened) -> str:
-        """What refers to a memory, with the proof of its agent."""
+        """Return the reference to a memory as JSON, with the proof of its agent; empty if there is no new memory."""
         if memory.ref is None:
             return ""
         proof = self._core.vouch_for_own("memory", claim.session, claim.agent, memory.json)
@@ -303,7 +303,7 @@ class Runs:
         }
 
     def memory(self, session_id: str) -> str:
-        """What the executor kept of a session's conversation at its last commit; empty if nothing.
+        """Return the memory that the executor saved at the session's last commit; empty if none.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.

@@ -46,7 +46,7 @@ class Vault(Protocol):
         ...
 
     def open(self, sender: str, readers: str, label: str, content: str) -> str | None:
-        """What was sealed; None if no key here opens it, or it was altered."""
+        """Return the decrypted content; None if no key here opens it, or it was altered."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What happens to sessions, as whoever waits for one hears of it."""
+"""Session events, for those who wait for one."""
 
 from __future__ import annotations
 

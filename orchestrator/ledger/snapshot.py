@@ -1,4 +1,4 @@
-"""One session with its records as they stood at one moment, and its children as they stood just after."""
+"""Records of one session as they stood at one moment, and its children as they stood just after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BATCH = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Child:
-    """What a parent's records are compared with."""
+    """A child, as far as its parent's records are compared with it."""
 
     id: str
     state: str
@@ -181,7 +181,7 @@ def _readable(reply: Any, what: str, damage: list[str]) -> Any:
 
 
 def _each(raw: Iterable[R], read: Callable[[R], V], damage: list[str]) -> Iterator[V]:
-    """What can be read; the rest is noted in ``damage``."""
+    """Yield the records that can be read; note each of the others in ``damage``."""
     for one in raw:
         try:
             yield read(one)

@@ -1,4 +1,4 @@
-"""What runs spend on calls of models, and the budgets that bound it."""
+"""Spending of runs on calls of models, and the budgets that bound it."""
 
 from __future__ import annotations
 
@@ -104,13 +104,15 @@ class Spending:
         return budget_state(decode.mapping(raw)) if raw else None
 
     def of_agent(self, session: str, agent: str) -> BudgetState | None:
-        """What all sessions of an agent may spend together in the shard of a session, as its last call said; None: anything."""
+        """Return the budget of all sessions of an agent in the shard of ``session``, as of its last call; None if
+        unlimited.
+        """
         raw: Any = self._client.hgetall(ledger_keys.spending(shard_of(session), agent))
         state = budget_state(decode.mapping(raw))
         return state if state.limits else None
 
     def reserved(self, run: str) -> int:
-        """How many reservations a run holds."""
+        """Return the number of reservations that a run holds."""
         return int(self._client.hlen(ledger_keys.reserved(run)))
 
 

@@ -1,8 +1,8 @@
-"""What somebody says into the ledger, in the form that is vouched for.
+"""Statements: claims that the ledger stores, in the canonical form in which they are attested.
 
-A statement is an item of a session's queue, or a session's end, which is the item that its parent gets; the task that a
-session is given; or what an agent keeps for itself: saved state, memory, steps. Where an item stands (its state, its
-place in the queue, the run that carries it) is the ledger's own, and not part of it.
+A statement is an item of a session's queue, or a session's end, which is the item that its parent gets; the task of a
+session; or what an agent keeps for itself: saved state, memory, steps. The place of an item (its state, its position
+in the queue, the run that carries it) belongs to the ledger, and is not part of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TASK: Final = "task"
 
 
 class Statement(NamedTuple):
-    """One statement."""
+    """Claims of an item, of a session's end, of a task, or of an agent's own record."""
 
     id: str  #: of the item
     to: str  #: the session in whose queue it is; empty: a root's end
@@ -40,7 +40,7 @@ class Statement(NamedTuple):
 
     @classmethod
     def of_record(cls, item: str, to: str, record: Mapping[str, Any], text: str) -> Statement:
-        """What an item with this record and text says."""
+        """Return the statement of an item with this record and text."""
         get = record.get
         facts = [_fact(get(name)) for name in _NAMES]
         facts += ["1" if get(name) else "" for name in _FLAGS]
@@ -63,7 +63,7 @@ class Statement(NamedTuple):
 
     @classmethod
     def of_item(cls, to: str, item: Item, text: str) -> Statement:
-        """What an item says that the ledger has."""
+        """Return the statement of an item as the ledger has it."""
         about = {
             **item.extra,
             "kind": item.kind,
@@ -116,11 +116,11 @@ class Statement(NamedTuple):
 
     @classmethod
     def of_own(cls, what: str, owner: str, agent: str, text: str, *, about: str = "") -> Statement:
-        """What an agent keeps for itself: ``what`` it is, and the session or run that has it."""
+        """Return the statement of an agent's own record: ``what`` it is, and the session or run that has it."""
         return cls.of_record(what, owner, {"kind": "own", "agent": agent, "context": about}, text)
 
     def octets(self) -> bytes:
-        """What is vouched for: the digest of the text, and every other part with its length before it."""
+        """Return the bytes to attest: the digest of the text, then every other part after its length."""
         parts = "".join([f"{len(part)}:{part}" for part in (self.id, self.to, *self.facts)])
         # BLAKE2 is a part of Python, and begins quicker than what has to be fetched from OpenSSL.
         return _DOMAIN + hashlib.blake2b(_octets(self.text), digest_size=32).digest() + _octets(parts)

@@ -1,4 +1,4 @@
-"""What the reaper and the callback service look for: leases, lost dispatches, timers, owed results, old trees."""
+"""Scans of the reaper and the callback service: leases, lost dispatches, timers, unpublished results, old trees."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ class Sweep:
                 return
 
     def slots(self, shard: int) -> list[tuple[str, str]]:
-        """What each slot took last: the run, and the claim."""
+        """Return the run and the claim that each slot took last."""
         raw: Any = self._core.redis.hvals(ledger_keys.slots(shard))
         taken = (decode.text(value).split(" ") for value in raw)
         return [(words[1], words[0]) for words in taken if len(words) > 1]
 
     def ready(self, shard: int, agents: Sequence[str]) -> dict[str, int]:
-        """How many runs of each of these agents are ready; those that have none are left out."""
+        """Return the number of ready runs of each agent; agents without any are left out."""
         pipe = self._core.redis.pipeline(transaction=False)
         for agent in agents:
             pipe.zcard(ledger_keys.ready(shard, agent))

@@ -1,4 +1,4 @@
-"""What the ledger's transitions take and give, as values: bounds, envelopes, launches, claims, outcomes, verdicts."""
+"""Values that the ledger's transitions take and return: bounds, envelopes, launches, claims, outcomes, verdicts."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class Next:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewal:
-    """What a heartbeat learnt."""
+    """Result of a lease renewal."""
 
     held: bool
     stop: str  #: why the run is asked to stop, or empty
@@ -227,7 +227,7 @@ class Renewal:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a run ended, as its worker reports it."""
+    """The end of a run, as its worker reports it."""
 
     status: Literal["completed", "failed", "stopped", "parked"]
     text: str  #: the answer, or what went wrong
@@ -249,7 +249,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """What a commit made of the session."""
+    """Result of a commit."""
 
     session_state: SessionState
     over: bool  #: the session has ended and its parent's callback queued
@@ -276,7 +276,7 @@ class TooLate:
 
 @dataclass(frozen=True, kw_only=True)
 class Flushed:
-    """What a flush did."""
+    """Result of a flush."""
 
     #: run: a resume was made; busy, empty, waits, closed: nothing to do now, and why; damaged: it cannot be read.
     outcome: Literal["run", "busy", "empty", "waits", "closed", "damaged"]
@@ -287,7 +287,7 @@ class Flushed:
 
 @dataclass(frozen=True, kw_only=True)
 class StopVerdict:
-    """What became of a wish to end a session."""
+    """Result of a request to end a session."""
 
     #: ended: it has ended now; asked: a running run was asked; over: it had ended before; unknown: no such session.
     outcome: Literal["ended", "asked", "over", "unknown"]

@@ -1,4 +1,4 @@
-"""What a person approves or denies: one call of a tool with these very arguments, and what the answer says. Pure."""
+"""Approvals: one call of a tool with certain arguments, and the decision of a person about it. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Default = Literal["deny", "approve"]
 
 
 class ApprovalRequest(BaseModel):
-    """What is to be approved. It is vouched for by the agent that asks."""
+    """Request for approval, signed by the agent that asks."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -116,7 +116,7 @@ def read_decision(
     text: str,
     now_ms: int,
 ) -> Decision:
-    """What an answer means for one call; whatever is in doubt is no consent.
+    """Return the decision that an answer means for one call; anything doubtful counts as denied.
 
     Args:
         approval: the approval that was asked for.

@@ -1,4 +1,4 @@
-"""What calls of models cost, and what sessions may spend. Pure values and decisions.
+"""Costs of calls of models, and budgets of sessions. Pure values and decisions.
 
 Money is counted in billionths of a US dollar, as whole numbers: a token costs less than a millionth.
 """
@@ -32,7 +32,7 @@ _PAIR = re.compile(r"\s*(requests|tokens|usd|per_s)\s*=\s*([0-9.][0-9_.eE+-]*)\s
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one call costs, or may cost at most."""
+    """Cost of one call, or the most that it may cost."""
 
     #: Requests.
     requests: int = 0
@@ -66,9 +66,9 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What may be spent at most; None: as much as it takes.
+    """Upper bounds of spending; None: no bound.
 
-    Of a session: by it and everything below it. Of an agent: by all its sessions, in ``per_s`` seconds.
+    Of a session: spent by it and everything below it. Of an agent: by all its sessions, in ``per_s`` seconds.
     """
 
     requests: int | None = None  #: calls of models
@@ -85,7 +85,7 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """What the ledger counts against: resource → limit, as whole numbers."""
+        """Limits as the ledger counts them: resource → limit, as whole numbers."""
         given = {
             "requests": self.requests,
             "tokens": self.tokens,
@@ -94,7 +94,7 @@ class Budget:
         return {name: int(value) for name, value in given.items() if value is not None}
 
     def share(self, parts: int) -> Budget:
-        """One of so many equal parts."""
+        """Return one of ``parts`` equal shares of the budget."""
         return Budget(
             requests=None if self.requests is None else self.requests // parts,
             tokens=None if self.tokens is None else self.tokens // parts,
@@ -143,7 +143,7 @@ class BudgetState:
     users: Mapping[str, Mapping[str, int]]  #: agent → resource → what it spent
 
     def left(self, resource: str) -> int | None:
-        """What is left of a resource for further calls; None: it is not limited."""
+        """Return how much of a resource is left for further calls; None if it is not limited."""
         limit = self.limits.get(resource)
         return None if limit is None else limit - self.spent.get(resource, 0) - self.reserved.get(resource, 0)
 
@@ -185,7 +185,7 @@ def total(costs: Iterable[Cost]) -> str:
 
 
 def refusal(state: BudgetState, resource: str, needed: int) -> str:
-    """Why a call does not fit: what is left, what is held for other calls, and who used the rest."""
+    """Return why a call does not fit: what is left, what is reserved for other calls, and who used the rest."""
     limit, spent, held = (facts.get(resource, 0) for facts in (state.limits, state.spent, state.reserved))
     ranked = sorted(((found.get(resource, 0), agent) for agent, found in state.users.items()), reverse=True)
     users = ", ".join(f"{agent} {amount(resource, used)}" for used, agent in ranked[:_SHOWN_USERS] if used)

@@ -1,4 +1,4 @@
-"""What a session hears from another one, as its agent reads it."""
+"""Callbacks: messages of other sessions to a session, as its agent reads them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Callback:
-    """What a session hears from another one: how a child ended, or something it asks, says or answers."""
+    """Message of another session: a child's end, or something that it asks, says or answers."""
 
     id: str  #: what `reply` takes, and the ledger knows it by
     #: `completion`; or `query`, `blocker`, `clarification`, `error`, …; or `reply`, `message`.
@@ -47,32 +47,32 @@ class Callback:
 
     @property
     def completion(self) -> TaskCompletion | None:
-        """What the child reported of the end of its task; None for anything else.
+        """The child's report of the end of its task; None for anything else.
 
-        A failure has one only where the child reported it so, with the status `failed`; else see `error_report`.
+        A failure has one only if the child reported it so, with the status `failed`; else see `error_report`.
         """
         return cast("TaskCompletion | None", self._body("task-completion"))
 
     @property
     def query(self) -> Query | None:
-        """What a question asks, with what was tried before and when it is needed; None for anything else."""
+        """The question, with what was tried before and when it is needed; None for anything else."""
         return cast("Query | None", self._body("query"))
 
     @property
     def error_report(self) -> ErrorReport | None:
-        """Why the child failed, or what it reports of an error, with the ways out; None for anything else."""
+        """The child's failure, or an error that it reports, with the ways out; None for anything else."""
         return cast("ErrorReport | None", self._body("error"))
 
     @property
     def status_update(self) -> StatusUpdate | None:
-        """How far a child is that says that it is blocked; None for anything else."""
+        """The progress of a child that reports that it is blocked; None for anything else."""
         return cast("StatusUpdate | None", self._body("status-update"))
 
     def _body(self, kind: str) -> Any:
         return self.body if getattr(self.body, "type", "") == kind else None
 
     def attachment(self, name: str) -> str | None:
-        """What the child attached to its answer under this name; None: nothing.
+        """Return what the child attached to its answer under this name; None if nothing.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
@@ -92,7 +92,7 @@ class Callback:
 
     @property
     def can_reply(self) -> bool:
-        """Whether it is a question, which `ctx.reply` answers; a message, a progress report and an end are not."""
+        """True for a question, which `ctx.reply` answers; false for a message, a progress report and an end."""
         return asker_of(self.id) is not None
 
     @property
@@ -124,12 +124,12 @@ class Callback:
 
     @property
     def error(self) -> str:
-        """Why the child failed; empty if it did not."""
+        """The reason why the child failed; empty if it did not."""
         return self.text if self.status == "failed" else ""
 
 
 def same_callback(callback: Callback, genuine: Callback) -> bool:
-    """Whether a parsed callback says what the genuine one of its id says, or the beginning of it."""
+    """Return True if a parsed callback equals the genuine one of its id, or its text is the beginning of that."""
     found, known = (replace(c, text="", size=-1, genuine=None, fetch=None) for c in (callback, genuine))
     if found != known:
         return False

@@ -44,7 +44,7 @@ _AFTER_MESSAGE = "Please take this into account and continue with the orchestrat
 
 
 class _Notes(NamedTuple):
-    """How the reader of a resume gets at what does not stand in it."""
+    """Notes for the reader of a resume on how to get what is not in its text."""
 
     read_on: Callable[[Callback], str]
     read_attached: Callable[[Callback], str]

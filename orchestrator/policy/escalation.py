@@ -1,4 +1,4 @@
-"""Who hears of a message that could not be delivered: up the path, specialist, coordinator, tech-lead, operator."""
+"""Escalation of messages that could not be delivered: up the path, specialist, coordinator, tech-lead, operator."""
 
 from __future__ import annotations
 

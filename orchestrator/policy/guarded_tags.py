@@ -50,7 +50,7 @@ def restore(text: str) -> str:
 
 
 def _names_guarded_tag(text: str, start: int) -> bool:
-    """Whether a lenient reader sees the name of a guarded tag, opening or closing, at ``start``.
+    """Return True if a lenient reader sees the name of a guarded tag, opening or closing, at ``start``.
 
     Spaces and slashes before the name, invisible characters within it, letter case, and compatibility forms
     of letters and hyphens make no difference.

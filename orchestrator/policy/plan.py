@@ -30,7 +30,7 @@ _FENCED = re.compile(r"```[A-Za-z]*[ \t]*\n(?P<inner>.*)\n[ \t]*```", re.DOTALL)
 
 
 class Assignment(BaseModel):
-    """One task of a plan."""
+    """A task of a plan."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -66,7 +66,7 @@ class Wave:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a coordinator wants done, in its own order."""
+    """Plan of a coordinator: its assignments, in its own order."""
 
     assignments: tuple[Assignment, ...] = ()
 
@@ -145,7 +145,7 @@ def parse_plan(text: str) -> Plan:
 
 
 def looks_like_plan(text: str) -> bool:
-    """Whether an answer is meant as a plan: it begins as a JSON array does, in a code block or not."""
+    """Return True if an answer is meant as a plan: it begins as a JSON array does, in a code block or not."""
     return _unfenced(text).lstrip().startswith("[")
 
 
@@ -187,7 +187,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _problem(problem: Any) -> str:
-    """One problem that pydantic found, as a sentence."""
+    """Return a problem that pydantic found as a sentence."""
     number, *field = problem["loc"]
     where = f"assignment {number + 1}"
     kind = str(problem["type"])

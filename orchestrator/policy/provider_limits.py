@@ -1,4 +1,4 @@
-"""How many calls of a provider's models may be made, by all workers together. Pure values and decisions."""
+"""Limits on the calls of a provider's models by all workers together. Pure values and decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProviderLimit(BaseModel):
 
 
 def fits(pattern: str, provider: str, model: str) -> bool:
-    """Whether a pattern is one of `provider/model`."""
+    """Return True if a pattern matches `provider/model`."""
     return fnmatchcase(f"{provider}/{model}", pattern)
 
 

@@ -29,7 +29,7 @@ NO_RESPONSE: Final = "subagent did not produce a response"
 
 
 def tag_extract(text: str, tag: str) -> str | None:
-    """What stands between the first ``<tag>`` and the last ``</tag>``, trimmed; None if either is missing."""
+    """Return the text between the first ``<tag>`` and the last ``</tag>``, trimmed; None if either is missing."""
     found = _find(text, tag)
     return None if found is None else text[found[1] : found[2]].strip()
 
@@ -41,7 +41,7 @@ def tag_strip(text: str, tag: str) -> str:
 
 
 def _find(text: str, tag: str) -> tuple[int, int, int, int] | None:
-    """Where the open tag begins and ends, and the close tag likewise."""
+    """Return start and end of the opening tag, then of the closing tag; None if either is missing."""
     opening, closing = _patterns(tag)
     first = opening.search(text)
     if first is None:

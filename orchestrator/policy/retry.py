@@ -1,4 +1,4 @@
-"""What to do after a failed attempt: to deliver a message, or to execute a run. Pure decisions."""
+"""Retries after a failed attempt to deliver a message or to execute a run. Pure decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAP_MS = 300_000
 
 
 class RetryEnd(StrEnum):
-    """Why there is no other attempt."""
+    """The reason why there is no other attempt."""
 
     PERMANENT = "permanent"  #: trying again cannot help
     ATTEMPTS = "attempts"  #: all attempts are used up

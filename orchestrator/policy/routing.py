@@ -95,7 +95,7 @@ TAG_PREFIX: Final = "tag:"
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """One end of a message, as the registry knows it."""
+    """Sender or recipient of a message, as the registry knows it."""
 
     name: str
     role: str
@@ -112,7 +112,7 @@ class Principal:
 
 
 def refusal(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
-    """Why the sender may not send this type to the recipient, or None: it may.
+    """Return why the sender may not send this type to the recipient; None if it may.
 
     An agent that has no list may send what its row and the ranks allow. The system's own agents
     (role orchestrator) stand above all others; reports and replies go back to whoever gave the work.
@@ -123,7 +123,7 @@ def refusal(message_type: str, sender: Principal, recipient: Principal, table: R
 
 
 def _unlisted(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
-    """Why the lists of the two forbid it; the operator is on every list."""
+    """Return why the lists of the two forbid it, or None; the operator is on every list."""
     if MESSAGE_TYPES[message_type].report or table.operator in {sender.name, recipient.name}:
         return None
     if sender.may_send_to is not None and recipient.entries.isdisjoint(sender.may_send_to):
@@ -140,7 +140,7 @@ def _unlisted(message_type: str, sender: Principal, recipient: Principal, table:
 
 
 def _outranked(message_type: str, sender: Principal, recipient: Principal, table: RoutingTable) -> str | None:
-    """Why the ranks or the table's row forbid it."""
+    """Return why the ranks or the table's row forbid it, or None."""
     row = table[message_type]
     if MESSAGE_TYPES[message_type].by_rank:
         if RANK[sender.role] < RANK[recipient.role]:

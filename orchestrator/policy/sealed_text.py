@@ -1,4 +1,4 @@
-"""What a sealed text looks like where the ledger holds it, and how it is found in a text.
+"""Format of sealed texts in the ledger, and how they are found in a text.
 
     {sealed:1:SENDER:READER=KEY,READER~KEY:LABEL:CONTENT}
 
@@ -25,12 +25,12 @@ def token(sender: str, readers: str, label: str, content: str) -> str:
 
 
 def is_sealed(text: str) -> bool:
-    """Whether all of a text is one sealed text."""
+    """Return True if all of a text is one sealed text."""
     return text.startswith(_BEGINNING) and _TOKEN.fullmatch(text) is not None
 
 
 def has_sealed(text: str | bytes) -> bool:
-    """Whether a text may hold a sealed one."""
+    """Return True if a text may hold a sealed one."""
     return _BEGINNING_OCTETS in text if isinstance(text, bytes) else _BEGINNING in text
 
 

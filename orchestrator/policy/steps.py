@@ -17,7 +17,7 @@ _NAME = re.compile(r"[^#|\x00-\x1f\x7f]+")
 
 
 def is_step_name(name: object) -> bool:
-    """Whether a step may have this name."""
+    """Return True if a step may have this name."""
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
         return False
     return bool(_NAME.fullmatch(name)) and name.strip() == name
@@ -30,7 +30,7 @@ def step_key(name: str, count: int, *, within: str = "") -> str:
 
 
 def is_within(key: str, other: str) -> bool:
-    """Whether the step ``key`` is asked for by the function of the step ``other``."""
+    """Return True if the function of the step ``other`` asks for the step ``key``."""
     return key.startswith(f"{other}/")
 
 

@@ -1,4 +1,4 @@
-"""What a new version of an agent's definition means for the sessions that an earlier one began."""
+"""Policies for sessions whose agent has got a new version of its definition since they began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each part of a stack may do on its Redis: the rules of one user for each role, and for each external program.
+"""Rights of each part of a stack on its Redis: the rules of one user for each role and each external program.
 
 Rules are made for Redis 6.2, where a key that may be read may be written by every command that is allowed. The names of
 keys come from :mod:`orchestrator.redisdb.all_keys`, so that a new key belongs to somebody or to nobody, and a test says so.

@@ -85,7 +85,9 @@ class SharedKeys:
         self._streams = tuple(streams)
 
     def hinder(self, error: BaseException) -> bool:
-        """Whether that is why; then nothing that was sent is to blame, and what was asked for can be done later."""
+        """Return True if that caused the error; then nothing that was sent is at fault, and the request can succeed
+        later.
+        """
         return is_wrong_type(error) and bool(self.wrong())
 
     def wrong(self) -> list[WrongType]:

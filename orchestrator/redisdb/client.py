@@ -152,7 +152,7 @@ _REPLAYED: Final = (
 
 
 def replay_fault(client: redis.Redis) -> str | None:
-    """Why a restart of the server would lose the ledger; None: it would not.
+    """Return why a restart of the server would lose the ledger; None if it would not.
 
     It reads the append-only file as its user `default`. Redis from 7.0 on, and Valkey up to 9.1.1, skip each transaction,
     and each script with two writes, in which that user may not do something, and say nothing.
@@ -185,7 +185,7 @@ def _check_replay(client: redis.Redis, url: str) -> None:
 
 
 def explain(error: Exception, url: str) -> OrchestraError:
-    """What an error of redis-py means for the user, naming the server without its password."""
+    """Return the error for the user that an error of redis-py means, with the server's name but no password."""
     server = f"Redis at {redact_url(url)}"
     cause = error.__cause__ or error.__context__ or error
     text = " ".join(str(error).split())
@@ -216,7 +216,7 @@ def explain(error: Exception, url: str) -> OrchestraError:
 
 
 def advice_on_refusal(error: BaseException) -> str | None:
-    """Why a server that answers carries nothing out for now, and what to do; None for any other error."""
+    """Return why a server that answers refuses all work for now, and what to do; None for any other error."""
     code = _refusal(error)
     if code is None:
         return None
@@ -267,12 +267,12 @@ def _refusal(error: BaseException) -> str | None:
 
 
 def refuses_everything(error: BaseException) -> bool:
-    """Whether the server would have refused any other write at that moment too, whatever was in it."""
+    """Return True if the server would have refused any other write at that moment too, whatever its content."""
     return lacks_permission(error) or _refusal(error) is not None
 
 
 def lacks_permission(error: BaseException) -> bool:
-    """Whether the server's ACL keeps the user from what was asked for; said by a transaction or script, it is inside its text."""
+    """Return True if the server's ACL denied the request; of a transaction or script, the error's text says so."""
     return isinstance(error, redis.exceptions.NoPermissionError) or (
         isinstance(error, redis.ResponseError)
         and ("because of: NOPERM" in str(error) or "ACL failure in script" in str(error))
@@ -280,10 +280,10 @@ def lacks_permission(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether waiting may help: the server is away, or in a state in which it carries nothing out for anybody.
+    """Return True if waiting may help: the server is away, or carries nothing out for anybody for now.
 
-    That it is a replica, full, without a disk, or loading ends by itself or by its operator's hand, and nothing that was
-    sent is to blame.
+    A server that is a replica, full, without a disk, or loading recovers by itself or by its operator's hand, and
+    nothing that was sent is at fault.
     """
     if isinstance(error, redis.AuthenticationError):
         return False

@@ -1,6 +1,6 @@
-"""What all parts of a stack must have the same: the format of the ledger's keys, and settings that say where things are.
+"""Agreement of all parts of a stack on the format of the ledger's keys, and on settings that say where things are.
 
-Every part asks for both when it starts, so that no part misreads another's.
+Every part checks both when it starts, so that no part misreads another's data.
 """
 
 from __future__ import annotations

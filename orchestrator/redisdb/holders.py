@@ -39,7 +39,8 @@ def connect_holder(url: str, mark: str, *, timeout_s: float) -> redis.Redis:
 
 
 def connected_holders(client: redis.Redis) -> Connected:
-    """Who is connected. Nobody, if the server does not tell: some proxies and rights do not allow the question.
+    """Return the connected processes; none if the server does not tell, as some proxies and rights forbid the
+    question.
 
     Raises:
         redis.RedisError: the server is away.

@@ -1,4 +1,4 @@
-"""How Redis keys are made and registered: :mod:`~orchestrator.redisdb.keys`, :mod:`~orchestrator.redisdb.ledger_keys`.
+"""Making and registering of Redis keys: :mod:`~orchestrator.redisdb.keys`, :mod:`~orchestrator.redisdb.ledger_keys`.
 
 No other module spells a key. Keys of one shard share a hash tag, so that a transition touches
 one slot of a Redis Cluster: ``ao:{00}:…``. Keys without a shard (agents, public keys) carry none.
@@ -24,7 +24,7 @@ PREFIX: Final = "ao"
 
 @dataclass(frozen=True)
 class KeySpec:
-    """What is known of one key."""
+    """Specification of one key."""
 
     name: str
     pattern: str

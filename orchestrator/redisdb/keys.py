@@ -118,7 +118,9 @@ def _short(name: str) -> str:
 
 @key("aside:<key>", "any", "doctor", "30 days after it was set aside")
 def aside(name: str) -> str:
-    """What another program has put in the place of a key that sessions share, until `orchestra doctor --fix`."""
+    """Content that another program put in the place of a key that sessions share, moved here by `orchestra doctor
+    --fix`.
+    """
     return f"{PREFIX}:aside:{name}"
 
 

@@ -1,4 +1,4 @@
-"""One round trip to Redis, over a connection of redis-py.
+"""A single round trip to Redis, over a connection of redis-py.
 
 The measurements that redis-py makes around each command take about as long as a short script takes the server.
 Connections, what is sent again when one breaks, and what answers mean stay redis-py's own.
@@ -53,7 +53,7 @@ class _Kept:
 
 
 class _OfThread(threading.local):
-    """What the current thread keeps."""
+    """The connection that the current thread keeps."""
 
     def __init__(self) -> None:
         self.kept = _Kept()

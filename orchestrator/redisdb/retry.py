@@ -67,7 +67,7 @@ class Outage:
 
 
 def retry_outages(call: Callable[[], T], *, what: str, retry_for_s: float = RETRY_FOR_S) -> T:
-    """What ``call`` returns, tried again for as long as Redis is away or takes no writes.
+    """Return what ``call`` returns, tried again for as long as Redis is away or takes no writes.
 
     Raises:
         ServerUnavailable: Redis stayed away for ``retry_for_s`` seconds, or refused this very call.
@@ -85,5 +85,5 @@ def retry_outages(call: Callable[[], T], *, what: str, retry_for_s: float = RETR
 
 
 def was_refused(error: ServerUnavailable) -> bool:
-    """Whether Redis refused that very call: to make it again at once would end in the same way."""
+    """Return True if Redis refused that very call: another call at once would end in the same way."""
     return isinstance(error.__cause__, redis.RedisError) and not is_outage(error.__cause__)

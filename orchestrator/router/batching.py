@@ -64,7 +64,7 @@ class BatchedCommand(ABC):
 
     @abstractmethod
     def read(self, answer: Any, messages: Sequence[ReceivedMessage]) -> list[CommandOutcome]:
-        """What became of each message of a call."""
+        """Return the outcome of each message of a call."""
 
 
 class Starting(BatchedCommand):

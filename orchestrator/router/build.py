@@ -50,7 +50,7 @@ def limits_of(settings: Settings, table: RoutingTable) -> ConversationLimits:
 
 
 def build_validator(parts: Container, clock: Clock) -> Validator:
-    """What judges messages one by one."""
+    """Return the validator, which checks messages one by one."""
     settings = parts.settings
     return Validator(
         keys=parts.keyring,
@@ -76,7 +76,7 @@ def _can_encrypt_to(parts: Container, name: str) -> bool:
 
 
 def build_execution(parts: Container, shared: SharedKeys) -> Execution:
-    """What decides on the step for each message, and carries it out."""
+    """Return the execution, which decides on the step for each message and carries it out."""
     settings = parts.settings
     limits = limits_of(settings, parts.routing)
     return Execution(

@@ -41,7 +41,7 @@ def rejected(rule: str, reason: str, received: ReceivedMessage) -> CommandOutcom
 
 
 def outcome_of(answer: bytes, received: ReceivedMessage) -> CommandOutcome | None:
-    """What the first word of an answer means that all scripts give; None: it is another word."""
+    """Return the outcome for an answer that all scripts may give; None for any other answer."""
     match answer:
         case b"done":
             return DONE
@@ -109,7 +109,7 @@ def not_taking_part(received: ReceivedMessage) -> CommandOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptCommand:
-    """One atomic step, and how to read its answer."""
+    """An atomic step, and how to read its answer."""
 
     script: str
     keys: Sequence[str]

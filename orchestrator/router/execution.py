@@ -142,7 +142,7 @@ class Execution:
                 outcomes[received.place] = fault
 
     def _fault(self, answer: object, script: str, received: ReceivedMessage) -> CommandOutcome | None:
-        """What it means for a message that its call failed; None: it did not."""
+        """Map a failed script call to an outcome; None on success."""
         if not isinstance(answer, Exception):
             return None
         if (

@@ -1,4 +1,4 @@
-"""What the router does with a message of each type."""
+"""Handlers of the router, one for each type of message."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ class Handlers:
         return self._messages.handle(received) if self._is_external(received) else Batched.ACK_ONLY
 
     def _is_external(self, received: ReceivedMessage) -> bool:
-        """Whether the sender is an external program, whose messages are not in the ledger yet."""
+        """Return True if the sender is an external program, whose messages are not in the ledger yet."""
         sender = self._find_agent(received.sender)
         return sender is not None and sender.external

@@ -94,7 +94,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Why a message is not acted upon now."""
+    """The reason why a message is not carried out now."""
 
     #: Name of the rule, one of those in the documented table.
     rule: str

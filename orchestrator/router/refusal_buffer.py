@@ -38,7 +38,7 @@ class RefusalBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether some must be given up before more is read."""
+        """True if some entries must be given up before more are read."""
         return len(self._refused) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, entry: Entry, rejection: Rejection) -> None:

@@ -20,7 +20,7 @@ REPORT_BUFFER_S: Final = 0.1
 
 
 class ReportBuffer:
-    """What one router has buffered; it holds these entries like any that it has read."""
+    """Buffer of one router; it holds these entries like any that it has read."""
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -35,7 +35,7 @@ class ReportBuffer:
         return [entry for entry in entries if not entry.already_applied]
 
     def due(self) -> Sequence[Entry]:
-        """What is to be routed now: everything, once there are many or the time of the first is up."""
+        """Return the entries to route now: all, once there are many or the time of the first is up."""
         many = len(self._entries) >= MANY
         return self._entries if many or machine.monotonic() >= self._until else ()
 
@@ -48,7 +48,7 @@ class ReportBuffer:
         self._entries = []
 
     def wait_ms(self, block_ms: int) -> int:
-        """How long to wait for new entries, where it would be ``block_ms`` if nothing were buffered; 0: not at all."""
+        """Return how long to wait for new entries, at most ``block_ms``, in milliseconds; 0: not at all."""
         if not self._entries:
             return block_ms
         return min(block_ms, max(0, math.ceil((self._until - machine.monotonic()) * 1000)))

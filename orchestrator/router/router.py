@@ -51,7 +51,7 @@ _QUIET_S = 0.008
 
 @dataclass
 class Handled:
-    """What one round did."""
+    """Counts of one round."""
 
     done: int = 0
     duplicates: int = 0
@@ -65,7 +65,7 @@ class Handled:
 
 
 class Router:
-    """One router."""
+    """A router."""
 
     def __init__(
         self,
@@ -122,14 +122,16 @@ class Router:
             self._give_up(Handled())
 
     def _wait_ms(self) -> int:
-        """How long to wait for new entries: until a delayed message is due, and hardly while there is work."""
+        """Return how long to wait for new entries, in milliseconds: until a delayed message is due; 1 while there is
+        work.
+        """
         if self._refused:
             return 1
         most = LOOK_MS if self._outboxes.sources else BLOCK_MS
         return max(1, min(most, round((self._redelivery.next_look - machine.monotonic()) * 1000)))
 
     def run_once(self, *, block_ms: int = 0) -> Handled:
-        """One round: what dead routers left, and what is new; waits up to ``block_ms`` when nothing is."""
+        """Run one round: entries of dead routers, then new ones; wait up to ``block_ms`` if there are none."""
         handled = Handled()
         self._outboxes.refresh()
         self._take_over(handled)

@@ -35,9 +35,9 @@ def launched(client: redis.Redis, shards: int, conversation: str, references: Se
 
 
 class SessionResolver:
-    """What the ledger and the conversations' records hold about the messages of a round.
+    """Lookup of sessions and conversations for the messages of a round.
 
-    It is loaded before the round is carried out; what the round itself changes is decided by the scripts.
+    It is loaded before the round is carried out; the scripts decide on what the round itself changes.
     """
 
     def __init__(self, client: redis.Redis, ledger: Ledger) -> None:
@@ -108,7 +108,8 @@ class SessionResolver:
         return self.by_chain(received.recipient, received)
 
     def takes_part(self, received: ReceivedMessage, session: Session) -> bool:
-        """Whether a message's sender may send to a session: it has a part in the conversation, or gave it its task.
+        """Return True if a message's sender may send to a session: it took part in the conversation, or gave the
+        task.
 
         A conversation's record of its parties only grows.
         """

@@ -1,4 +1,4 @@
-"""What the tasks of one worker process work with; built when the process runs its first task."""
+"""Dependencies of the tasks of one worker process, built when the process runs its first task."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class RuntimeOfProcess:
         KeyStore(self.settings.keys_dir).require(*self._signing, otherwise=otherwise)
 
     def can_submit(self) -> bool:
-        """Whether this host can sign for whoever submits work by a plain message."""
+        """Return True if this host can sign as the operator, for whoever submits work by a plain message."""
         return KeyStore(self.settings.keys_dir).can_sign(OPERATOR)
 
     def with_ready_runs(self) -> list[str]:

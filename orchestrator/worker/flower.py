@@ -1,4 +1,4 @@
-"""What Flower is started with unless somebody says otherwise: on loopback, and behind a password.
+"""Flower with safe defaults: on loopback, and behind a password.
 
 By itself Flower listens on every address, and shows prompts and answers to everybody. After an outage of the
 broker it stays away for as long again, since its pauses double.
@@ -53,7 +53,7 @@ class FlowerApp(Celery):
 
 
 def is_flower(arguments: Sequence[str]) -> bool:
-    """Whether a command line of Celery starts Flower."""
+    """Return True if a command line of Celery starts Flower."""
     return "flower" in _options(arguments)
 
 

@@ -33,7 +33,7 @@ _ORDERS: Final = (b".gitignore", b".gitattributes")
 
 @dataclass(frozen=True)
 class Repository:
-    """Where a repository keeps what it has."""
+    """The folders of a git repository."""
 
     own: Path  #: the git folder of one worktree, with its HEAD
     common: Path  #: the git folder that all its worktrees share
@@ -74,7 +74,7 @@ class Git:
     index: Path
 
     def run(self, *arguments: str, words: bytes = b"", may_find_nothing: bool = False) -> bytes:
-        """What git prints.
+        """Run git and return its output.
 
         Raises:
             WorktreeError: it does not run, or fails.
@@ -107,7 +107,7 @@ class Git:
         return done.stdout
 
     def say(self, *arguments: str) -> str:
-        """What git prints, as a text without the end of its last line.
+        """Run git and return its output as text, without white space around it.
 
         Raises:
             WorktreeError: it does not run, or fails.
@@ -170,7 +170,9 @@ class Git:
         return files, folders, left_out
 
     def _entries(self, folders: list[bytes], left_out: list[str]) -> dict[bytes, os.DirEntry[bytes]]:
-        """What is in these folders, but for what git keeps there."""
+        """Return the entries of these folders, except those of git itself; note folders that cannot be read in
+        ``left_out``.
+        """
         found: dict[bytes, os.DirEntry[bytes]] = {}
         for folder in folders:
             try:

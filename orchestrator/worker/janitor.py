@@ -50,7 +50,7 @@ class Janitor:
         return removed
 
     def is_at_work(self, worktree: Worktree) -> bool:
-        """Whether the session of a worktree has a run that is not over.
+        """Return True if the session of a worktree has a run that has not ended.
 
         Raises:
             redis.RedisError: the ledger does not answer.
@@ -58,7 +58,7 @@ class Janitor:
         return any(session.busy for session in self._ledger.find([worktree.session]))
 
     def why_kept(self, worktree: Worktree) -> str:
-        """Why a worktree stays; empty if it may go.
+        """Return why a worktree must stay; empty if it may be removed.
 
         Raises:
             redis.RedisError: the ledger does not answer.

@@ -1,7 +1,7 @@
-"""What workers do on Celery's remote control, where the settings let them obey it.
+"""Commands of Celery's remote control, if the settings enable them.
 
-A run is no Celery message that a worker could drop, and its process may serve other runs. So a task that is revoked is
-the session or the run that bears its id, and it ends as by `orchestra stop`.
+A run is no Celery message that a worker could drop, and its process may serve other runs. So to revoke a task is to
+stop the session or run that bears its id, as `orchestra stop` does.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Worktrees:
         return self._read(session) if session.replace("_", "").isalnum() else None
 
     def changed_files(self, worktree: Worktree) -> int:
-        """How many files differ from the base, committed or not."""
+        """Return the number of files that differ from the base, committed or not."""
         with self._differing(worktree) as (git, ends, _):
             return git.run("diff", "--name-only", "-z", *_QUIET_DIFF, *ends).count(b"\0")
 
@@ -214,7 +214,7 @@ class Worktrees:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """One process at a time changes worktrees."""
+        """Let only one process at a time change worktrees."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self._folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -117,7 +117,7 @@ def check_options(
 
 
 def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an agent") -> ConfigurationError:
-    """What is wrong with the first of an agent's settings that a model refused."""
+    """Return an error about the first of an agent's settings that a model refused."""
     first = error.errors(include_url=False)[0]
     place = [str(part) for part in first["loc"]]
     if not place:

@@ -1,4 +1,4 @@
-"""What the options of all executors share."""
+"""Base of the options of all executors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExecutorOptions(BaseModel):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Where the definition of an agent stands: relative paths begin there, and ``module:name`` is imported from there."""
+    """Surroundings of an agent's definition: the folder of relative paths, and the import of ``module:name``."""
 
     folder: Path
     #: Imports what ``module:name`` refers to; raises ConfigurationError.

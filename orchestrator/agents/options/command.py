@@ -46,7 +46,7 @@ def _from_path(value: object) -> object:
 
 
 class Reading(BaseModel):
-    """Where one thing stands in the JSON that a program prints."""
+    """The place of a value in the JSON that a program prints."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -67,7 +67,7 @@ JsonReading = Annotated[Reading, BeforeValidator(_from_path)]
 
 
 class Readings(BaseModel):
-    """What is read from a program's JSON, and where."""
+    """Places of the values that are read from a program's JSON."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,7 +109,7 @@ class WorktreeOptions(BaseModel):
 
 
 class SandboxOptions(BaseModel):
-    """What a program may reach from inside its sandbox; everything else is not there."""
+    """Access of a program from inside its sandbox; everything else is hidden."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

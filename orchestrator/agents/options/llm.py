@@ -22,7 +22,7 @@ Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ModelLimits(BaseModel):
-    """What one run of a model agent may use."""
+    """Limits of one run of a model agent."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,7 +43,7 @@ class ModelLimits(BaseModel):
 
 
 class ModelPrices(BaseModel):
-    """What a model costs: US dollars for a million tokens."""
+    """Prices of a model, in US dollars for a million tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,7 +55,7 @@ class ModelPrices(BaseModel):
 
 
 class ApprovalTerms(BaseModel):
-    """How long a person may take to approve a tool call, and what counts then."""
+    """Time limit of a tool call's approval, and the decision when it has passed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -107,7 +107,7 @@ def request(**facts: object) -> str:
 
 
 def would_write(answer: object) -> bool:
-    """Whether a rehearsed script came to its first write: it refuses nothing."""
+    """Return True if a rehearsed script came to its first write: it refuses nothing."""
     return isinstance(answer, redis.ResponseError) and "REHEARSED to " in str(answer)
 
 

@@ -20,7 +20,7 @@ _FIRST: Final = "1"
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What became, or would become, of one message of the trail."""
+    """Result, or expected result, of the replay of one message of the trail."""
 
     record: MessageRecord
     how: How
@@ -111,7 +111,7 @@ class TrailReplay:
         return replace(result, done=True)
 
     def _is_there(self, planned: Replayed) -> bool:
-        """Whether that message or session was made before, as far as the trail and the ledger know."""
+        """Return True if that message or session exists already, as far as the trail and the ledger know."""
         if planned.how == "task":
             return bool(self._parts.ledger.find([planned.id]) or self._reader.find(planned.id))
         return bool(self._reader.search(message_id=planned.id, limit=1))

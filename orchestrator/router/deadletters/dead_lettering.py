@@ -278,7 +278,9 @@ class DeadLettering:
         )
 
     def _delegator(self, message: AgentMessage) -> str | None:
-        """Who gave the sender its task: its session's parent or a program, as far as the conversation is known."""
+        """Return who gave the sender its task, its session's parent or a program, as far as the conversation is
+        known.
+        """
         sender = message.header.sender.agent_name
         for session in self._ledger.find(
             self._launched(message, message.header.conversation_chain[:NEAREST])

@@ -54,9 +54,9 @@ class Originals:
         return Original(message=report.message, fault=fault)
 
     def own_launch(self, message: AgentMessage) -> LaunchBody | None:
-        """What a message of the stack itself gives somebody to do under the id of a session of ours, or None.
+        """Return the task in a message that the stack itself sent for a session of its own; else None.
 
-        A program's is none, whatever id it names: by a replay it would become the operator's.
+        A program's message is none, whatever id it names: a replay would make it the operator's.
         """
         launch = self.launch(message)
         if launch is None or not is_session_id(task_id_of(launch)):
@@ -76,7 +76,7 @@ class Originals:
         return launch
 
     def launch(self, message: AgentMessage) -> LaunchBody | None:
-        """What a message gives somebody to do, or None."""
+        """Return the task that a message gives, or None."""
         if message.body.type not in SESSION_STARTING:
             return None
         try:
@@ -92,7 +92,7 @@ class Originals:
             return True  # nobody can tell
 
     def operator_may_send(self, message: AgentMessage) -> bool:
-        """Whether the operator may send a message of that type to that recipient."""
+        """Return True if the operator may send a message of that type to that recipient."""
         recipient = self._parts.agents.get(message.header.recipient.agent_name)
         return recipient is not None and not refusal(
             message.body.type, system_record(OPERATOR).principal, recipient.principal, self._parts.routing

@@ -47,7 +47,7 @@ REPLAYS_FIELD: Final = "replays"
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What a replay made of a dead letter."""
+    """Result of the replay of a dead letter."""
 
     #: `message`: a new message of the sender; `task`: a new root session; `copy`: the same bytes once more;
     #: `notification`: its target has it.
@@ -62,7 +62,7 @@ Publication = tuple[StreamId, list[str | bytes]]
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a message is to become once more."""
+    """The plan of a replay: what the message is to become."""
 
     message: AgentMessage
     fault: tuple[str, str] | None
@@ -143,7 +143,7 @@ class Replays:
         return Replayed(how=NOTIFICATION, id=name) if left else None
 
     def plan(self, octets: bytes, *, sign_unverified: bool = False, seed: str = "") -> Replayed:
-        """What :meth:`again` would make of it, with the same id if there is a ``seed``; nothing is published.
+        """Return what :meth:`again` would make of it, with the same id if there is a ``seed``; publish nothing.
 
         Raises:
             Unverified, Refused: as :meth:`again`.
@@ -301,7 +301,7 @@ class Replays:
         return bool(self._leave(dead_letter, [(stream, [ENVELOPE_FIELD, data])]))
 
     def _noted(self, about: str, text: str, *, shard: int) -> tuple[StreamId, bytes]:
-        """What the operator leaves in the audit trail about a dead letter or a message."""
+        """Return the operator's note for the audit trail about a dead letter or a message, and its stream."""
         # A conversation of its own: the message's may not allow one message more.
         thread = Thread(correlation=derived_uuid("dead-letter", about))
         note = self._parts.message_factory.message(
@@ -356,7 +356,7 @@ def _by_operator(fault: tuple[str, str] | None) -> str:
 
 
 def who() -> str:
-    """Who runs this process, as far as the machine knows."""
+    """Return who runs this process, as ``user@host``."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may know no name for its user

@@ -19,7 +19,7 @@ _PAGE: Final = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """One dead letter."""
+    """A dead letter."""
 
     #: The id by which the `dlq` commands know it.
     id: str

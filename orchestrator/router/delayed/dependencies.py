@@ -37,7 +37,7 @@ _WAITERS_MS: Final = 7 * 86_400_000
 
 
 class DependencyStatus(StrEnum):
-    """How far a task is for which another task waits."""
+    """Status of a task for which another task waits."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -79,7 +79,7 @@ class Dependencies:
         self._ignore_failed = ignore_failed
 
     def judge(self, received: ReceivedMessage, *, timeout_s: float) -> BlockedTask | Rejection | None:
-        """Whether the message has to wait, cannot be carried out at all, or can now (None)."""
+        """Return a wait for other tasks, a rejection, or None if the message can be carried out now."""
         task_id, waited_for = received.task_id, self._waited_for(received)
         if not waited_for:
             return None
@@ -290,7 +290,7 @@ def _session(task: str, facts: Sequence[bytes | None]) -> str:
 def _standings(
     conversation: str, sessions: dict[str, str], known: dict[str, Session]
 ) -> dict[str, DependencyStatus]:
-    """How far each task is for one of that conversation, which all sessions of a tree share."""
+    """Return the status of each task for a message of that conversation, which all sessions of a tree share."""
     return {task: _standing(conversation, name, known.get(name)) for task, name in sessions.items()}
 
 
@@ -305,10 +305,10 @@ def _standing(conversation: str, name: str, session: Session | None) -> Dependen
 
 
 def _may_decide(before: str, now: str) -> bool:
-    """Whether a task that waits may be judged differently now.
+    """Return True if another look at a waiting task may decide differently now.
 
-    A task of many dependencies is not judged again for each that completes, but for the last, for a failure, and for
-    a dependency that has got a session.
+    A task of many dependencies is not looked at again for each that completes, but for the last, for a failure, and
+    for a dependency that has got a session.
     """
     then, stand = before.split(","), now.split(",")
     if len(then) != len(stand) or _UNMET.isdisjoint(stand):

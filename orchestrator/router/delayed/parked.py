@@ -42,7 +42,7 @@ _FACTS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class DelayedMessage:
-    """One message that waits."""
+    """A message that waits."""
 
     id: str
     stream: StreamId
@@ -189,7 +189,7 @@ class DelayedMessages:
                 self._redis.zadd(keys.parked(shard), dict.fromkeys(found, 0), nx=True)
 
     def due(self, now_ms: int) -> tuple[list[DelayedMessage], int | None]:
-        """What is to be looked at now, and when something is next; None: nothing else waits."""
+        """Return the messages that are due, and when the next one is; None if no other waits."""
         found: list[DelayedMessage] = []
         later: list[int] = []
         for shard in self._shards:

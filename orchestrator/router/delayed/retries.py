@@ -95,7 +95,7 @@ class Retries:
         )
 
     def wait(self, entry: Entry, rejection: Rejection) -> Wait | RetryEnd:
-        """How a refused entry waits, for what it names or for its next attempt; or why it is not tried again."""
+        """Return how a refused entry waits, for what it names or for its next attempt; or why it is not tried again."""
         message = rejection.message
         if message is None:
             return RetryEnd.PERMANENT

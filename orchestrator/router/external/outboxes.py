@@ -115,7 +115,7 @@ class Outboxes:
         self._next_look = machine.monotonic() + REFRESH_S
 
     def read(self, consumer: str, *, most: int) -> list[Entry]:
-        """What stands in the outboxes and no router has had, by turns; at most so many from each."""
+        """Read new entries of the outboxes in turn, at most ``most`` from each."""
         streams = self.within_quota
         if not streams:
             return []
@@ -212,7 +212,9 @@ class Outboxes:
             )
 
     def _fields(self, entry: Entry) -> list[str | bytes | int]:
-        """What goes along with an entry: its envelope, or how large that is, as a program can have handed it out itself."""
+        """Return the fields of an entry that a program may have altered: its envelope, or the size of one that is too
+        large.
+        """
         if entry.data is None:
             return []
         if len(entry.data) > self._max_bytes:

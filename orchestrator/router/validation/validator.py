@@ -122,7 +122,7 @@ class Validator:
         return received
 
     def _finding(self, octets: bytes, report: Report) -> Finding:
-        """Why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
+        """Return why layers 1 and 2 refuse a message: in detail if its signature holds, in short for a stranger."""
         if report.tree is not None:
             try:
                 signature.verify(report.tree, self._keys)
@@ -146,7 +146,7 @@ class Validator:
             return Rejection(rule=rule, reason=reason, retryable=retryable, message=message)
 
     def too_old(self, message: AgentMessage) -> bool:
-        """Whether the message is older than duplicate marks are kept."""
+        """Return True if the message is older than duplicate marks are kept."""
         return message.header.timestamp.instant_ms < self._clock.now_ms() - self._max_age_ms
 
     def decrypt_body(self, entry: Entry, message: AgentMessage, digest: str) -> ReceivedMessage | Rejection:
@@ -184,7 +184,7 @@ class Validator:
         return ReceivedMessage(entry, message, opened, digest=digest)
 
     def _unanswerable(self, entry: Entry, message: AgentMessage) -> Rejection | None:
-        """Why the answer to an encrypted task could not be encrypted, or None."""
+        """Return a rejection if the answer to an encrypted task could not be encrypted; else None."""
         sender = message.header.sender.agent_name
         if entry.stream.type not in SESSION_STARTING or self._can_encrypt_to(sender):
             return None
@@ -198,10 +198,12 @@ class Validator:
     def faults(
         self, message: AgentMessage, *, waited: bool = False, appended_ms: int = 0
     ) -> Iterator[Rejection]:
-        """What the rules about time, limits, sender and recipient have against the message, first things first.
+        """Yield the rejections of a message by the rules about time, limits, sender and recipient, most important
+        first.
 
-        ``waited``: the message has been accepted once and waited since, which may make it old. ``appended_ms``: when the
-        server appended it to its stream. A clock that was set back since makes it no message from the future.
+        ``waited``: the message has been accepted once and waited since, which may make it old. ``appended_ms``: when
+        the server appended it to its stream. A clock that was set back since does not make it a message from the
+        future.
         """
         header = message.header
         now_ms = self._clock.now_ms()

@@ -1,1 +1,1 @@
-"""What an agent is called with, composed of what it sees, sends and delegates."""
+"""The context with which an agent is called, composed of what it sees, sends and delegates."""

@@ -1,4 +1,4 @@
-"""What an agent asks a person to approve: each thing once, however often its run is tried, and no slot is held for it."""
+"""Approvals that an agent requests of a person: each once, however often its run is tried, without holding a slot."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class ApprovalRequests:
     def _read(
         self, approval: str, request: ApprovalRequest | None, taken: Taken, *, digest: str = ""
     ) -> Decision:
-        """What a verified answer means; by default for the call that was asked about."""
+        """Return the decision that a verified answer means, by default for the call that was asked about."""
         answer = callback_of(*taken, self._effects)
         if request is None:
             return refused(approval, "what was asked is not what the ledger has")
@@ -175,7 +175,7 @@ class ApprovalRequests:
         )
 
     def _request(self, approval: str) -> ApprovalRequest | None:
-        """What this session asked; None: nobody vouches for what the ledger has of it.
+        """Return the approval request, or None if its signature does not verify.
 
         Raises:
             InputError: this session has asked for no such approval.

@@ -1,4 +1,4 @@
-"""What an agent is called with: one run of its session."""
+"""The context of an agent: one run of its session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.worker.context.sending import WrittenMessages
 
 
 class Context(Messaging, Delegating, Durable):
-    """One run of a session, from its agent's point of view.
+    """Context of one run of a session, for its agent.
 
     Every effect (`delegate`, `status`, …) raises `ClaimLost` when another worker has the run by now and
     `SessionStopped` when it was asked to stop; let both pass through, and nothing is done twice.
@@ -128,7 +128,7 @@ class Context(Messaging, Delegating, Durable):
     # --- programs ------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
-        """What a program needs in its environment to take part in this run, with a token that is good for this run only.
+        """Return the environment variables by which a program takes part in this run, with a token for this run only.
 
         `orchestra program raise`, `delegate`, `ask` and `mcp` and `current_session()` find the run by it.
         """
@@ -162,12 +162,12 @@ class Context(Messaging, Delegating, Durable):
 
     @property
     def claim_lost(self) -> bool:
-        """Whether another worker has this run by now, so that whatever it has started must end at once."""
+        """True if this run belongs to another worker by now, so that whatever it has started must end at once."""
         return self._claim_status.lost
 
     @property
     def stopping(self) -> str:
-        """Why this run is to end now; empty while it may go on. For agents that work long between effects."""
+        """The reason why this run is to end now; empty while it may go on. For agents that work long between effects."""
         return self._claim_status.stop_reason
 
     def check(self) -> None:
@@ -180,7 +180,7 @@ class Context(Messaging, Delegating, Durable):
 
     @property
     def waits(self) -> bool:
-        """Whether somebody is to answer this session after this run: a child, or the recipient of a question.
+        """True if somebody is to answer this session after this run: a child, or the recipient of a question.
 
         False in another try of the run: what an earlier try launched and this one did not is dropped at the commit.
 
@@ -218,7 +218,7 @@ class Context(Messaging, Delegating, Durable):
         self._ledger.live.write(self.session, self.run, kind, seal=self._held.claim.seal, **facts)
 
     def read_memory(self) -> str:
-        """What the executor kept of the conversation when the last run committed; empty if nothing.
+        """Return the executor's memory of the conversation as of the last commit; empty if there is none.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
@@ -233,7 +233,7 @@ class Context(Messaging, Delegating, Durable):
 
     @property
     def has_launched(self) -> bool:
-        """Whether this try of the run has launched a child."""
+        """True if this try of the run has launched a child."""
         return self._effects.launched
 
     @property

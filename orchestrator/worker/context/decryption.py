@@ -28,7 +28,7 @@ class Decrypter:
         self._opener = opener
 
     def held(self) -> Claimed:
-        """What the run holds, readable.
+        """Return the claimed run with its texts decrypted.
 
         Raises:
             DecryptionError, PayloadError, InvalidEnvelope: the task itself cannot be opened here.

@@ -1,4 +1,4 @@
-"""How an agent gives work to others: delegations, calls that wait, reviews and escalations."""
+"""Delegation: how an agent gives work to others, by delegations, calls that wait, reviews and escalations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALL_GROUP: Final = "call:"
 
 @dataclass(frozen=True)
 class Collected:
-    """What children have brought to a run that looked after them."""
+    """Callbacks that a run collected from its children, and the children that are still at work."""
 
     callbacks: tuple[Callback, ...]  #: in the order in which they came
     outstanding: tuple[str, ...]  #: the sessions that have not ended
@@ -44,7 +44,7 @@ class Piece:
 
 
 class Delegating(View):
-    """One run of a session, with the work that its agent may give."""
+    """The part of a run's context with which its agent delegates."""
 
     def agents(self, tag: str = "") -> tuple[AgentRecord, ...]:
         """The registered agents that this one may delegate to, by name.
@@ -59,7 +59,7 @@ class Delegating(View):
 
     @property
     def outstanding(self) -> int:
-        """How many callbacks are still to come for this session, those of children of this run included.
+        """The number of callbacks still to come for this session, those of children of this run included.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -165,7 +165,8 @@ class Delegating(View):
     def collect(
         self, sessions: Sequence[str] = (), *, timeout_s: float = 0.0, known: Collection[str] = ()
     ) -> Collected:
-        """What children have brought: their ends, which are delivered by this very run, and their open questions.
+        """Collect what children have sent: their ends, which are delivered by this very run, and their open
+        questions.
 
         It waits until there is something whose id is not ``known``, for ``timeout_s`` seconds at most. Answer a question with
         `reply`: as long as this run goes on, nobody else does.
@@ -357,5 +358,5 @@ def _named(
 
 
 def _options(request: requests.RequestReview | requests.Escalate) -> requests.DelegateOptions:
-    """What the launch of the child has of it."""
+    """Return the options of the child's launch."""
     return {"priority": request.get("priority"), "group": request.get("group"), "key": request.get("key")}

@@ -1,4 +1,4 @@
-"""What outlasts a try of a run: its steps, its sleeps, and what it asks a person to approve."""
+"""Durable parts of a run, which outlast a try: its steps, its sleeps, and its requests for approval."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = get_logger()
 
 
 class Durable(View):
-    """One run of a session, with what it does once however often it is tried."""
+    """The part of a run's context with what happens once, however often the run is tried."""
 
     def __init__(self, held: Claimed, parts: RunParts) -> None:
         super().__init__(held, parts)

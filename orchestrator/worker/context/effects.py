@@ -1,4 +1,4 @@
-"""What an agent does to the world outside of its run: each thing once, however often the run is tried.
+"""Effects of an agent on the world outside its run: each happens once, however often the run is tried.
 
 An effect is one transition of the ledger and one signed envelope, in one atomic step, under the claim of the
 run and an effect key: the run, a fingerprint of the call, and how often the same call was made before in this

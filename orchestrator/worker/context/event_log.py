@@ -62,7 +62,7 @@ def _ends_with_a_line(file: int) -> bool:
 
 
 def _holds(file: int, words: bytes) -> bool:
-    """Whether the words stand anywhere in the file; read from its end, where they most probably are."""
+    """Return True if the file contains these bytes; read from its end, where they most probably are."""
     end = os.fstat(file).st_size
     tail = b""
     while end > 0:

@@ -1,4 +1,4 @@
-"""How a run launches children: each once, however often the run is tried, and many in one round trip."""
+"""Launches of children by a run: each once, however often the run is tried, and many in one round trip."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Launches:
         self._effects.launched = True
 
     def knows(self, agent: str) -> bool:
-        """Whether an agent of that name is registered."""
+        """Return True if an agent of that name is registered."""
         return self._effects.retrying("agents", lambda: self._agents.get(agent)) is not None
 
     def names(self) -> list[str]:
@@ -204,7 +204,7 @@ def terms_of(options: DelegateOptions) -> Terms:
 
 
 def heading_of(description: str) -> str:
-    """What people call a task that has no title."""
+    """Return the heading of a task without a title: the first line of its description, at most 80 characters."""
     first, *_ = description.strip().splitlines() or [""]
     first = first.strip()
     return first if len(first) <= 80 else f"{first[:79]}…"

@@ -1,4 +1,4 @@
-"""What an agent says to its parent and its children: questions, replies, messages.
+"""Questions, replies and messages of an agent to its parent and its children.
 
 Each is an effect: an item in the queue of the session that gets it, and one signed envelope, in one step.
 """
@@ -176,7 +176,9 @@ class MessageSender:
             _log.warning("event-not-written", file=str(events.path), id=event["id"], error=str(error))
 
     def status_of(self, other: Session) -> StatusUpdate:
-        """How far another session is. The question and the answer are for the audit trail; another try gets the same."""
+        """Return the progress of another session. Question and answer go to the audit trail; another try gets the
+        same.
+        """
         effects, session = self._effects, self._effects.held.session
         effect = effects.key("get-status", other.id)
         asked = effects.write(
@@ -351,7 +353,7 @@ class MessageSender:
         return True
 
     def _after_question(self, question: Item) -> Thread:
-        """Where the reply to a question stands: after the question, in the thread of its asker."""
+        """Return the thread position of the reply to a question: after the question, in the thread of its asker."""
         asker = self._effects.ledger.find([question.child])
         chain = asker[0].chain if asker else self._effects.held.session.chain
         encrypted = self._effects.held.session.encrypted or any(one.encrypted for one in asker)
@@ -385,7 +387,7 @@ class MessageSender:
 
 
 def urgency_of(kind: str, priority: str | None) -> Priority:
-    """Where a question stands in the queue of its parent: a blocker is always before everything else."""
+    """Return the priority of a question in its parent's queue: a blocker is always before everything else."""
     if kind == "blocker":
         return "critical"
     if priority is None:
@@ -395,7 +397,7 @@ def urgency_of(kind: str, priority: str | None) -> Priority:
 
 
 def _context(kind: str, values: Any) -> str:
-    """What the envelope says beside the question."""
+    """Return the context of the question's envelope: its type, and the values as JSON."""
     lines = [] if kind == "query" else [f"type: {summary(kind)}"]
     if values is not None:
         lines.append(json.dumps(values, ensure_ascii=False, indent=2))

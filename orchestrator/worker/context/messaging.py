@@ -1,4 +1,4 @@
-"""What an agent says and reports to its parent and its children, and what it asks them."""
+"""Messaging: what an agent says and reports to its parent and its children, and asks them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _ATTACHMENT: Final = re.compile(r"[A-Za-z0-9._/-]{1,100}")
 
 
 class Messaging(View):
-    """One run of a session, with the words that its agent may say."""
+    """The part of a run's context with which its agent sends messages."""
 
     def __init__(self, held: Claimed, parts: RunParts) -> None:
         super().__init__(held, parts)
@@ -144,7 +144,7 @@ class Messaging(View):
         return self._answer_to(Question.of(request), timeout_s)
 
     def get_status(self, session: str = "") -> StatusUpdate:
-        """How far the parent is, or a child: the system answers from the ledger, and nobody is resumed.
+        """Return the progress of the parent or a child: the system answers from the ledger, and nobody is resumed.
 
         Args:
             session: the id of a child's session; empty: the parent.

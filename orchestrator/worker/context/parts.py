@@ -1,4 +1,4 @@
-"""What the context of one run is composed of."""
+"""Parts of which the context of one run is composed."""
 
 from __future__ import annotations
 

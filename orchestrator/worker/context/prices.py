@@ -1,4 +1,4 @@
-"""What a call of a model costs, by the price list of genai-prices (extra `llm`)."""
+"""Cost of a call of a model, by the price list of genai-prices (extra `llm`)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """One call that is asked for."""
+    """A call that waits for its provider's limits."""
 
     lane: Lane
     limit: ProviderLimit
@@ -42,7 +42,7 @@ class _Call:
 
 
 class Permit:
-    """One call that may be made. As a ``with`` block it is released at the end."""
+    """Permission to make one call. As a ``with`` block it is released at the end."""
 
     def __init__(self, limits: ProviderLimits, lane: Lane, granted: Granted) -> None:
         self._limits = limits
@@ -132,7 +132,9 @@ class ProviderLimits:
         )
 
     def _waiter(self) -> str:
-        """Who waits for one call: the same in a try that comes back for it, so that it has its place still."""
+        """Return the name of the waiter for one call: the same in a try that comes back for it, so that it keeps its
+        place.
+        """
         run = self._effects.held.claim.run
         step = present_step(run)
         return f"{run}:{step.key}" if step is not None else f"{run}:{next(self._asked)}"

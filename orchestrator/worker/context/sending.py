@@ -31,7 +31,7 @@ class WrittenMessages:
         self._launches = launches
 
     def check(self, messages: Sequence[WrittenMessage]) -> list[str]:
-        """What is wrong with messages that are valid XML: a sentence each; nothing if all may be sent."""
+        """Return the faults of messages that are valid XML, a sentence each; empty if all may be sent."""
         named = [
             one.task_id for one in messages if isinstance(one.body, bodies.TaskDelegation) and one.task_id
         ]

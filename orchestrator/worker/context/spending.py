@@ -1,8 +1,8 @@
-"""What the calls of one run cost: reserved before a call, counted after it.
+"""Spending of one run on calls of models: reserved before a call, counted after it.
 
-The most that a call can cost is set aside in the budgets of the session, of those above it and of the agent, in one
-step. A call that does not fit is refused before it is made. What a lost worker had set aside counts as spent: nobody knows
-what its calls cost.
+The most that a call can cost is reserved in the budgets of the session, of those above it and of the agent, in one
+step. A call that does not fit is refused before it is made. Reservations of a lost worker count as spent: nobody
+knows what its calls cost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.worker.context.effects import Effects
 
 
 class Reservation:
-    """What is set aside for one call. As a ``with`` block it gives back what was not settled in it."""
+    """Amount reserved for one call. As a ``with`` block it gives back what was not settled in it."""
 
     def __init__(self, spending: RunSpending, name: str) -> None:
         self._spending = spending
@@ -64,7 +64,8 @@ class RunSpending:
 
     @property
     def limited(self) -> frozenset[str]:
-        """What of `requests`, `tokens` and `nano` (money) a budget limits: then it must be known what a call can cost.
+        """Those of `requests`, `tokens` and `nano` (money) that a budget limits, so that a call must name its maximum
+        of them.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.

@@ -1,4 +1,4 @@
-"""One call of a step's function: its time limit, and the wait before the next call after an error."""
+"""A call of a step's function: its time limit, and the wait before the next call after an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_S: Final = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request for a step, as the agent makes it."""
+    """A request for a step, as the agent makes it."""
 
     name: str
     function: Callable[..., Any]

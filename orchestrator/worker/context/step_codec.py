@@ -1,4 +1,4 @@
-"""How the values of durable steps are written: JSON, bytes, pydantic models, and what a type says.
+"""Encoding of the values of durable steps: JSON, bytes, pydantic models, and values of annotated types.
 
 Each value has a tag that says how it is read again. Nothing is imported by a name that stands in the ledger.
 """
@@ -58,7 +58,7 @@ def encode(step: str, value: Any, *, type: Any = None, function: Callable[..., A
 
 
 def decode(step: str, tag: str, octets: bytes, *, type: Any = None, function: Callable[..., Any]) -> Any:
-    """What :func:`encode` was given.
+    """Return the value that :func:`encode` was given.
 
     Raises:
         DamagedRecord: it cannot be read as what it is to be.
@@ -83,7 +83,7 @@ def decode(step: str, tag: str, octets: bytes, *, type: Any = None, function: Ca
 
 
 def return_type(function: Callable[..., Any]) -> Any:
-    """What a function is annotated to return; None if it is not, or that cannot be found out."""
+    """Return the annotated return type of a function; None if it has none, or it cannot be resolved."""
     try:
         return typing.get_type_hints(function).get("return")
     except (NameError, TypeError, AttributeError):

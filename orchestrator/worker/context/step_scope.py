@@ -13,7 +13,7 @@ from orchestrator.policy.steps import effect_key
 
 
 class StepScope:
-    """One call of a step's function."""
+    """Scope of one call of a step's function."""
 
     def __init__(self, run: str, key: str) -> None:
         self.run = run

@@ -133,7 +133,7 @@ class Steps:
             _log.info("steps-left-out", steps=self.left_out[:SHOWN])
 
     def mark_answer(self) -> None:
-        """What the last step gave is the agent's answer."""
+        """Take the result of the last step as the agent's answer."""
         self._answer = self._last
 
     def reject_answer(self) -> None:
@@ -309,7 +309,7 @@ class Steps:
         self._sequence = None
 
     def _is_agent_itself(self) -> bool:
-        """Whether this is the agent's own thread and task, whose steps come in order."""
+        """Return True in the agent's own thread and task, whose steps come in order."""
         try:
             task = asyncio.current_task()
         except RuntimeError:
@@ -367,7 +367,7 @@ class Steps:
         return record
 
     def _again(self, record: StepRecord, call: Call) -> Any:
-        """What an earlier try recorded."""
+        """Return the value, or raise the error, that an earlier try recorded."""
         header = record.header
         octets = self._effects.retrying("step", lambda: self._journal.value(self._claim, record))
         if header.how == "failed":

@@ -26,7 +26,7 @@ class Verifier:
         self._authenticity = authenticity
 
     def held(self) -> Claimed:
-        """What the run holds, each item checked.
+        """Return the claimed run, each item checked.
 
         Raises:
             DamagedRecord: its task, or what its agent has kept for itself, is not what was said, or something of its
@@ -56,7 +56,7 @@ class Verifier:
         session, fault = self._effects.held.session, self._authenticity.item_fault
 
         def judge() -> list[str]:
-            """Why each item is not what it says it is, or was refused before; empty: it is."""
+            """Return for each item why it is not authentic, or was rejected before; empty if it is authentic."""
             return [
                 fault(session.id, item, text, reader=session.agent)
                 or (item.reason if item.extra.get("rejected") else "")

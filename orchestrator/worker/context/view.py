@@ -1,4 +1,4 @@
-"""What an agent sees of its session in one run: why it runs, its task, what has come so far."""
+"""View of a session for its agent in one run: why it runs, its task, what has come so far."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Missing:
 
 
 class View:
-    """One run of a session, as its agent reads it."""
+    """The part of a run's context that the agent reads."""
 
     def __init__(self, held: Claimed, parts: RunParts) -> None:
         self._held = held
@@ -130,7 +130,7 @@ class View:
         return self._all
 
     def _results_before_fork(self) -> tuple[Callback, ...]:
-        """What the session of which this one is a fork had been given by then."""
+        """Return the completions that the forked session had received by the time of the fork."""
         seed = seed_of(self._ledger, self.session) if self._held.session.forked_at else None
         given = () if seed is None else (*seed.earlier, *seed.given)
         return tuple(self._callback(item, text) for item, text in given if item.kind == "completion")
@@ -150,7 +150,7 @@ class View:
 
     @property
     def has_caller(self) -> bool:
-        """Whether somebody hears what this session asks: its parent, or the caller that a plan names."""
+        """True if somebody receives what this session asks: its parent, or the caller that a plan names."""
         return bool(self.parent) and self._held.session.caller != "none"
 
     def _find(self, session: str) -> Session:
@@ -163,7 +163,7 @@ class View:
 
 
 def describe_missing(missing: Sequence[Missing]) -> str:
-    """Who a deadline did not wait for, in words for a prompt; empty if nobody."""
+    """Return whom a deadline did not wait for, as text for a prompt; empty if nobody."""
     if not missing:
         return ""
     named = [f"- {m.agent}: {m.title} ({m.session})" for m in missing[:MAX_MISSING_NAMED]]

@@ -38,7 +38,7 @@ def claim_of_this_process() -> str:
 
 
 def ends_process(error: BaseException) -> bool:
-    """Whether it is this process that is told to end, and no failure of the agent in which it was raised."""
+    """Return True if the error tells this process to end, and is no failure of the agent in which it was raised."""
     if isinstance(error, BaseExceptionGroup):  # of a task group that was at work
         return any(map(ends_process, error.exceptions))
     return isinstance(error, WorkerShutdown | WorkerTerminate) or (
@@ -89,7 +89,7 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
 
 
 class SoundRequest(Request):
-    """What Celery keeps of a message while it is at work.
+    """Celery's request for a message, refused if nested too deeply.
 
     A worker hands it to a process of its pool by pickle, which ends the worker where lists and objects are nested some
     900 levels deep. Celery drops an invalid message.
@@ -114,7 +114,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
-    """What Celery keeps of the ring of a slot while it is at work."""
+    """Return the class of Celery's requests for notifications of slots."""
 
     class RunRequest(SoundRequest):
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -142,7 +142,7 @@ def request_class(runtime: Callable[[], Runtime]) -> type[Request]:
 
 
 def _how(error: WorkerLostError) -> str:
-    """How the process ended, without what billiard says around it."""
+    """Return how the process ended, without the text that billiard puts around it."""
     return (
         str(error).removeprefix("Worker exited prematurely: ").partition(" Job:")[0].rstrip(" .") or "no word"
     )

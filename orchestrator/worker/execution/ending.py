@@ -1,4 +1,4 @@
-"""What a run tells of its end: the outcome for the ledger, and the envelope that reports it."""
+"""The end of a run: its outcome for the ledger, and the envelope that reports it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _log = get_logger()
 
 
 class ClaimStatus:
-    """Whether a run may go on; shared by its agent and its heartbeat."""
+    """Status of a claim: may its run go on? Shared by its agent and its heartbeat."""
 
     def __init__(self, claim: Claim) -> None:
         self._claim = claim
@@ -36,11 +36,11 @@ class ClaimStatus:
 
     @property
     def stop_reason(self) -> str:
-        """Why the run is to stop; empty while it may go on."""
+        """The reason why the run is to stop; empty while it may go on."""
         return self._stop_reason or ("another worker has it" if self.lost else "")
 
     def is_too_late(self) -> bool:
-        """Whether the run has used up its time; if so, it is asked to stop because of that."""
+        """Return True if the run has used up its time; then it is also asked to stop."""
         if machine.monotonic() >= self.ends_at:
             self.ask_to_stop(f"it ran longer than its time limit of {self.time_limit_s:g} s", timed_out=True)
             return True
@@ -71,7 +71,7 @@ class ClaimStatus:
 
 
 class Heartbeat:
-    """What renews one lease. Use it as a ``with`` block around the agent's work."""
+    """Renewal of one lease. Use it as a ``with`` block around the agent's work."""
 
     def __init__(
         self,

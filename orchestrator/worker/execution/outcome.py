@@ -1,4 +1,4 @@
-"""What came of a run, as Celery shows it: success, failure, to be tried again, or revoked."""
+"""The end of a run, as Celery shows it: success, failure, retry or revoked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN_TRACEBACK_CHARS: Final = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RunEnd:
-    """What came of one run."""
+    """The end of one run."""
 
     run: str
     verdict: Verdict
@@ -74,7 +74,9 @@ def _traceback(end: RunEnd) -> str:
 
 
 def cause_of(group: BaseExceptionGroup) -> BaseException:
-    """What the tasks of a group raised, as if the agent itself had: the one error, or the wait, of all; else the group."""
+    """Return the error of a group as if the agent itself had raised it: the only one, or the first if all are waits;
+    else the group.
+    """
     errors = leaves(group)
     alike = len(errors) == 1 or all(isinstance(error, RunParked) for error in errors)
     return errors[0] if alike else group

@@ -59,7 +59,7 @@ class Tail:
 
 
 class Prints:
-    """What one try of a run prints; without ``write`` it is secret, and dropped. Safe to share between threads."""
+    """Output of one try of a run; without ``write`` it is secret, and dropped. Safe to share between threads."""
 
     def __init__(self, limit: int, write: Callable[[int, str], None] | None) -> None:
         self.secret = write is None

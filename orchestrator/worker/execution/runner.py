@@ -1,4 +1,4 @@
-"""One run, from its claim to its commit."""
+"""Execution of one run, from its claim to its commit."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ class _RunOfAgent:
             return self._commit(outcome, self._following if follows else None)
 
     def _let_agent_work(self) -> Outcome | None:
-        """How the agent ended; None when that cannot be said, because the ledger was out of reach."""
+        """Run the agent and return its outcome; None if there is none to report, because the ledger was out of reach."""
         claim_status = self._claim_status
         try:
             if self._runtime.stopping():
@@ -272,7 +272,7 @@ class _RunOfAgent:
             return self._gateway.environment
 
     def _answer(self, context: Context) -> str:
-        """What the agent answers; a plan is launched. No program has effects after that."""
+        """Return the agent's answer; a plan is launched. No program has effects after that."""
         given = self._held.session.planned and context.cause == "start"
         answer_of = partial(self._executor.execute, self._definition, context)
         try:
@@ -321,7 +321,7 @@ class _RunOfAgent:
         return ending.failed(error, text, self._effects, self._steps)
 
     def _retry_ms(self) -> int:
-        """How long the run waits before it is tried again, should it have failed and have attempts left."""
+        """Return the milliseconds to wait before another try of the run, if it failed and has attempts left."""
         if isinstance(self._error, Retry) and self._error.after_s is not None:
             return round(self._error.after_s * 1000)
         return self._definition.record.retry_ms(self._held.run.failures + 1)

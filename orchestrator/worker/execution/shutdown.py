@@ -16,7 +16,7 @@ _flag = mmap.mmap(-1, 1)
 
 
 def is_shutting_down() -> bool:
-    """Whether this worker was asked to end."""
+    """Return True if this worker was asked to end."""
     return _flag[0] != 0
 
 

@@ -1,4 +1,4 @@
-"""What a slot does once it is rung: takes ready runs from the ledger, one after the other, until there is none.
+"""The loop of a slot that was notified: takes ready runs from the ledger, one after the other, until there is none.
 
 With the commit of one run the next one is taken, in one round trip. The order is the ledger's: priority, then
 turns of the trees. Nothing is taken once the worker was asked to end.
@@ -34,7 +34,9 @@ LINGER_S: Final = (0.0, 0.002, 0.004, 0.008, 0.016)
 
 
 class SlotLoop:
-    """One slot, from a ring until nothing is ready that it serves; its name is that of its thread unless one is given."""
+    """A slot, from a notification until no run that it serves is ready; named after its thread unless a name is
+    given.
+    """
 
     def __init__(self, runtime: Runtime, *, worker: str, name: str = "") -> None:
         queues = runtime.slot_sharing.queues if runtime.slot_sharing is not None else frozenset[str]()
@@ -125,7 +127,7 @@ class SlotLoop:
         return shards > 1 and self._taken % _OTHER_SHARD_EVERY == _OTHER_SHARD_EVERY - 1
 
     def _note(self, wish: Next) -> None:
-        """Where more is ready, ring one slot more: it rings the next, until none sleeps or nothing is ready."""
+        """Notify one more slot if more runs are ready: it notifies the next, until none sleeps or nothing is ready."""
         if wish.held is None:
             return
         self._taken += 1

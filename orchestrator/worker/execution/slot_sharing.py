@@ -1,4 +1,4 @@
-"""What a worker's slot does while its run waits for somebody: it executes the runs that are waited for.
+"""Sharing of a worker's slot while its run waits for somebody: the slot executes the runs that are waited for.
 
 With one slot only, a run that waits for a child would hold the very slot that the child needs. So while it
 waits, a thread beside it executes what is queued: first what the awaited session needs, then, after a while,
@@ -49,7 +49,7 @@ class Queued:
         self._serves = serves
 
     def find(self, awaited: str, *, others: bool) -> RunRef | None:
-        """What an awaited session needs, else, if ``others`` may have the slot, a run of any tree."""
+        """Return a run that an awaited session needs; else, if ``others`` may have the slot, a run of any tree."""
         return self.needed_by(awaited) or (self.any(shard_of(awaited)) if others else None)
 
     def needed_by(self, session: str) -> RunRef | None:
@@ -128,7 +128,7 @@ class SlotSharing:
 
     @property
     def busy(self) -> bool:
-        """Whether a thread that was lent a slot is still at work."""
+        """True while a thread that was lent a slot is still at work."""
         return any(thread.is_alive() for thread in self._threads)
 
     def start(self, work: Callable[[SlotSharing], None]) -> threading.Thread:
@@ -154,7 +154,7 @@ Execute = Callable[[RunRef, SlotSharing], None]
 
 
 class SharedSlot:
-    """One wait of one run, and the thread that its slot is lent to meanwhile. Use it as a ``with`` block."""
+    """A wait of one run, and the thread to which its slot is lent meanwhile. Use it as a ``with`` block."""
 
     def __init__(self, slot_sharing: SlotSharing, queued: Queued, execute: Execute, *, awaited: str) -> None:
         self._slot_sharing = slot_sharing

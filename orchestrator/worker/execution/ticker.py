@@ -1,4 +1,4 @@
-"""One thread per process renews leases and runs timers while its agents work.
+"""One thread per process that renews leases and runs timers while its agents work.
 
 It is there from the first run on: a thread for each run would cost a short one more than its own work.
 """
@@ -30,7 +30,7 @@ class Beat(Protocol):
 
 
 class Beats(Protocol):
-    """What carries beats out."""
+    """A scheduler of beats."""
 
     def add(self, beat: Beat) -> None:
         """Carry this out from now on whenever it is due."""

@@ -38,7 +38,7 @@ class Silence:
         self._since: float | None = None
 
     def lasts(self, *, now: float, free_slot: bool, moved_at: float, waiting: Callable[[], bool]) -> bool:
-        """Whether at every look for so long a slot was free and runs waited, and the consumer did not move.
+        """Return True if at each look for `silent_for_s` a slot was free, runs waited and the consumer did not move.
 
         ``waiting`` is asked only while a slot is free. A silence that was too long is counted from its start again.
         """

@@ -1,4 +1,4 @@
-"""What runs an agent: one module or package for each executor, found by the name that the agent's definition gives."""
+"""Executors, which run agents: a module or package each, found by the name in the agent's definition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Executor(Protocol):
         ...
 
     def explain(self, error: BaseException, definition: AgentDefinition, /) -> str:
-        """One line for the agent's delegator about what ended its run."""
+        """Return a line for the agent's delegator about what ended its run."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""What an executor tells its agent about the protocol."""
+"""The protocol, as an executor explains it to its agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.policy.response_tag import ANSWER_NOTE
 
 
 def takes_tagged_answers(definition: AgentDefinition) -> bool:
-    """Whether a session of the agent with a parent must wrap its answer in a tag: where it answers in text."""
+    """Return True if a session of the agent with a parent must wrap its answer in a tag, since it answers in text."""
     if isinstance(definition.options, LlmOptions):
         from orchestrator.worker.executors.llm.assembly import answers_in_text  # needs the extra `llm`
 

@@ -64,7 +64,9 @@ async def _await(coroutine: Coroutine[Any, Any, Any], context: Context) -> Any:
 
 
 def explain(error: BaseException, definition: AgentDefinition) -> str:
-    """One line for the agent's delegator: the error, and the innermost of the agent's own lines on the way to it."""
+    """Return a line for the agent's delegator: the error, and the innermost line of the agent's own code that led to
+    it.
+    """
     message = str(error).strip()
     if isinstance(error, TaskFailed):  # its own words, wherever they were written
         return message or "its agent reported that the task has failed"
@@ -82,7 +84,7 @@ def _named(error: BaseException, message: str | None = None) -> str:
 
 
 def _home(definition: AgentDefinition) -> Path | None:
-    """Where an agent's code is, wherever it was installed: its folder, or its file where others share the folder."""
+    """Return the path of an agent's code: its folder, or its file if other code shares the folder; None if unknown."""
     code = getattr(inspect.unwrap(definition.function), "__code__", None) if definition.function else None
     if code is None or code.co_filename.startswith("<"):
         return None
@@ -91,7 +93,9 @@ def _home(definition: AgentDefinition) -> Path | None:
 
 
 def _is_own(filename: str, home: Path | None) -> bool:
-    """Whether a file is the agent's: by the innermost folder that tells, as either may lie in the other."""
+    """Return True if a file is the agent's: its innermost enclosing root is ``home`` and not a library, or it has
+    none.
+    """
     if filename.startswith("<"):  # made by exec, or frozen into the interpreter
         return False
     file = Path(filename)

@@ -1,4 +1,4 @@
-"""What every executor does with an answer in text, whatever produced it.
+"""Handling of an answer in text, the same for every executor.
 
 A session with a parent answers in ``<response>…</response>``: the content is its result. An answer without the tag is
 sent back once, in the same conversation; a second one without it fails the run. A root is left alone.
@@ -47,7 +47,7 @@ _LONGEST_QUOTE = 200
 
 @dataclass(frozen=True, kw_only=True)
 class TextAnswer:
-    """What an agent answered in one turn of its conversation."""
+    """The answer of an agent in one turn of its conversation."""
 
     text: str
     #: Whether a limit of tokens or of length ended the answer. It counts as one without the tag then: the close tag
@@ -59,7 +59,7 @@ class TextAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What an answer comes to."""
+    """The result of an answer."""
 
     result: str  #: what the parent, or the caller of the root, is given
     visible: str  #: the answer as people see it: without the block that is the result
@@ -134,7 +134,7 @@ class _Finishing:
         self._context.end_with(TaskCompletion(status="partial-success", summary=said, result=answer.text))
 
     def _finished(self, answer: TextAnswer) -> Finished | None:
-        """What the answer of a session with a parent comes to; None: it lacks the tag."""
+        """Return the result of an answer of a session with a parent; None if it lacks the tag."""
         result = None if answer.cut_off else tag_extract(answer.text, RESPONSE)
         if result is not None:
             return Finished(result=result, visible=tag_strip(answer.text, RESPONSE).strip())
@@ -145,7 +145,7 @@ class _Finishing:
         return None
 
     def _reported(self) -> str:
-        """What the agent's own task-completion says; empty if it wrote none."""
+        """Return the result in the agent's own task-completion; empty if it wrote none."""
         end = self._end
         return (end.result or end.summary) if isinstance(end, TaskCompletion) else ""
 
@@ -183,7 +183,7 @@ class _Finishing:
         return outside, f"{rest}\n<{RESPONSE}>{content}</{RESPONSE}>"
 
     def _is_quoted(self, written: str) -> bool:
-        """Whether a message stands in what the agent was told: then others speak in it."""
+        """Return True if a message was part of what the agent was told: a quotation, not a message of its own."""
         if _bare(written) not in self._told:
             return False
         get_logger().warning("message-quoted", run=self._context.run, message=written[:_LONGEST_QUOTE])

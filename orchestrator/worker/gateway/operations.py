@@ -167,7 +167,7 @@ def _ended(callback: Callback) -> dict[str, Any]:
 
 
 def _fields(body: BaseModel | None) -> dict[str, Any] | None:
-    """What an agent reported of its end, field by field, without what it left out."""
+    """Return the fields of an agent's own report of its end, without those at their defaults; None without a report."""
     return None if body is None else body.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -58,7 +58,7 @@ class Gateway:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a child process needs in its environment to reach this run."""
+        """The environment variables by which a child process reaches this run."""
         return {SOCKET_VARIABLE: str(self._path), TOKEN_VARIABLE: self._token}
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ def _failure(kind: str, message: str) -> dict[str, Any]:
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """One connection."""
+    """Handler of one connection."""
 
     server: _Server
     timeout = _SILENT_S
@@ -134,7 +134,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         os.chmod(path, 0o600)  # noqa: PTH101  (a socket)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether the peer is the user that this process runs as, where the system can tell."""
+        """Return True if the peer is the user that this process runs as, or the system cannot tell."""
         if not hasattr(socket, "SO_PEERCRED"):
             return True
         size = struct.calcsize("3i")

@@ -58,7 +58,7 @@ def _converse(definition: AgentDefinition, context: Context, place: Place, memor
 
 
 def explain(error: BaseException, definition: AgentDefinition) -> str:
-    """One line for the agent's delegator about what ended its run."""
+    """Return a line for the agent's delegator about what ended its run."""
     if isinstance(error, OrchestraError):
         return str(error)
     options = definition.options

@@ -73,7 +73,7 @@ class _Conversation:
         self._retells = False
 
     async def say(self, text: str) -> TextAnswer:
-        """One turn."""
+        """Send a prompt and return the answer of that turn."""
         talking = asyncio.create_task(self._turn(text))
         try:
             while not (await asyncio.wait({talking}, timeout=LOOK_S))[0]:
@@ -182,7 +182,7 @@ class _Conversation:
 
 
 async def _beside(work: Callable[[], T]) -> T:
-    """What ``work`` returns, in a thread that nobody waits for at the end: a parent may never reply.
+    """Return the result of ``work``, run in a thread that nobody waits for at the end: a parent may never reply.
 
     Once its run has ended, the thread ends at its next call of the ledger.
     """
@@ -210,7 +210,7 @@ class _StandardError(asyncio.Protocol):
 
 
 class _Client:
-    """What the agent asks of us and tells us. Files and terminals are not offered to it: it has its own.
+    """Handler of the agent's requests and notifications. Files and terminals are not offered: it has its own.
 
     The library refuses and ignores what has no method here.
     """
@@ -232,7 +232,7 @@ class _Client:
         self.answer = Tail(self._max_bytes)
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
-        """What the agent says, thinks or does."""
+        """Show what the agent says, thinks or does, and collect its answer."""
         self._watch.heard()
         if not self._listens:
             return

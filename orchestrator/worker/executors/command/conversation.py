@@ -23,7 +23,7 @@ _PLACEHOLDER: Final = re.compile(r"\{(?:conversation|session|prompt|prompt_file)
 
 
 class TurnByTurn:
-    """One process for each turn."""
+    """Conversation with one process for each turn."""
 
     def __init__(self, context: Context, place: Place, memory: Memory) -> None:
         self._context = context
@@ -101,7 +101,7 @@ class TurnByTurn:
         return f" {prompt}" if prompt.startswith("-") else prompt
 
     def _run(self, command: list[str], words: bytes) -> tuple[Report, str]:
-        """What the program reported in one turn, and how it ended, in words."""
+        """Run one turn; return the program's report, and how it ended, as text."""
         reader, complaint = reader_of(self._options, self._live), Complaint()
         with self._place.start(command) as process:
             watch = Watch(self._context, self._options, process, self._live)

@@ -1,4 +1,4 @@
-"""What a worker does while a command-line agent works: it shows the agent's activity, and ends the agent with its run."""
+"""Watch over a command-line agent at work: shows its activity, and ends it with its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command-line agent's session keeps from run to run, saved with each commit."""
+"""Memory of a command-line agent's session from run to run, saved with each commit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Memory(BaseModel):
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """What the last committed run of a session left; nothing where that cannot be read."""
+        """Return the memory that the last committed run of a session left; an empty one if that cannot be read."""
         try:
             # The conversation of this run, whose answer was not accepted.
             kept = context.new_memory if context.correction else context.read_memory()
@@ -56,7 +56,7 @@ class Memory(BaseModel):
             setattr(usage, name, max(0, getattr(usage, name) - getattr(self, name)))
 
     def used_since(self, before: Usage) -> Usage:
-        """What was used since then; never less than nothing, whatever a program reports."""
+        """Return the usage since ``before``; never negative, whatever a program reports."""
         return Usage(
             max(0, self.input_tokens - before.input_tokens),
             max(0, self.output_tokens - before.output_tokens),

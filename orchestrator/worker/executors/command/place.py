@@ -1,4 +1,4 @@
-"""Where a command-line agent works and what it may reach: its folder or worktree, its environment, its sandbox."""
+"""The place of a command-line agent: its folder or worktree, its environment, its sandbox."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.worker.worktrees import Worktree, Worktrees
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What one run of an agent is given."""
+    """Folders, environment and options of one run of an agent."""
 
     folder: Path  #: where the program runs
     scratch: Path  #: an empty folder that goes with the run

@@ -1,4 +1,4 @@
-"""One process of a command-line agent, behind its guard: fed, read, stopped, and ended with everything it started."""
+"""A process of a command-line agent, behind its guard: fed, read, stopped, and ended with everything it started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINGERS_S: Final = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Exit:
-    """How a program ended."""
+    """The exit status of a program."""
 
     code: int  #: its exit code; a signal's number, negative
 
@@ -169,7 +169,9 @@ class AgentProcess:
             return words[len(words) :]
 
     def end(self) -> Exit | None:
-        """How a program ended that has closed its output; None where its guard was killed. One that lingers is killed."""
+        """Wait for a program that has closed its output and return its exit; kill it if it lingers. None if its guard
+        was killed.
+        """
         until = time.monotonic() + _LINGERS_S
 
         def look() -> None:
@@ -182,7 +184,7 @@ class AgentProcess:
             return None
 
     def wait(self, look: Callable[[], None]) -> Exit:
-        """How the program ended; nothing of it is left then.
+        """Wait for the program and return its exit; nothing of it is left then.
 
         Raises:
             AgentProgramError: it could not be started, or its guard was killed.

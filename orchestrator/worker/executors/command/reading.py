@@ -1,4 +1,4 @@
-"""What a program prints, read as it comes and within bounds: text, one JSON document, or one JSON object a line."""
+"""Reading of a program's output as it comes, within bounds: text, one JSON document, or one JSON object a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST: Final = {"input_tokens": MOST_TOKENS, "output_tokens": MOST_TOKENS, "cost
 
 
 class Complaint(Tail):
-    """What a program writes to standard error. It is kept as output of the run, too."""
+    """The end of a program's standard error. It is kept as output of the run, too."""
 
     def __init__(self) -> None:
         super().__init__(_MAX_COMPLAINT_BYTES)
@@ -38,7 +38,7 @@ class Complaint(Tail):
 
 @dataclass
 class Usage:
-    """What a conversation has used, as far as its program reports it."""
+    """Usage of a conversation, as far as its program reports it."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -54,7 +54,7 @@ class Usage:
 
 @dataclass(kw_only=True)
 class Report:
-    """What a program has reported in one turn."""
+    """Report of a program on one turn."""
 
     answer: str | None = None
     conversation: str = ""
@@ -78,7 +78,7 @@ class TextReader:
         self._tail.add(piece)
 
     def end(self) -> Report:
-        """What the program reported, now that it has ended."""
+        """Return the report of the program that has ended."""
         return Report(answer=self._tail.text())
 
 
@@ -99,7 +99,7 @@ class JsonReader:
             self._octets += piece
 
     def end(self) -> Report:
-        """What the program reported, now that it has ended."""
+        """Return the report of the program that has ended."""
         if self._too_long:
             return Report(error=f"it printed more than {self._limit} bytes of JSON (max_output_bytes)")
         try:
@@ -153,7 +153,7 @@ class LinesReader:
         return True
 
     def end(self) -> Report:
-        """What the program reported, now that it has ended."""
+        """Return the report of the program that has ended."""
         half = bool(self._line) and not self._take(bytes(self._line)) and self._line.lstrip().startswith(b"{")
         report = self._collector.end()
         if report.answer is None and not report.error:
@@ -169,7 +169,7 @@ class LinesReader:
 
 
 def reader_of(options: CommandOptions, live: Live) -> TextReader | JsonReader | LinesReader:
-    """What reads the output of a program."""
+    """Return the reader for the program's output format."""
     match options.output:
         case "json":
             return JsonReader(options)

@@ -54,7 +54,7 @@ _Mounts: TypeAlias = dict[Path, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Guarded:
-    """What no sandboxed agent may see or change, whatever folders it is given."""
+    """Paths that no sandboxed agent may see or change, whatever folders it is given."""
 
     data: Path  #: the data folder: what the sandbox is given may hold it, and not lie in it
     hidden: tuple[Path, ...]
@@ -174,7 +174,7 @@ def _hide(mounts: _Mounts, above: Path, hidden: Iterable[Path]) -> None:
 
 
 def _below(above: Path, real: Path) -> list[Path]:
-    """Where in the sandbox a path is, if it is at ``above`` or below it."""
+    """Return the path in the sandbox of ``real`` if it is at ``above`` or below it; else nothing."""
     root = above.resolve()
     return [above / real.relative_to(root)] if real.is_relative_to(root) else []
 
@@ -218,7 +218,7 @@ def _program() -> str:
 
 @cache
 def _why_not(program: str) -> str:
-    """Why no sandbox can be made on this machine; empty if one can."""
+    """Return why no sandbox can be made on this machine; empty if one can."""
     if not program:
         return "the program bwrap (bubblewrap) is not installed"
     trial = [program, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "true"]

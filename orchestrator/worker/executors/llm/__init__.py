@@ -36,5 +36,5 @@ def execute(definition: AgentDefinition, context: Context) -> str:
 
 
 def explain(error: BaseException, _: AgentDefinition) -> str:
-    """One line for the agent's delegator."""
+    """Return a line for the agent's delegator about what ended its run."""
     return failures.explain(error)

@@ -111,7 +111,7 @@ def ask_people(
 
 
 def decision_of(context: Context, messages: Sequence[ModelMessage], call: str, waits: Pending) -> Decision:
-    """What a person says about a call, as it would be made now.
+    """Return a person's decision about a call, as it would be made now.
 
     Raises:
         ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -129,7 +129,7 @@ def decision_of(context: Context, messages: Sequence[ModelMessage], call: str, w
 
 
 def verdict_on(tool: str, decision: Decision) -> ToolApproved | ToolDenied:
-    """What the model's call comes to."""
+    """Return what the model's call gets: approval, or a denial with its reason."""
     if decision.approved:
         return ToolApproved()
     why = f": {decision.comment}" if decision.comment else "."
@@ -138,7 +138,7 @@ def verdict_on(tool: str, decision: Decision) -> ToolApproved | ToolDenied:
 
 
 def metadata_of(decision: Decision) -> dict[str, Any]:
-    """What a tool that was approved finds in `ctx.tool_call_metadata`."""
+    """Return the metadata of an approved call, which its tool finds in `ctx.tool_call_metadata`."""
     return {"approval": decision.approval, "comment": decision.comment, "by": decision.by}
 
 

@@ -149,7 +149,7 @@ def _server(agent: str, server: McpServer) -> AbstractToolset[Any]:
 
 
 def answers_in_text(options: LlmOptions) -> bool:
-    """Whether the answers of an agent are text, and no values of a type."""
+    """Return True if an agent answers in text, and not in values of a type."""
     if options.agent is None:
         return options.output in (None, str)
     types = set(_types(getattr(options.agent, "output_type", None)))
@@ -161,7 +161,7 @@ def _types(output: Any) -> list[Any]:
 
 
 def output_type_of_runs(agent: AnyAgent) -> Any:
-    """What a run of an agent may end with, its tool calls that wait included; None: its own output type says that."""
+    """Return the output type of an agent's runs, deferred tool calls included; None if its own type includes them."""
     types = _types(agent.output_type)
     return None if DeferredToolRequests in types else [*types, DeferredToolRequests]
 

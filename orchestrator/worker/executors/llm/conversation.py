@@ -1,4 +1,4 @@
-"""One run of a model agent: from the memory of the last run and what has come since, to the answer or the next wait."""
+"""A run of a model agent: from the memory of the last run and what has come since, to the answer or the next wait."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class _Conversation:
         return _text_of(self._ask(text, self._result.all_messages(), None))
 
     def _read(self) -> Iterator[str]:
-        """What tools and people have told the model in this conversation."""
+        """Yield the texts of tools and people in this conversation."""
         assert self._result is not None
         for message in self._result.all_messages():
             for part in message.parts:
@@ -201,7 +201,7 @@ def _text_of(result: AgentRunResult[Any]) -> TextAnswer:
 
 
 def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dict[str, Pending]:
-    """What each tool call that did not end waits for."""
+    """Return for each deferred tool call what it waits for."""
     found = {}
     for call in requests.calls:
         metadata = requests.metadata.get(call.tool_call_id)

@@ -17,7 +17,7 @@ from orchestrator.worker.context.context import Context
 
 
 class Pending(BaseModel):
-    """What a tool call of an ended run waits for."""
+    """The event for which a tool call of an ended run waits."""
 
     #: `wait`: callbacks of any child; `child`: the end of one; `reply`: the reply to a question; `approval`: a person's yes
     #: or no, before the call is made.
@@ -35,7 +35,7 @@ class Pending(BaseModel):
 
 @dataclass
 class ModelRun:
-    """One run of a model agent, in one try of it."""
+    """State of one try of a run of a model agent."""
 
     definition: AgentDefinition
     options: LlmOptions

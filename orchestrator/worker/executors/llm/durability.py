@@ -90,7 +90,7 @@ class Durability(BaseDurabilityCapability[Any]):
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether a run of a session is under way; elsewhere the agent works as it would without this project."""
+        """True while a run of a session is under way; elsewhere the agent works as it would without this project."""
         return current_context() is not None
 
     def get_durable_operation_backend(self) -> JournalCallableOperationBackend[None]:

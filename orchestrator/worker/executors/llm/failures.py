@@ -1,4 +1,4 @@
-"""What went wrong in a model agent, in one sentence, and whether a later attempt may succeed."""
+"""Failures of a model agent: in one sentence, and with or without another attempt."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BrokenAnswer(ModelConnectionError):
 
 
 def is_too_large(error: Exception) -> bool:
-    """Whether a conversation is larger than its model's context. Servers say so in words of their own."""
+    """Return True if a conversation exceeds its model's context. Each server says so in its own words."""
     return isinstance(error, ModelContextWindowExceededError) or (
         isinstance(error, ModelHTTPError)
         and error.status_code in (400, 413, 422)
@@ -106,7 +106,7 @@ def translate(error: Exception, agent: str) -> Exception:
 
 
 def _again(error: Exception, agent: str) -> Retry:
-    """What the model's failure means for this attempt: another one may succeed."""
+    """Return the retry that a passing failure of the model calls for."""
     if isinstance(error, BrokenAnswer):
         return Retry(
             f"the model of agent {agent!r} gave half an answer: its stream ended without a finish_reason, as when a server "
@@ -129,7 +129,7 @@ def _of_step(error: StepFailed, agent: str) -> Exception:
 
 
 def explain(error: BaseException) -> str:
-    """One line for the agent's delegator."""
+    """Return a line for the agent's delegator about what ended its run."""
     text = one_line(error)
     if isinstance(error, OrchestraError):
         return text or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a model agent writes, shown while it is written, and kept with what the run prints.
+"""Live text of a model agent, shown while it is written, and kept with the output of the run.
 
 A failure here costs the text of a moment, never the run.
 """
@@ -92,7 +92,7 @@ class _Writer:
             self._run.context.write_live(kind, call=call, **facts)
 
     def _earlier(self) -> Earlier | None:
-        """What earlier tries of this run wrote; None in the first one."""
+        """Return what earlier tries of this run wrote; None in the first one."""
         run, context = self._run, self._run.context
         if context.attempt > 1 and run.earlier_live is None:
             run.earlier_live = context.live.earlier(context.session, context.run)

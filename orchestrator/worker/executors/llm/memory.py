@@ -35,7 +35,7 @@ _VERSION: Final = 1
 
 
 class Memory(BaseModel):
-    """What a session remembers."""
+    """Memory of a model agent's session."""
 
     version: int = _VERSION
     messages: Annotated[
@@ -80,7 +80,7 @@ def shorten(messages: Sequence[ModelMessage], options: LlmOptions) -> list[Model
 
 
 def tokens_of(messages: Sequence[ModelMessage]) -> int:
-    """How many tokens messages have, estimated by their length."""
+    """Return the number of tokens of messages, estimated by their length."""
     return len(ModelMessagesTypeAdapter.dump_json(list(messages))) // CHARS_PER_TOKEN
 
 

@@ -144,7 +144,7 @@ class Metered(WrapperModel):
 
 @dataclasses.dataclass
 class _Call:
-    """One call of a model, and what came of it."""
+    """A call of a model, and its result."""
 
     settings: ModelSettings
     reservation: Reservation
@@ -157,12 +157,12 @@ class _Call:
 
     @property
     def received(self) -> ModelResponse | None:
-        """What came, also of half an answer."""
+        """The response received, also if it is incomplete."""
         return self.stream.get() if self.stream is not None else self.answer
 
 
 class _Request:
-    """One request, until it is answered."""
+    """A request to a model, until it is answered."""
 
     def __init__(
         self,
@@ -245,7 +245,9 @@ class _Request:
         return min(frame + sum(map(most_tokens, sent)), self._most_tokens)
 
     def _leaves_out(self, error: ModelAPIError) -> bool:
-        """Whether the request is made once more with less of the older messages, as its model has no room for all."""
+        """Return True if the request is to be made again without some older messages, for which its model has no
+        room.
+        """
         if not is_too_large(error):
             return False
         fewer = next(self._shorter, None)
@@ -317,7 +319,9 @@ class _Request:
         return cast(ModelSettings, settings)
 
     def _may_know_old_word_only(self) -> bool:
-        """Whether the server may know the limit of an answer as `max_tokens` and not as `max_completion_tokens`."""
+        """Return True if the server may know the limit of an answer only as `max_tokens`, not as
+        `max_completion_tokens`.
+        """
         openai = sys.modules.get("pydantic_ai.models.openai")
         if openai is None or not isinstance(self._model, openai.OpenAIChatModel):
             return False
@@ -336,7 +340,7 @@ class _Request:
             permit.release(tokens=cost.tokens)
 
     def _cost_of(self, call: _Call) -> Cost:
-        """What a call has cost: as its provider says, as far as it does; else an estimate of what was sent and received."""
+        """Return the cost of a call: as its provider reports it, else estimated from what was sent and received."""
         response = call.received
         if response is None:
             return self._cost_without_answer(call)
@@ -371,7 +375,9 @@ class _Request:
         return _estimated(self._most(0 if call.streams else call.output_tokens))
 
     async def _waits_for(self, error: ModelAPIError, *, stands_in: bool) -> bool:
-        """Whether the request waits after this error; then nobody asks the provider for a while."""
+        """Hold back all requests to the provider after this error; return True if this request is to wait and try
+        again.
+        """
         away = _how_away(error)
         if away:
             wait_s = 0.0 if stands_in else await self._away_wait_s()
@@ -414,14 +420,14 @@ class _Request:
 
 
 def _is_busy(error: ModelAPIError) -> bool:
-    """Whether the provider has too many requests for now."""
+    """Return True if the provider has too many requests for now."""
     return isinstance(error, ModelRateLimitError) or (
         isinstance(error, ModelHTTPError) and error.status_code in _BUSY
     )
 
 
 def _how_away(error: ModelAPIError) -> str:
-    """How the provider is away, for people; empty if it is there."""
+    """Return how the provider is away, as text for people; empty if it is not."""
     if isinstance(error, ModelHTTPError) and error.status_code in _AWAY:
         return f"answers {error.status_code}"
     return "cannot be reached" if _was_not_sent(error) else ""
@@ -432,9 +438,9 @@ def _was_not_sent(error: BaseException | None) -> bool:
 
 
 def _says_why_it_ended(response: ModelResponse) -> bool:
-    """Whether a stream gave the reason for its end; one without is half an answer, in however good order it ended.
+    """Return True if a stream gave a finish reason; without one it is incomplete, even if it ended in good order.
 
-    Some clients put `stop` where a provider gave none, so that the provider's own word counts.
+    Some clients put `stop` where a provider gave none, so the provider's own field counts.
     """
     if response.provider_url is None or response.finish_reason == "content_filter":
         return True  # a function of this process; a refusal, which clients mark in words of their own

@@ -23,5 +23,5 @@ def redact(text: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, on one line and without secrets."""
+    """Return an error's text on one line and without secrets."""
     return redact(" ".join(str(error).split()))

@@ -1,4 +1,4 @@
-"""What a run of a model agent begins with: the task, a user's words, or callbacks, as the model is to see them."""
+"""The turn with which a run of a model agent begins: the task, a user's prompt, or callbacks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def next_turn(context: Context, kept: Memory, options: LlmOptions) -> Turn:
 
 
 class _Came:
-    """What has come for the tool calls that wait, in this run and before it."""
+    """Callbacks that arrived for the waiting tool calls, in this run and before it."""
 
     def __init__(self, context: Context, kept: Memory, options: LlmOptions) -> None:
         self._context = context
@@ -150,11 +150,11 @@ class _Came:
         return {call: found[call] or other for call in self._kept.pending if call in found}
 
     def _news(self) -> str:
-        """What has come that is no answer to one call."""
+        """Return the text of what has come and answers no single call."""
         return _joined(self._text(self._rest), describe_missing(self._context.missing))
 
     def unasked(self) -> str:
-        """What no tool call waits for."""
+        """Return the text of callbacks for which no tool call waits."""
         return self._text(self._rest)
 
     def _text(self, callbacks: Sequence[Callback]) -> str:
@@ -163,7 +163,7 @@ class _Came:
         )
 
     def decisions(self) -> dict[str, Decision]:
-        """What people say about the calls that waited for an approval."""
+        """Return the decisions on the calls that waited for an approval."""
         return {
             call: decision_of(self._context, self._kept.messages, call, waits)
             for call, waits in self._kept.pending.items()
@@ -185,7 +185,7 @@ def _questions(context: Context) -> list[str]:
 
 
 def _answers(callback: Callback, waits: Pending) -> bool:
-    """Whether a callback is what a tool call waits for."""
+    """Return True if a callback is what a tool call waits for."""
     if waits.kind == "wait":
         return False
     if waits.kind == "child":
