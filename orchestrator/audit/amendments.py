@@ -40,7 +40,7 @@ _TIMES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amendment(SignedDocument):
-    """One amendment, as it is stored and signed."""
+    """An amendment, as it is stored and signed."""
 
     purpose: ClassVar = Purpose.AUDIT_AMENDMENT
 
@@ -63,7 +63,7 @@ class Amendment(SignedDocument):
 
 @dataclass(frozen=True, kw_only=True)
 class Amended:
-    """What a trail lacks by the operator's word."""
+    """Rows that the operator has removed from a trail, or whose text it has."""
 
     #: Where each table that lost its beginning begins: the last row that was removed.
     begins: Mapping[str, End] = field(default_factory=dict)
@@ -188,7 +188,7 @@ def _amend(db: Connection, amendment: Amendment, signer: Signer) -> None:
 
 
 def end_of(db: Connection, table: str) -> End:
-    """Where a table ends, also if the operator has removed all of its rows."""
+    """Return the last row of a table, also if the operator has removed all of its rows."""
     entries = "total" if table == "transitions" else "0"
     row = db.exec_driver_sql(
         f"SELECT seq, chain, {entries} FROM {table} ORDER BY seq DESC LIMIT 1"  # noqa: S608 - names of ours

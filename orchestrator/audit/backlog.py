@@ -28,7 +28,7 @@ class TrailBacklog:
 
 
 def backlog(client: redis.Redis, shards: int) -> TrailBacklog:
-    """How far the audit trail of a stack is behind. Redis is asked, and no database: that may be away."""
+    """Return how far the audit trail of a stack is behind. Redis is asked, and no database: that may be away."""
     kinds = (
         all_streams(shards),
         ledger_streams(TRANSITIONS, shards),

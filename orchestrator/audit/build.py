@@ -22,7 +22,7 @@ from orchestrator.streams import all_streams
 
 
 class AuditParts(Protocol):
-    """What an audit writer needs of a stack."""
+    """Parts of a stack that an audit writer needs."""
 
     @property
     def redis(self) -> redis.Redis: ...

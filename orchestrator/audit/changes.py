@@ -1,4 +1,4 @@
-"""What the ledger changed, read from the trail a page at a time."""
+"""Changes of the ledger, read from the trail a page at a time."""
 
 from __future__ import annotations
 

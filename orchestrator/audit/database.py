@@ -29,7 +29,7 @@ _POSTGRES: Final = "postgresql+psycopg"
 
 
 class Database:
-    """One audit database. Safe to share between threads.
+    """An audit database. Safe to share between threads.
 
     Args:
         where: the path of a SQLite file, or a URL of PostgreSQL.
@@ -80,7 +80,7 @@ class Database:
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """What the database refuses is an AuditError; that a row is there already, an IntegrityError.
+        """Raise errors of the database as AuditError, except an IntegrityError: the row is there already.
 
         A number that is larger than any in the database is an InputError.
         """

@@ -36,7 +36,7 @@ _APART: Final = frozenset({f"{_NS}compressed-payload", f"{_NS}claim-check"})
 
 
 class Facts(NamedTuple):
-    """What an envelope says of itself; empty where it is not valid. Ids are in lower case."""
+    """Fields of an envelope; empty if it is not valid. Ids are in lower case."""
 
     message_id: str = ""
     sender: str = ""
@@ -76,7 +76,7 @@ class FactsReader:
         self._keys = keys
 
     def kept(self, octets: bytes) -> bytes:
-        """What the trail keeps of an entry: its octets; of one that is larger than any message, what it was."""
+        """Return the octets to keep of an entry; of one that is larger than any message, its size and digest."""
         if len(octets) <= self._limits.size:
             return octets
         digest = hashlib.sha256(octets).hexdigest()

@@ -48,7 +48,7 @@ class Head(SignedDocument):
         return found
 
     def follows(self, other: Head) -> bool:
-        """Whether this head says at least as much of every table as another one, and more of one of them."""
+        """Return True if this head says at least as much of every table as another one, and more of one of them."""
         ours = [(self.end(table).seq, other.end(table).seq) for table in TABLES]
         return all(mine >= theirs for mine, theirs in ours) and any(mine > theirs for mine, theirs in ours)
 

@@ -31,7 +31,7 @@ _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR}
 
 
 def index_faults(path: Path) -> Iterator[tuple[str, str]]:
-    """Where a search by an index of this file may miss rows: the table, and what is wrong.
+    """Yield where a search by an index of this file may miss rows: the table, and what is wrong.
 
     Raises:
         AuditError: it cannot be found out.

@@ -28,7 +28,7 @@ class KeptHeads:
         return cls(settings.keys_dir / "audit-heads")
 
     def file(self, database: str) -> Path:
-        """Where the head of a database is."""
+        """Return the path of the head of a database."""
         name = database if _NAME.fullmatch(database) else database.encode().hex()[:64]
         return self.folder / f"{name}.jws"
 

@@ -1,4 +1,4 @@
-"""Whether the sender of a message in the trail signed it, by the keys as they were when it was published."""
+"""Proof that the sender of a message in the trail signed it, by the keys as they were when it was published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.keyring.certificates import KeyCertificate
 
 
 class Keys(Protocol):
-    """Where public keys come from."""
+    """Source of public keys."""
 
     def lookup(self, key_id: str) -> KeyCertificate | None:
         """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""

@@ -33,7 +33,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRecords:
-    """Who launched whom in one conversation, as the envelopes say."""
+    """Launches of one conversation, as the envelopes say."""
 
     #: Message-id of the launch of a session → the sessions that it launched under task-ids of ours.
     children: Mapping[str, set[str]]
@@ -66,7 +66,7 @@ class Mention(NamedTuple):
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a stream is in the audit trail."""
+    """Coverage of a stream by the audit trail."""
 
     stream: StreamId
     published: int
@@ -135,7 +135,7 @@ class AuditReader:
         )
 
     def count(self, correlation_id: str) -> int:
-        """How many messages a conversation has."""
+        """Return the number of messages of a conversation."""
         query = select(func.count()).where(_M.correlation_id == correlation_id.lower())
         return int(self.store.query(query)[0][0])
 
@@ -268,7 +268,7 @@ class AuditReader:
         return [row[0] for row in self.store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
 
     def was_refused(self, mention: Mention) -> bool:
-        """Whether one of those entries became a dead letter."""
+        """Return True if one of those entries became a dead letter."""
         return bool(self.store.query(select(_M.seq).where(*self._same_octets(mention), IS_DEAD).limit(1)))
 
     def _same_octets(self, mention: Mention) -> tuple[ColumnElement[bool], ...]:
@@ -289,7 +289,7 @@ class AuditReader:
         return body_of(record.xml) if stored is None else stored
 
     def coverage(self, streams: RedisStreams, sources: Sequence[StreamId]) -> list[Coverage]:
-        """How much of each stream that was ever published is written: the audit must miss nothing.
+        """Return how much of each stream that was ever published is written: the audit must miss nothing.
 
         What is written between two of the reads counts as missing: look again before you accuse anybody.
         """

@@ -1,4 +1,4 @@
-"""What the audit trail keeps of a message and of a dead letter, as values."""
+"""Records of a message and of a dead letter in the audit trail, as values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READER: Final = FactsReader()
 
 @dataclass(frozen=True, kw_only=True)
 class MessageRecord:
-    """One published entry; what an envelope that is not valid would say is empty."""
+    """A published entry; fields that only a valid envelope has are empty in others."""
 
     #: Its stream: `shard/type/priority`.
     stream: str
@@ -72,7 +72,7 @@ class MessageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class DeadRecord:
-    """One dead letter, as the audit trail keeps it."""
+    """A dead letter, as the audit trail keeps it."""
 
     dead_id: str
     stream: str
@@ -87,7 +87,7 @@ class DeadRecord:
 def read_entry(
     entry: Entry, *, received_ms: int, reader: FactsReader = _READER, unread: bool = False
 ) -> MessageRecord:
-    """What is to be kept of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them.
+    """Return the record of an entry: its bytes whatever they are, and the facts that ``reader`` finds in them.
 
     ``unread``: nothing is parsed, and it has no facts.
     """
@@ -117,7 +117,7 @@ def read_entry(
 
 
 def read_dead(entry: Entry, *, received_ms: int) -> DeadRecord:
-    """What is to be kept of an entry of a stream of dead letters."""
+    """Return the record of an entry of a stream of dead letters."""
     # PostgreSQL has no text with a NUL, which anybody may append.
     fields = {name: value.replace("\0", "\ufffd") for name, value in entry.extra.items()}
     return DeadRecord(

@@ -41,7 +41,7 @@ _PAGE: Final = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What messages must meet, their words aside."""
+    """Conditions on messages, other than their words."""
 
     #: Columns with one value, as pairs.
     facts: tuple[tuple[str, Any], ...] = ()
@@ -69,7 +69,7 @@ class Conditions:
 
     @property
     def several(self) -> bool:
-        """Whether no single index answers them."""
+        """True if no single index answers the conditions."""
         return len(self.facts) > 1 or bool(self.dead)
 
     def ways(self) -> Iterator[list[ColumnElement[bool]]]:
@@ -226,7 +226,7 @@ class Search:
             return find(db, phrase, above=above, below=below, most=most)
 
     def _below(self, before: int | None) -> list[ColumnElement[bool]]:
-        """What comes after a message where the newest by time are first."""
+        """Return the condition for what comes after a message in the order of newest first."""
         if before is None:
             return []
         at_ms = self._published_ms(before)

@@ -21,7 +21,7 @@ STRICT: Final = ConfigDict(extra="forbid", strict=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedDocument:
-    """What every signed document says; each kind adds what it is about."""
+    """Common fields of signed documents; each kind adds its own."""
 
     __pydantic_config__: ClassVar = STRICT
     purpose: ClassVar[Purpose]

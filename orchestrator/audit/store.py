@@ -47,7 +47,7 @@ _MESSAGE_ROWS: Final = select(MESSAGES, _WHY_DEAD.label("dead"))
 
 
 class AuditStore:
-    """One audit database. Safe to share between threads."""
+    """An audit database. Safe to share between threads."""
 
     def __init__(
         self, where: Path | str, *, read_only: bool = False, heads: HeadSigner | None = None
@@ -188,7 +188,7 @@ class AuditStore:
     # --- words -------------------------------------------------------------------------------
 
     def unindexed(self) -> int:
-        """How many messages have no words in the index yet, as far as this writer knows."""
+        """Return how many messages have no words in the index yet, as far as this writer knows."""
         if self._indexed is None:
             self._indexed, self._last = self.indexed(), self.ends().messages.seq
         return max(0, self._last - self._indexed)
@@ -272,7 +272,7 @@ class AuditStore:
             yield from rows
 
     def counts(self) -> dict[str, int]:
-        """How many entries of each stream were written, those included that the operator has removed."""
+        """Return how many entries of each stream were written, those included that the operator has removed."""
         query = select(MESSAGES.c.stream, func.count()).group_by(MESSAGES.c.stream)
         counts = Counter({row[0]: row[1] for row in self.query(query)})
         steps = select(TRANSITIONS.c.stream, func.sum(TRANSITIONS.c.entries)).group_by(TRANSITIONS.c.stream)
@@ -289,11 +289,11 @@ class AuditStore:
         return bodies.body_of(sha256, bytes(rows[0][0])) if rows else None
 
     def total(self) -> int:
-        """How many messages are written."""
+        """Return the number of messages written."""
         return int(self.query(select(func.count()).select_from(MESSAGES))[0][0])
 
     def ends(self) -> Head:
-        """Where the tables end, unsigned."""
+        """Return the ends of the tables, unsigned."""
         with self.database.read() as db:
             return self._ends(db)
 
@@ -304,7 +304,7 @@ class AuditStore:
         return rows[0][0] if rows else None
 
     def amendments(self) -> list[Amendment]:
-        """What the operator removed by its signed word, unchecked."""
+        """Return the operator's amendments, unchecked."""
         with self.database.read() as db:
             return read_amendments(db)
 
@@ -325,13 +325,13 @@ class AuditStore:
 
 
 def _text(message_id: str, xml: bytes, sha256: str | None, content: bytes | None) -> str:
-    """What a message says, with its stored body."""
+    """Return the text of a message, with its stored body."""
     stored = bodies.body_of(sha256, bytes(content or b"")) if sha256 else None
     return text_of(bytes(xml), stored or b"", known=bool(message_id))
 
 
 def _stored_head(db: Connection) -> tuple[bool, Head | None]:
-    """Whether there is a head, and which; None: it cannot be read."""
+    """Return True if there is a head, and the head; None if it cannot be read."""
     row = db.exec_driver_sql("SELECT document FROM heads").fetchone()
     return row is not None, Head.from_text(row[0]) if row else None
 

@@ -1,4 +1,6 @@
-"""What people read in an envelope: the text of its body, without markup and escapes, decompressed; never what is encrypted."""
+"""Text of an envelope for people: that of its body, without markup and escapes, decompressed; never encrypted
+content.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _SESSION: Final = re.compile(r"^\w+ (ses_[0-9a-f]{26}) ", re.MULTILINE)
 
 
 class Step(NamedTuple):
-    """One entry: what one step of a script changed, a line for each thing."""
+    """An entry: what one step of a script changed, a line for each thing."""
 
     entry_id: Annotated[str, Field(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
     #: The script.
@@ -43,7 +43,7 @@ _STEPS: Final = TypeAdapter(list[Step])
 
 
 class Transition(NamedTuple):
-    """One change of one thing."""
+    """A change of one thing."""
 
     #: When.
     at_ms: int
@@ -121,7 +121,7 @@ def ms_of(entry_id: str) -> int:
 
 
 def order_of(entry_id: str) -> tuple[int, int]:
-    """What ids of entries are compared by."""
+    """Return the key by which ids of entries are ordered."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number or 0)
 

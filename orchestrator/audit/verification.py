@@ -116,7 +116,7 @@ def _tampering(store: AuditStore, proof: Proof, *, noted: Head | None, signed_he
 
 
 def rolled_back(store: AuditStore, proof: Proof, kept: KeptHeads) -> Iterator[Break]:
-    """Where the database lacks what it had by the head in the data folder: it was put back to an older state.
+    """Yield where the database lacks what the head in the data folder says it had: it was put back to an older state.
 
     Outside of a snapshot: a writer may keep a head of rows that a snapshot does not have.
     """
@@ -166,7 +166,7 @@ def _by_head(store: AuditStore, proof: Proof, head: Head, name: str) -> Iterator
 
 
 def _against(store: AuditStore, proof: Proof, head: Head) -> Iterator[Break]:
-    """Where the database lacks what a head says was written, and what the operator has not removed."""
+    """Yield where the database lacks what a head says was written, and what the operator has not removed."""
     begins = Amended.by(a for a in store.amendments() if not a.fault(proof.keys, store.id)).begins
     for table in TABLES:
         end = head.end(table)
@@ -220,7 +220,7 @@ def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[
 
 
 def _is_committed(row: Any) -> bool:
-    """Whether the bytes of a message are those that its chain covers."""
+    """Return True if the bytes of a message are those that its chain covers."""
     found = hashlib.sha256(row.xml).hexdigest()
     return bool(
         found == row.sha256 and commit(row.salt, row.sha256 + row.status + row.body) == row.commitment

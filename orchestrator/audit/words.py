@@ -42,7 +42,7 @@ def words_of(content: str) -> list[str]:
 
 
 def has_words(content: str, phrase: Sequence[str]) -> bool:
-    """Whether the words follow each other in a text."""
+    """Return True if the words follow each other in a text."""
     return f" {' '.join(phrase)} " in f" {' '.join(words_of(content))} "
 
 
@@ -71,7 +71,7 @@ def last(db: Connection) -> int:
 
 
 def is_whole(db: Connection, seq: int, content: str) -> bool:
-    """Whether the words of a message are what :func:`index` has written of its text."""
+    """Return True if the words of a message are what :func:`index` has written of its text."""
     limits = {"first": seq * _PARTS, "last": (seq + 1) * _PARTS - 1}
     query = text("SELECT rowid, words FROM message_words WHERE rowid BETWEEN :first AND :last ORDER BY rowid")
     found = {int(number): str(words) for number, words in db.execute(query, limits)}
@@ -84,7 +84,7 @@ def is_whole(db: Connection, seq: int, content: str) -> bool:
 
 
 def _is_row(db: Connection, row: str, words: Sequence[str]) -> bool:
-    """Whether a row has these words, each in its place."""
+    """Return True if a row has these words, each in its place."""
     if db.dialect.name == "sqlite":
         return row == " ".join(words)
     vector = {part.replace(":", "':", 1) for part in _vector(words).split()}
@@ -133,7 +133,7 @@ def find(db: Connection, phrase: Sequence[str], *, below: int, most: int, above:
 
 
 def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool:
-    """Whether two in a hundred of the newest messages meet a condition."""
+    """Return True if two in a hundred of the newest messages meet a condition."""
     newest = "SELECT words FROM message_words WHERE rowid < :below ORDER BY rowid DESC LIMIT 500"
     found = db.execute(text(f"SELECT count(*) FROM ({newest}) newest WHERE {condition}"), values)  # noqa: S608
     return int(found.scalar_one()) >= 10
@@ -153,7 +153,7 @@ def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _fits(row: Sequence[str]) -> bool:
-    """Whether PostgreSQL takes a row, and keeps every place of every word."""
+    """Return True if PostgreSQL takes a row, and keeps every place of every word."""
     return len(row) < _OFTEN or (sum(map(len, row)) < _ROOM and max(Counter(row).values()) < _OFTEN)
 
 

@@ -68,7 +68,7 @@ _KEEP_EVERY_S: Final = 1.0
 
 
 class AuditWriter:
-    """One copy of the audit writer."""
+    """A copy of the audit writer."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class AuditWriter:
         self._keep_head()
 
     def run_once(self, *, block_ms: int = 0, linger: Callable[[], object] | None = None) -> int:
-        """One round: what was left over, then what is new; how many records were written.
+        """Write what was left over, then what is new; return how many records were written.
 
         ``linger`` lets more messages come before the first ones are written.
 
@@ -177,7 +177,7 @@ class AuditWriter:
         return written
 
     def _read(self, *, block_ms: int = 0) -> list[Entry]:
-        """What is new, until nothing is left or it is enough for one batch."""
+        """Read new entries until none is left or there are enough for one batch."""
         entries: list[Entry] = []
         while True:
             share = self._share
@@ -229,7 +229,7 @@ class AuditWriter:
         return written
 
     def _records(self) -> tuple[int, list[MessageRecord], list[DeadRecord], list[StepsRecord]]:
-        """What is to be written of the entries held, up to so many octets of stored bodies; of how many entries."""
+        """Return the number of held entries to write, up to so many octets of stored bodies, and their records."""
         received_ms = self._clock.now_ms()
         messages: list[MessageRecord] = []
         dead: list[DeadRecord] = []
@@ -251,7 +251,7 @@ class AuditWriter:
         return number, messages, dead, records
 
     def _noted(self) -> Head | None:
-        """How far this database has come by what Redis says; None: it does not."""
+        """Return the head of this database that Redis has; None if it has none."""
         try:
             noted: Any = self._redis.hget(keys.audit_heads(), self._store.id)
         except redis.ResponseError as error:

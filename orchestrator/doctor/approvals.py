@@ -33,7 +33,7 @@ def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None
 
 
 def breaks(snapshot: Snapshot) -> Iterator[Broken]:
-    """What keeps an open approval of a session from being seen, answered or ended."""
+    """Yield what keeps an open approval of a session from being seen, answered or ended."""
     if snapshot.session.state in CLOSED:
         return
     for approval, (item, request) in requests(snapshot).items():

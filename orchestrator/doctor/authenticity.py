@@ -1,4 +1,4 @@
-"""Whether what the ledger has of items, answers, tasks, states and steps is what somebody said who may say it."""
+"""Authenticity of the items, answers, tasks, states and steps in the ledger: written by agents that may write them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAID: Final = (ItemState.QUEUED, ItemState.CLAIMED, ItemState.DELIVERED)
 
 
 def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Iterator[Problem]:
-    """What nobody vouches for among the items and the answer of a session, as far as the operator's key is here.
+    """Yield the items and the answer of a session that are not genuine, as far as the operator's key is here.
 
     What a run has refused is named in any case.
     """
@@ -44,9 +44,9 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
 
 
 def _kept(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Iterator[Problem]:
-    """What of the task of a session, and of what its agent keeps for itself, cannot be read or is not genuine.
+    """Yield what of a session's task, and of its agent's own records, cannot be read or is not genuine.
 
-    With the key of the operator the latter is told, too.
+    The latter needs the key of the operator.
     """
     session, run = snapshot.session, snapshot.run
     texts = ledger.own_texts(session)

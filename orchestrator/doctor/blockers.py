@@ -1,4 +1,4 @@
-"""What a session and its pending callbacks wait for, what will move them, and by when. Pure."""
+"""Blockers: what a session and its pending callbacks wait for, what will move them, and by when. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Wait = tuple[str, str, str]
 
 
 def of_session(snapshot: Snapshot, terms: Terms) -> Blocker | None:
-    """Why a session sleeps or what it is at; None when it has ended with nothing to come."""
+    """Return why a session sleeps or what it is at; None if it has ended with nothing to come."""
     wait = _wait_of(snapshot, terms)
     return None if wait is None else Blocker(snapshot.session.id, snapshot.session.id, *wait)
 
@@ -195,7 +195,7 @@ def _queued(snapshot: Snapshot, terms: Terms) -> _Wait:
 
 
 def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Blocker]:
-    """One entry for each callback that is neither delivered nor dead."""
+    """Yield a blocker for each callback that is neither delivered nor dead."""
     own = of_session(snapshot, terms)
     for item in snapshot.items:
         if item.kind != "completion" or not item.callback:

@@ -1,4 +1,4 @@
-"""Who launched whom in a tree, by other sources than the records of the parents."""
+"""Evidence of launches in a tree, from other sources than the records of the parents."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def _unwritten(client: redis.Redis, root: str, lacking: Sequence[Session]) -> se
 
 
 def other_trails(client: redis.Redis, audit: AuditReader) -> int:
-    """How many audit databases beside the one at hand hold a part of the trail."""
+    """Return how many other audit databases hold a part of the trail."""
     heads: Any = client.hkeys(keys.audit_heads())
     return len({name.decode() for name in heads} - {audit.store.id})

@@ -1,4 +1,4 @@
-"""One examination of all live trees: gather, judge, look again at what seems wrong, report."""
+"""Examination of all live trees: gather, check, look again at what seems wrong, report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _Suspects = dict[str, dict[str, list[Problem]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One session on the way to what holds another one up, and what it waits for; None: it has ended."""
+    """A session on the way to what holds another one up, and what it waits for; None if it has ended."""
 
     session: Session
     wait: Blocker | None
@@ -146,7 +146,7 @@ class Doctor:
             self._ledger.release(lease)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
-        """Why one session sleeps, what breaks the promise in it, and which services hang.
+        """Return a session, why it sleeps, and what is wrong: lost callbacks in it, services that hang.
 
         Raises:
             UnknownSession: there is no such session.
@@ -189,7 +189,7 @@ class Doctor:
         return found
 
     def _prospects(self, session: Session) -> int:
-        """How likely a session is to end by itself: 0 for one in which nothing can move."""
+        """Return how likely a session is to end by itself: 0 for one in which nothing can move."""
         if session.damage or self._terms.of(session.agent).nobody:
             return 0
         if session.questions and not session.busy:
@@ -267,14 +267,14 @@ class Doctor:
                 yield snapshot.session, snapshot
 
     def _rests(self, session: Session) -> bool:
-        """Whether nothing has happened in a session for a while, and nothing is to happen."""
+        """Return True if nothing has happened in a session for a while, and nothing is to happen."""
         ended = session.state in CLOSED or session.state is SessionState.FINISHED
         calm = not session.busy and not session.damage and session.pending == 0
         return ended and calm and session.updated_ms < self._since_ms
 
     @contextlib.contextmanager
     def _readable(self, what: str, session: str, findings: list[Problem]) -> Iterator[None]:
-        """What cannot be examined is a finding, and keeps nobody from examining the rest."""
+        """Report what cannot be examined as a finding, and go on with the rest."""
         try:
             yield
         except Exception as error:
@@ -303,7 +303,7 @@ class Doctor:
         return found
 
     def _confirmed_breaks(self, suspects: _Suspects) -> list[Problem]:
-        """What is still broken on every later look at these sessions."""
+        """Return what is still broken on every later look at these sessions."""
         findings: list[Problem] = []
 
         def look() -> Iterator[Problem]:
@@ -328,7 +328,7 @@ class Doctor:
     def _of_the_stack(
         self, waiting: Mapping[str, Sequence[Run]]
     ) -> dict[str, Callable[[], Iterable[Problem]]]:
-        """What each part of the stack is asked, by the name of the part."""
+        """Return the checks of the stack, by the name of the part that each examines."""
         client, settings, shards = self._parts.redis, self._parts.settings, len(self._shards)
 
         def programs() -> list[str]:
@@ -364,7 +364,7 @@ class Doctor:
         return self._confirmed(list(look()), look)
 
     def _trail(self) -> Iterator[Problem]:
-        """What the audit trail says of the stack, and what it cannot say."""
+        """Yield problems of the stack that the audit trail shows, and what it cannot show."""
         settings, audit = self._parts.settings, self._audit
         if audit is None:
             yield warning(

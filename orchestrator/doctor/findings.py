@@ -1,4 +1,4 @@
-"""What the doctor says: breaks of the promise, what is stuck, and what merely deserves a look."""
+"""Findings of the doctor: lost or doubled callbacks, what is stuck, and what deserves a look."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Broken = tuple[str, str, str]
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     BREAK = "break"  #: the promise does not hold
     STUCK = "stuck"  #: nothing is lost, but it will not move by itself, or is late
@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, in one sentence that says what and, where there is one, the next step."""
+    """A problem, in one sentence that says what is wrong and, where there is one, the next step."""
 
     #: How bad it is: `break`, `stuck` or `warning` of `doctor`; `error`, `warning` or `info` of `validate`.
     severity: Severity
@@ -34,13 +34,13 @@ class Problem:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What makes two findings of two examinations the same."""
+        """The identity of a finding across examinations."""
         return self.rule, self.session, self.subject
 
 
 @dataclass(frozen=True)
 class Blocker:
-    """What one pending thing waits for, what will move it, and by when."""
+    """The thing for which something pending waits, what will move it, and by when."""
 
     #: The session concerned.
     session: str
@@ -94,7 +94,7 @@ class Diagnosis:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise holds."""
+        """True if every callback that was launched is delivered, pending or dead."""
         return not any(f.severity == Severity.BREAK for f in self.findings)
 
     @property
@@ -111,7 +111,7 @@ class Diagnosis:
 
 
 def stuck(rule: str, subject: str, message: str, *, session: str = "") -> Problem:
-    """What will not move by itself, or is late."""
+    """Return a problem that will not resolve by itself, or is late."""
     return Problem(Severity.STUCK, rule, subject, message, session)
 
 

@@ -236,7 +236,7 @@ def deaths(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def setup(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
-    """What weakens a guarantee without breaking it now."""
+    """Yield weaknesses of the set-up: they break nothing now."""
     for rule, message in _weaknesses(client, settings):
         yield warning(rule, "", message)
 

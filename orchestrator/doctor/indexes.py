@@ -1,4 +1,4 @@
-"""What the shard's indexes, the counters and the texts have to say of a session, by its records. Pure."""
+"""Expected entries of a session in the shard's indexes, counters and texts, by its records. Pure."""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ class LostSessions:
                     yield one
 
     def _is_launch(self, one: Mention) -> bool:
-        """Whether the sender may have launched it: the operator, or the agent that was given the task above it."""
+        """Return True if the sender may have launched it: the operator, or the agent that was given the task above
+        it.
+        """
         if one.sender in SYSTEM_AGENTS:
             return True
         record = self._parts.agents.get(one.sender)

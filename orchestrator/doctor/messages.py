@@ -57,12 +57,12 @@ class _Suspect:
 
     @property
     def place(self) -> Place:
-        """Where it was last."""
+        """The place where it was last."""
         return self.stream, self.entry
 
 
 class TakenMessages:
-    """One comparison of the trail with what routers leave behind."""
+    """A comparison of the trail with what routers leave behind."""
 
     def __init__(self, parts: Container, audit: AuditReader, proof: Proof) -> None:
         self._parts = parts
@@ -75,7 +75,7 @@ class TakenMessages:
         self._since_ms = self._now_ms - self._max_age_ms - MARK_MARGIN_MS
 
     def find(self) -> list[Problem]:
-        """What was taken, newest first; what may be missing for another reason is one warning for each stream."""
+        """Return the messages that were taken, newest first; for doubtful ones a warning for each stream."""
         suspects = self._still_unmarked([one for one in self._suspects() if self._is_without_trace(one)])
         doubts = self._doubts(suspects) if suspects else {}
         found = [one for one in suspects if one not in doubts]
@@ -138,7 +138,7 @@ class TakenMessages:
         return frozenset((str(one.stream), hashlib.sha256(one.data).hexdigest()) for one in found)
 
     def _is_remembered(self, mention: Mention, xml: bytes) -> bool:
-        """Whether the mark of a message that was routed would still be there.
+        """Return True if the mark of a message that was routed would still be there.
 
         The earliest of three times counts: the sender's clock, the server's and the audit writer's may each be wrong.
         """

@@ -1,4 +1,4 @@
-"""What a session that is not busy waits for by its waiting policies: which groups, until when. Pure."""
+"""Waiting policies of a session that is not busy: for which groups it waits, and until when. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Group:
 
     @property
     def met(self) -> bool:
-        """Whether what is queued of it may resume the session."""
+        """True if the queued callbacks of the group may resume the session."""
         mode = self.rule.get("mode", "any")
         if mode == "any" or self.owed == 0:
             return True
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def back(self) -> int:
-        """How many are back; of a quorum those that came under it, and none that died by policy."""
+        """Callbacks that are back; of a quorum those that came under it, and none that died by policy."""
         if self.rule.get("mode") != "quorum":
             return self.launched - self.owed
         return self.launched - self.owed - self.dead - int((self.rule.get("base") or {}).get(self.name, 0))
@@ -80,7 +80,7 @@ def groups(snapshot: Snapshot) -> list[Group]:
 
 
 def is_ready(snapshot: Snapshot) -> bool:
-    """Whether anything that is queued may resume the session now, but for a window that is open."""
+    """Return True if anything queued may resume the session now, apart from an open window."""
     queued = [i for i in snapshot.items if i.state == ItemState.QUEUED]
     if any(i.kind != "completion" for i in queued):
         return True

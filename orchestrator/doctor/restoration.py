@@ -31,7 +31,7 @@ def restore_texts(ledger: Ledger, audit: AuditReader, session: str) -> None:
 
 
 def _in_trail(audit: AuditReader, ref: Mapping[str, Any]) -> bytes | None:
-    """What a message of its session, or of one below that, says with that digest."""
+    """Return a text with that digest from a message of its session, or of one below that; None if there is none."""
     for record in audit.find(str(ref["session"])):
         for text in body_texts(audit.body(record)):
             for said in (text, text.strip()):

@@ -19,7 +19,7 @@ _LIVING_S: Final = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What holds for the sessions of an agent. Times are in seconds."""
+    """Terms for the sessions of an agent. Times are in seconds."""
 
     lease_s: float
     sweep_s: float

@@ -29,7 +29,7 @@ def unserved(waiting: Mapping[str, Sequence[Run]], terms: TermsReader) -> Iterat
 
 
 def limits_lost(parts: Container) -> Iterator[Problem]:
-    """What an operator has limited or paused, and what does not hold any more: its key was deleted."""
+    """Yield limits and pauses of an operator that are no longer in force: the key was deleted."""
     for field, value in sorted(parts.concurrency.lost().items()):
         what, _, name = field.removeprefix("paused:").partition(":")
         was = (
@@ -43,7 +43,7 @@ def limits_lost(parts: Container) -> Iterator[Problem]:
 
 
 def paused(waiting: Mapping[str, Sequence[Run]], parts: Container) -> Iterator[Problem]:
-    """What is paused, and how many runs wait for it to go on."""
+    """Yield the pauses, and how many runs wait for each."""
     queued = Counter[tuple[str, str]]()
     for agent, runs in waiting.items():
         record = parts.agents.get(agent)

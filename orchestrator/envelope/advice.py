@@ -1,4 +1,4 @@
-"""What is allowed but seldom wise: the warnings and infos that an envelope alone gives rise to."""
+"""Advice on what is allowed but seldom wise: the warnings and infos about an envelope by itself."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def texts(octets: bytes, limits: ParseLimits) -> list[str] | None:
 
 
 def _document(octets: bytes, limits: ParseLimits) -> _Document | None:
-    """What reads such octets, if they may be a canonical document."""
+    """Return the reader of such octets if they may be a canonical document; else None."""
     if (
         len(octets) > min(_MOST, limits.size, limits.scalar)
         or limits.attributes < _ATTRIBUTES
@@ -103,7 +103,7 @@ def _document(octets: bytes, limits: ParseLimits) -> _Document | None:
 
 
 def _is_plain(octets: bytes) -> bool:
-    """Whether all characters are such as stand in a canonical document."""
+    """Return True if all characters can stand in a canonical document."""
     if octets.translate(None, _FIT):
         return False
     return octets.isascii() or not any(bad in octets for bad in _FORBIDDEN)
@@ -144,7 +144,7 @@ class _Document:
         self._names = set(AgentMessage.model_fields)
 
     def body(self, text: str) -> str | None:
-        """What stands between the tags of the body; None: it is spelt otherwise."""
+        """Return the text between the tags of the body; None if it is spelt otherwise."""
         if self._pattern.fullmatch(text) is None:
             return None
         return text[text.index(">", text.index(_BODY)) + 1 : text.rindex("</body>")]
@@ -229,7 +229,7 @@ def _fields(model: type[Part]) -> tuple[str, _Fields]:
 
 
 def _held(model: type[Part], tag: str) -> tuple[str, Convert]:
-    """One group that holds an element which is a ``model``."""
+    """Return the pattern of one group that holds an element of ``model``, and its conversion."""
     pattern, fields = _part(model, tag)
     whole = re.compile(pattern)
 
@@ -244,7 +244,7 @@ def _held(model: type[Part], tag: str) -> tuple[str, Convert]:
 
 
 def _list(model: type[Part], field: Binding, name: str) -> tuple[str, Convert]:
-    """One group that holds all items of a list."""
+    """Return the pattern of one group that holds all items of a list, and its conversion."""
     if field.model is None:
         pattern = f"<{name}>({_form(model, field)})</{name}>"
         scalar = _convert(model, field) or str
@@ -266,7 +266,7 @@ def _ungrouped(pattern: str) -> str:
 
 
 def _form(model: type[Part], field: Binding) -> str:
-    """How a value may be spelt, without groups."""
+    """Return the pattern of a value, without groups."""
     assert field.kind is not None
     if field.kind is Kind.INTEGER:
         return "(?:0|[1-9][0-9]{0,15})"  # its bounds are looked at when it is read
@@ -280,7 +280,7 @@ def _form(model: type[Part], field: Binding) -> str:
 
 
 def _schema(model: type[Part], field: Binding) -> dict[str, Any]:
-    """What pydantic tells of the values of a field."""
+    """Return pydantic's JSON schema of a field's values."""
     schema: dict[str, Any] = _schemas(model)[field.name]
     return schema["anyOf"][0] if "anyOf" in schema else schema
 
@@ -312,7 +312,7 @@ def _convert(model: type[Part], field: Binding) -> Convert | None:
 
 
 def _unescaped(text: str) -> str:
-    """What stands between two tags.
+    """Return the text between two tags, unescaped.
 
     Raises:
         ValueError: it is not written as the encoder writes it.

@@ -12,7 +12,7 @@ from orchestrator.envelope.findings import FindingSeverity
 
 
 class Rule(NamedTuple):
-    """What a rule demands. ``by`` is who checks it: the parser, the schema, or the reading of content."""
+    """Demand of a rule. ``by`` says who checks it: the parser, the schema, or the reading of content."""
 
     by: Literal["parser", "schema", "content"]
     demands: str

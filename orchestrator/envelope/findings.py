@@ -1,4 +1,4 @@
-"""What validation says about an envelope: one finding for each broken rule."""
+"""Findings of validation about an envelope: one for each broken rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINDINGS_LIMIT = 100
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One rule that an envelope breaks.
+    """A rule that an envelope breaks.
 
     ``path`` is an XPath in which names without a prefix are in the namespace of the protocol;
     ``message`` says what to do.

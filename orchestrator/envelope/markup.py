@@ -1,4 +1,4 @@
-"""What the markup of a document may cost, checked on its octets before a parser builds anything of it.
+"""Limits on the markup of a document, checked on its octets before a parser builds anything of it.
 
 Several steps behind the parser take time with the square of the attributes of one element, of the namespaces in
 scope, or of the elements. Nearly every document is let through by counting one character; what has more of it is

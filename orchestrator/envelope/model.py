@@ -35,7 +35,7 @@ class Party(Part):
 
 
 class RetryPolicy(Part):
-    """How often and how fast delivery is tried; the first attempt counts."""
+    """Number and pace of attempts at delivery; the first attempt counts."""
 
     max_attempts: PositiveCount
     backoff_strategy: BackoffStrategy
@@ -43,11 +43,11 @@ class RetryPolicy(Part):
 
 
 class Header(Part):
-    """What routing needs to know.
+    """Data for routing.
 
-    ``conversation_chain`` holds message ids, the previous message first. What is None has a
-    default: ``correlation_id`` the message's own id, ``priority`` and ``retry_policy`` what the
-    routing table says for the type, ``expiration`` never.
+    ``conversation_chain`` holds message ids, the previous message first. What is None has a default:
+    ``correlation_id`` the message's own id, ``priority`` and ``retry_policy`` what the routing table says for the
+    type, ``expiration`` never.
     """
 
     message_id: Uuid4
@@ -71,7 +71,7 @@ class Header(Part):
 
 
 class Signature(Part):
-    """Who vouches for the envelope; covers all of it but ``signature_value`` itself."""
+    """Signature of the envelope; covers all of it but ``signature_value`` itself."""
 
     algorithm: SignatureAlgorithm
     signer: Name
@@ -96,7 +96,7 @@ Body = Annotated[
 
 
 class AgentMessage(Part):
-    """One envelope."""
+    """An envelope."""
 
     version: Literal["1.0"] = "1.0"
     header: Header

@@ -1,4 +1,4 @@
-"""What all parts of the model have in common, and the marks that say how a field stands in XML."""
+"""Base of all parts of the model, and the marks that say how a field stands in XML."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ Mark = Attribute | Content | Items | Numbered | Repeated
 
 
 class Binding(NamedTuple):
-    """One field of a model: its mark, and the kind of scalar or the model that it holds."""
+    """Binding of a model's field: its mark, and the kind of scalar or the model that it holds."""
 
     name: str
     mark: Mark | None
@@ -88,7 +88,7 @@ class Binding(NamedTuple):
 
 
 def demands(model: type[Part], field: str) -> bool:
-    """Whether a document must have the element of a field of ``model``."""
+    """Return True if a document must have the element of a field of ``model``."""
     info = model.model_fields[field]
     return info.is_required() or any(isinstance(m, Supplied) for m in info.metadata)
 
@@ -108,7 +108,7 @@ def bindings(model: type[Part]) -> list[Binding]:
 
 
 def _held(annotation: Any) -> tuple[Kind | None, type[Part] | None]:
-    """What is inside ``annotation``, through Optional, tuple and Annotated."""
+    """Return the kind or the model inside ``annotation``, through Optional, tuple and Annotated."""
     if get_origin(annotation) is Annotated:
         base, *marks = get_args(annotation)
         kind = next((m for m in marks if isinstance(m, Kind)), None)

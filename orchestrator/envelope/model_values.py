@@ -47,7 +47,7 @@ _from_isoformat: Final = datetime.fromisoformat
 
 
 class Kind(Enum):
-    """How a value is written in XML; put beside its type with ``Annotated``."""
+    """Form of a value in XML; put beside its type with ``Annotated``."""
 
     TEXT = "text"
     NAME = "name"
@@ -117,7 +117,7 @@ class Timestamp(str):
 
 
 def is_blank(text: str) -> bool:
-    """Whether ``text`` shows nothing: empty, or only spaces and invisible characters of any script."""
+    """Return True if ``text`` shows nothing: empty, or only spaces and invisible characters of any script."""
     return not any(c.isprintable() and not c.isspace() for c in text)
 
 
@@ -133,7 +133,7 @@ def unspaced(text: str) -> str:
 
 
 def is_base64(text: str) -> bool:
-    """Whether ``text`` is base64 with its padding and without white space."""
+    """Return True if ``text`` is base64 with its padding and without white space."""
     try:
         binascii.a2b_base64(text, strict_mode=True)
     except ValueError:

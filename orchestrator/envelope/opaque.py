@@ -1,4 +1,4 @@
-"""What may stand in the place of any body's content: encrypted, compressed, or stored elsewhere.
+"""Bodies in place of any body's content: encrypted, compressed, or stored elsewhere.
 
 Each carries the declared type of the body, so that it can be routed unread.
 """

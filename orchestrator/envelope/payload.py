@@ -45,7 +45,7 @@ def compress(octets: bytes) -> bytes:
 
 
 def is_bomb(size: int, compressed: int, *, max_ratio: int) -> bool:
-    """Whether so many octets out of so few compressed ones are more than a reader takes."""
+    """Return True if ``size`` octets out of ``compressed`` ones are more than a reader accepts."""
     return size > FREE_BYTES and size > max_ratio * compressed
 
 
@@ -57,7 +57,7 @@ def decompress(
     max_bytes: int = MAX_PAYLOAD_BYTES,
     max_ratio: int | None = MAX_RATIO,
 ) -> bytes:
-    """What :func:`compress` was given.
+    """Return the octets that :func:`compress` was given.
 
     Decompression stops one octet above ``size``, whatever the frame declares.
 
@@ -87,7 +87,7 @@ def decompress(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """What an envelope says of a stored blob."""
+    """Reference to a stored blob in an envelope."""
 
     #: Digest of the octets before compression, in lower-case hex; the blob's name.
     sha256: str

@@ -46,7 +46,7 @@ _new: Final = object.__new__
 
 
 class Reading:
-    """One reading of one document: what was found wrong so far."""
+    """A reading of one document, with the faults found so far."""
 
     __slots__ = ("encoded", "findings", "limit")
 

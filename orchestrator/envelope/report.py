@@ -1,4 +1,4 @@
-"""Why the schema refuses a document, in words: the detailed report of layer 2.
+"""Detailed report of layer 2: why the schema refuses a document, in sentences.
 
 ``xmlschema`` finds each place; what it says about the schema is put here into a rule name and a
 sentence about the envelope. Documents too large for that get what libxml2 says.
@@ -76,7 +76,8 @@ def _detailed_schema() -> xmlschema.XMLSchema10:
 def schema_findings(
     root: etree._Element, octets: bytes, limits: ParseLimits, *, detailed: bool = True
 ) -> tuple[Finding, ...]:
-    """What the schema refuses in a document, given as a tree and as its octets in UTF-8; nothing if it holds.
+    """Return the violations of the schema in a document, given as a tree and as its octets in UTF-8; empty if it is
+    valid.
 
     Without ``detailed`` it is the first violation that libxml2 names.
 

@@ -80,12 +80,12 @@ class VerificationKey(Protocol):
     def revoked_ms(self) -> int | None: ...
 
     def verifies(self, signature: bytes, octets: bytes) -> bool:
-        """Whether ``signature`` is this key's signature of ``octets``."""
+        """Return True if ``signature`` is this key's signature of ``octets``."""
         ...
 
 
 class KeyLookup(Protocol):
-    """Where public keys come from."""
+    """Source of public keys."""
 
     def lookup(self, key_id: str) -> VerificationKey | None:
         """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
@@ -94,7 +94,7 @@ class KeyLookup(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedSignature:
-    """What a good signature says."""
+    """Claims of a good signature."""
 
     signer: str
     key_id: str

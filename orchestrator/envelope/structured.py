@@ -93,7 +93,7 @@ def pack_body(body: DetailedBody) -> str:
 
 
 def unpack_body(packed: str, text: str) -> DetailedBody | None:
-    """What :func:`pack_body` made, with its text; None where it is empty, or written by somebody else."""
+    """Return the body that :func:`pack_body` packed, with its text; None if empty, or written by somebody else."""
     try:
         facts = json.loads(packed) if packed else {}
         row = MESSAGE_TYPES.get(facts.get("type", ""))
@@ -116,7 +116,7 @@ def _with_text(body: DetailedBody, text: str | None) -> DetailedBody:
 
 
 def unpack(model: type[P], text: str) -> P | None:
-    """What :func:`pack` made; None where it is empty, or written by somebody else than this system."""
+    """Return the part that :func:`pack` packed; None if empty, or written by somebody else than this system."""
     if not text:
         return None
     try:

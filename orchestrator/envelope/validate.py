@@ -22,7 +22,7 @@ from orchestrator.envelope.report import schema_findings
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What validation found. ``message`` is there exactly if the envelope is valid."""
+    """Result of validation. ``message`` is there exactly if the envelope is valid."""
 
     findings: tuple[Finding, ...]
     message: AgentMessage | None
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def valid(self) -> bool:
-        """Whether there is no error; warnings and infos do not count."""
+        """True if there is no error; warnings and infos do not count."""
         return self.message is not None
 
 

@@ -60,7 +60,7 @@ def find_messages(text: str, is_quoted: Callable[[str], bool] = lambda _: False)
 
 
 def read_message(written: str) -> WrittenMessage:
-    """What a message says.
+    """Return the content of a message.
 
     Raises:
         InvalidEnvelope: it is no XML, or its body breaks the schema; the findings say where and how.

@@ -19,7 +19,7 @@ _PARSER: Final = etree.XMLParser(resolve_entities=False, no_network=True, remove
 
 
 def flaw(element: etree._Element) -> str | None:
-    """What keeps ``element`` from being an EncryptedData with its cipher value inside, if anything."""
+    """Return why ``element`` is not an EncryptedData with its cipher value inside; None if it is."""
     if element.tag != _DATA:
         return "is not the encrypted content of a body; use one xenc:EncryptedData element"
     values = element.findall(_VALUES)

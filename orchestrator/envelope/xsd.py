@@ -22,15 +22,15 @@ def schema() -> etree.XMLSchema:
 
 
 def has_more_elements(root: etree._Element, octets: bytes, than: int) -> bool:
-    """Whether the document has more elements ``than`` that; small documents are not even counted."""
+    """Return True if the document has more than ``than`` elements; small documents are not even counted."""
     return len(octets) > than * _SMALLEST_ELEMENT and next(islice(root.iter(), than, None), None) is not None
 
 
 def first_violations(octets: bytes) -> Iterator[str]:
-    """What a document in UTF-8 breaks first; nothing if it keeps to the schema.
+    """Yield the first violations of the schema in a document in UTF-8; nothing if it is valid.
 
-    For documents with many elements: over a tree, libxml2 gives each violation a path, which takes time with
-    the square of their number. Here the document streams by, and nothing is looked at behind the first ones.
+    For documents with many elements: over a tree, libxml2 gives each violation a path, which takes time with the
+    square of their number. Here the document streams by, and nothing is looked at behind the first ones.
     """
     parser = etree.XMLParser(
         schema=schema(), encoding="utf-8", resolve_entities=False, remove_comments=True, huge_tree=True

@@ -1,4 +1,4 @@
-"""What every consumer group does: read what is new, take over from dead consumers, forget those that are gone."""
+"""The common work of consumer groups: read new entries, take over from dead consumers, forget those that are gone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOST_IDLE_MS: Final = 500
 
 
 class Consumer:
-    """One consumer of a group. It may die at any moment: another consumer takes over what it had not acknowledged.
+    """A consumer of a group. It may die at any moment: another consumer takes over what it had not acknowledged.
 
     ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
     ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. The entries of a

@@ -26,7 +26,7 @@ def mark_in(name: str) -> str:
 
 
 class LostConnections:
-    """What one observer has seen of the connections of other processes."""
+    """Observer of the connections of other processes."""
 
     def __init__(self, clock: Clock, *, missed_s: float = MISSED_S) -> None:
         self._clock = clock

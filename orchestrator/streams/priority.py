@@ -35,7 +35,7 @@ class PriorityReader:
 
     @property
     def lowest_share(self) -> int:
-        """What the next round takes from a stream behind all others."""
+        """Entries that the next round takes from a stream behind all others."""
         return SHARES[PRIORITIES[-1]] if self._flooded else FULL_SHARE
 
     def next_round(self, *, block_ms: int) -> list[Entry]:

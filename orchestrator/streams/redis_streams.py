@@ -141,7 +141,7 @@ class RedisStreams:
         return self._entries(self._checked(group, [everything], exchange(self._redis, [command])))
 
     def _read_now(self, group: str, consumer: str, portions: Sequence[Portion]) -> list[Entry]:
-        """What is there, in the order of the portions."""
+        """Return the entries that are there, in the order of the portions."""
         if not portions:
             return []
         commands = [self._read_command(group, consumer, portion) for portion in portions]
@@ -334,7 +334,7 @@ class RedisStreams:
         return sum(answer for answer in batch.execute() if isinstance(answer, int))
 
     def is_open(self, group: str, stream: StreamId, entry_id: str) -> bool:
-        """Whether an entry is not acknowledged yet: no consumer was handed it, or its holder is at work."""
+        """Return True if an entry is not acknowledged yet: no consumer was handed it, or its holder is at work."""
         key = self._key(stream)
         try:
             groups: Any = self._redis.xinfo_groups(key)
@@ -345,7 +345,7 @@ class RedisStreams:
         return _order(entry_id) > _order(_progress(groups, group)[0])
 
     def backlog(self, group: str, streams: Sequence[StreamId]) -> list[Backlog]:
-        """How far the group has come in each stream. Without the group everything in the stream is unread."""
+        """Return the progress of the group in each stream. Without the group everything in the stream is unread."""
         asked = self._redis.pipeline(transaction=False)
         for stream in streams:
             key, kind = self._key(stream), f"{stream.type}:{stream.priority}"
@@ -390,7 +390,7 @@ class RedisStreams:
         return rows
 
     def _unread(self, stream: StreamId, length: int, after: str, lag: int | None) -> int:
-        """How many of ``length`` entries follow ``after``; they are counted where the server does not know it."""
+        """Return how many of ``length`` entries follow ``after``; counted here if the server does not know."""
         if lag is not None or after == _NOTHING:
             return length if lag is None else lag
         count = 0
@@ -402,12 +402,12 @@ class RedisStreams:
 
 
 def is_missing_group(error: object) -> bool:
-    """Whether a group or its stream does not exist: it was removed, or the server lost its memory."""
+    """Return True if a group or its stream does not exist: it was removed, or the server lost its memory."""
     return isinstance(error, redis.ResponseError) and "NOGROUP" in str(error)
 
 
 def _order(entry_id: str) -> tuple[int, int]:
-    """What entry ids are compared by."""
+    """Return the key by which entry ids are ordered."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number or 0)
 

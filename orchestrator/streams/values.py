@@ -67,7 +67,7 @@ class StreamId(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One entry as a consumer gets it."""
+    """An entry as a consumer gets it."""
 
     stream: StreamId
     id: str
@@ -80,7 +80,9 @@ class Entry(NamedTuple):
 
     @property
     def already_applied(self) -> bool:
-        """Whether the entry claims that the ledger has its effect already; any program that may append may claim it."""
+        """True if the entry claims that its effect is in the ledger already; any program that may append may claim
+        it.
+        """
         return APPLIED_FIELD in self.extra
 
     @property
@@ -95,7 +97,7 @@ class Entry(NamedTuple):
 
     @property
     def waited(self) -> bool:
-        """Whether the entry claims that it was put back into its stream after a wait."""
+        """True if the entry claims that it was put back into its stream after a wait."""
         return bool(self.extra.keys() - {APPLIED_FIELD, FROM_FIELD, OCTETS_FIELD, SESSION_FIELD})
 
 
@@ -117,7 +119,7 @@ class Pending(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """How far a group has come in a stream."""
+    """Progress of a group in a stream."""
 
     stream: StreamId
     #: Entries ever published in the stream.
@@ -154,7 +156,7 @@ def all_streams(shards: int = 1, types: Iterable[str] = MESSAGE_TYPES) -> list[S
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLimits:
-    """How many dead letters one shard keeps, and for how long."""
+    """Limits on the number, size and age of the dead letters of one shard."""
 
     entries: int = 10_000
     bytes: int = 64 * 1024 * 1024

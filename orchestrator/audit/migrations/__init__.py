@@ -1,1 +1,1 @@
-"""How the audit database comes from each version to the next; Alembic runs them."""
+"""Migrations of the audit database from each version to the next; Alembic runs them."""

@@ -86,7 +86,7 @@ def timeline(report: Report) -> str:
 
 
 def cost_over_time(report: Report) -> str:
-    """What calls of models cost in each hour or day: money, or tokens where no price is known."""
+    """Return the chart of the cost of model calls in each hour or day: money, or tokens if no price is known."""
     money = report.spent.nano_usd > 0
     rows = [
         {"start": bucket.start_ms, "spent": bucket.cost.usd if money else bucket.cost.tokens, "what": "spent"}
@@ -149,7 +149,7 @@ def callbacks(report: Report) -> str:
 
 
 def hops(report: Report) -> str:
-    """How long each hop took, from p50 to p99, on a logarithmic scale."""
+    """Return the chart of the time that each hop took, from p50 to p99, on a logarithmic scale."""
     shown = [hop for hop in report.hops if hop.times.count]
     labels = [hop.what for hop in shown]
     bounds: list[dict[str, Any]] = [

@@ -1,7 +1,7 @@
-"""What the ledger's transitions say: waits, retries, callbacks promised and kept, what calls of models cost.
+"""Figures from the ledger's transitions: waits, retries, callbacks launched and delivered, cost of model calls.
 
-Transitions are compressed, many in a row, so they pass through here once, oldest first. What is kept meanwhile is bounded:
-what has begun and not ended yet, up to ``_OPEN`` of each kind, and histograms.
+Transitions are compressed, many in a row, so they pass through here once, oldest first. What is kept meanwhile is
+bounded: what has begun and not ended yet, up to ``_OPEN`` of each kind, and histograms.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LedgerFigures:
 
     @property
     def costs(self) -> tuple[CostRow, ...]:
-        """What was spent by agents, most first."""
+        """The spending of agents, most first."""
         rows = [CostRow(agent=agent, cost=_cost(counts)) for agent, counts in self._costs.items()]
         return tuple(sorted(rows, key=lambda row: (-row.cost.nano_usd, -row.cost.tokens, row.agent)))
 

@@ -1,4 +1,4 @@
-"""What messages and dead letters say, counted by the database: no row of a message comes here."""
+"""Figures from messages and dead letters, counted by the database: no row of a message comes here."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class MessageFigures:
         report.by_type, report.by_priority = dict(by_type.most_common()), dict(by_priority.most_common())
 
     def conversations(self) -> int:
-        """How many conversations the messages belong to."""
+        """Return the number of conversations to which the messages belong."""
         query = select(func.count(_M.correlation_id.distinct()))
         return int(self._store.query(query.where(*self._within, _M.correlation_id != ""))[0][0])
 
@@ -110,7 +110,7 @@ class MessageFigures:
         return str(rows[0][0]) if rows else ""
 
     def dead(self, timeline: dict[int, Bucket], unit_ms: int) -> int:
-        """How many entries became dead letters, and how many of each bucket, by when they were published."""
+        """Return how many entries became dead letters, and add them to the buckets in which they were published."""
         start = _start(unit_ms)
         total = 0
         query = select(start, func.count()).select_from(_DEAD_ENTRIES.join(MESSAGES, _is_dead_entry()))
@@ -216,7 +216,7 @@ def _is_dead_entry() -> ColumnElement[bool]:
 
 
 def checked_by(rule: str) -> str:
-    """Who refuses messages by a rule: parser, schema, content, signature, or the router."""
+    """Return who refuses messages by a rule: parser, schema, content, signature, or the router."""
     if rule in RULES and rule not in SIGNATURE_RULES:
         return RULES[rule].by
     return "signature" if rule in SIGNATURE_RULES else "router"

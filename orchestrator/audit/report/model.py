@@ -1,4 +1,4 @@
-"""What a report says, as values. Times are milliseconds since the epoch, durations milliseconds."""
+"""Values of a report. Times are milliseconds since the epoch, durations milliseconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopRow:
-    """How long one hop took."""
+    """Times that one hop took."""
 
     #: Published-routed, ready-claimed, claimed-answered, answered-delivered, promised-delivered, task, query-
     #: reply or published-audited.
@@ -44,7 +44,7 @@ class HopRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRow:
-    """What one agent sent and received. ``tasks``: how long those took that it was given and completed."""
+    """Messages that one agent sent and received. ``tasks``: the times of the tasks that it was given and completed."""
 
     #: The agent.
     agent: str
@@ -96,7 +96,7 @@ class CallbackRow:
 
 @dataclass(slots=True, kw_only=True)
 class CostRow:
-    """What sessions of an agent spent on calls of models."""
+    """Spending of an agent's sessions on calls of models."""
 
     #: The agent; empty: not known.
     agent: str
@@ -106,7 +106,7 @@ class CostRow:
 
 @dataclass(slots=True, kw_only=True)
 class Bucket:
-    """What happened in one hour or day."""
+    """Counts of one hour or day."""
 
     #: When it begins.
     start_ms: int

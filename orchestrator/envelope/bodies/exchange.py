@@ -17,7 +17,7 @@ QueryType = Annotated[Literal["ask-for-help", "request-review", "request-analysi
 
 
 class ErrorDetails(Part):
-    """What helps to find the cause."""
+    """Details that help to find the cause."""
 
     stack_trace: Text | None = None
     context_data: Text | None = None
@@ -37,7 +37,7 @@ class ErrorReport(Part):
 
 
 class QueryContext(Part):
-    """What is known about the question."""
+    """Background of the question."""
 
     problem: Text | None = None
     attempted_solutions: Annotated[tuple[Attempt, ...], Items("attempt")] = ()

@@ -19,13 +19,13 @@ from orchestrator.envelope.model_values import (
 
 
 class Objective(Leaf):
-    """One thing that a task must reach."""
+    """An objective of a task."""
 
     priority: Annotated[Rank | None, Attribute()] = None
 
 
 class Criterion(Leaf):
-    """One condition for accepting the work."""
+    """A condition for accepting the work."""
 
     measurable: Annotated[Flag | None, Attribute()] = None
 
@@ -90,7 +90,7 @@ class FocusArea(Leaf):
 
 
 class TaskContext(Part):
-    """What is useful to know for the work."""
+    """Information that is useful for the work."""
 
     file_references: Annotated[tuple[FileReference, ...], Repeated("file-reference")] = ()
     api_contracts: Annotated[tuple[ApiContract, ...], Repeated("api-contract")] = ()
@@ -98,7 +98,7 @@ class TaskContext(Part):
 
 
 class Assignment(Part):
-    """Who gave the work to whom, and when."""
+    """The agents that gave and got the work, and the time."""
 
     assigned_to: Name | None = None
     assigned_by: Name | None = None

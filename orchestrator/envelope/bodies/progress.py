@@ -64,7 +64,7 @@ class StatusUpdate(Part):
 
 
 class CriterionResult(Part):
-    """Whether one condition was met."""
+    """Result for one condition: met or not."""
 
     name: Text | None = None
     met: Flag | None = None
@@ -73,7 +73,7 @@ class CriterionResult(Part):
 
 
 class Deliverable(Part):
-    """What is handed over, of one kind."""
+    """Results of one kind that are handed over."""
 
     files: Annotated[tuple[File, ...], Items("file")] = ()
     test_coverage: Percentage | None = None
@@ -88,7 +88,7 @@ class Recommendation(Leaf):
 
 
 class TaskCompletion(Part):
-    """How a task ended: what an agent returns that says more than its answer. It is the body of a task-completion.
+    """The end of a task, as an agent returns it that says more than its answer. It is the body of a task-completion.
 
     ``result`` is the answer itself, and ``summary`` its short form, by default the beginning of the answer. The stack
     supplies the task-id and the time.

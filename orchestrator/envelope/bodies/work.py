@@ -108,7 +108,7 @@ class ReviewRequest(Part):
 
 
 class EscalationMatter(Part):
-    """What the sender cannot settle. ``description`` is the prompt of a language model."""
+    """The matter that the sender cannot settle. ``description`` is the prompt of a language model."""
 
     task_id: Annotated[Name, Supplied()] = UNKNOWN_TASK
     escalated_task_id: Name | None = None

@@ -1,1 +1,1 @@
-"""One module for each revision."""
+"""Revisions, a module each."""
