@@ -35,7 +35,7 @@ _log = get_logger()
 
 
 class Container:
-    """What works on one Redis under one set of settings. Safe to share between threads.
+    """Parts that work on one Redis under one set of settings. Safe to share between threads.
 
     Each part is made when it is first asked for, and connects to nothing until it is used.
     """
@@ -98,7 +98,7 @@ class Container:
 
     @cached_property
     def concurrency(self) -> Concurrency:
-        """How many runs may be at work at once, and what is paused."""
+        """Limits on runs at work at once, and pauses."""
         from orchestrator.ledger import Concurrency
 
         return Concurrency(self.redis, shards=self.settings.shards)

@@ -52,7 +52,7 @@ POINTS: Final = (
 
 
 class _Plan:
-    """Where this process dies, if anywhere."""
+    """The place at which this process dies, if any."""
 
     def __init__(self, text: str) -> None:
         place, _, self.mark = text.partition(":")

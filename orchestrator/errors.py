@@ -98,7 +98,7 @@ class SettingsDisagree(ConfigurationError):
 
 
 class InputError(OrchestraError):
-    """What was handed in cannot be used."""
+    """The input cannot be used."""
 
 
 class PlanError(InputError):
@@ -109,7 +109,7 @@ class PlanError(InputError):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, a sentence each."""
+        """The problems, a sentence each."""
         return tuple(map(str, self.args))
 
     @property
@@ -195,7 +195,7 @@ class BudgetExceeded(Refused):
 
     @property
     def resource(self) -> str:
-        """What does not suffice: `requests`, `tokens`, or `nano` (money)."""
+        """The resource that does not suffice: `requests`, `tokens`, or `nano` (money)."""
         return str(self.args[1])
 
 
@@ -332,7 +332,7 @@ class StepFailed(OrchestraError):
 
     @property
     def message(self) -> str:
-        """What that exception said."""
+        """The message of that exception."""
         return str(self.args[2])
 
 

@@ -137,10 +137,10 @@ def shard_of(identifier: str) -> int:
 
 
 def is_session_id(text: str) -> bool:
-    """Whether ``text`` has the form of a session id."""
+    """Return True if ``text`` has the form of a session id."""
     return _SESSION.fullmatch(text) is not None
 
 
 def is_beginning_of_session_id(text: str) -> bool:
-    """Whether a session id may begin with ``text``, which has the ``ses_`` at least."""
+    """Return True if a session id may begin with ``text``, which has the ``ses_`` at least."""
     return _BEGINNING.fullmatch(text) is not None

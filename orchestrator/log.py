@@ -39,7 +39,7 @@ class Seldom:
         self._reported: dict[str, float] = {}
 
     def due(self, thing: str) -> bool:
-        """Whether to report a thing now."""
+        """Return True if a thing is to be reported now."""
         now = time.monotonic()
         last = self._reported.get(thing)
         if last is not None and now - last < _EVERY_S:
@@ -114,7 +114,7 @@ def _wants_console(log_format: Literal["auto", "console", "json"]) -> bool:
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formatter of log lines as JSON, one object a line."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         super().__init__()

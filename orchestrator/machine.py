@@ -1,4 +1,4 @@
-"""What a process takes from the machine that it runs on: time, chance, threads, and a mark of its own.
+"""Services of the machine on which a process runs: time, chance, threads, and a mark of its own.
 
 Whoever needs these asks here, so that the simulator can let many processes live on machines of its own, in one thread
 and in an order that one seed decides.
@@ -37,7 +37,9 @@ class Machine(Protocol):
         ...
 
     def mark(self, pid: int) -> str:
-        """What no other process has, on this machine or another; ``pid`` is this process or a fork of it."""
+        """Return a mark that no other process has, on this machine or another; ``pid`` is this process or a fork of
+        it.
+        """
         ...
 
     def start_thread(self, work: Callable[[], object], name: str) -> threading.Thread:
@@ -141,7 +143,7 @@ def random() -> float:
 
 
 def mark_of(pid: int) -> str:
-    """What no other process has, on this machine or another; ``pid`` is this process or a fork of it."""
+    """Return a mark that no other process has, on this machine or another; ``pid`` is this process or a fork of it."""
     return _machine.mark(pid)
 
 
@@ -165,7 +167,7 @@ def event() -> threading.Event:
 
 
 class Clock(Protocol):
-    """What time it is. Injected wherever time matters, so that tests can step it."""
+    """A clock. Injected wherever time matters, so that tests can step it."""
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since the epoch; for storage, never for waiting."""

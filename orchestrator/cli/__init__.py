@@ -175,7 +175,7 @@ def one_line(error: BaseException) -> str:
 
 
 def advice_on_file(error: OSError) -> str | None:
-    """What to say about a file that the user named, or a full disk; None for any other error."""
+    """Return advice on a file that the user named, or on a full disk; None for any other error."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f"{error.filename}: " if error.filename else ""
@@ -186,7 +186,7 @@ def advice_on_file(error: OSError) -> str | None:
 
 
 def advice_on_redis(error: BaseException) -> click.ClickException | None:
-    """What to say about an error that redis-py raised because of the server. Without redis-py loaded there is none."""
+    """Return advice on an error that redis-py raised because of the server. Without redis-py loaded there is none."""
     if "redis" not in sys.modules:
         return None
     from orchestrator.redisdb.client import advice_on_refusal, is_outage, lacks_permission

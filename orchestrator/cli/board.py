@@ -190,7 +190,7 @@ class Board:
         return shown
 
     def picture(self, width: int, height: int) -> Text:
-        """What fits so many columns and rows."""
+        """Return as much of the board as fits so many columns and rows."""
         text = Text(no_wrap=True, overflow="ellipsis")
         if self._mode == "help":
             text.append("\n".join((*HELP, "")))

@@ -199,7 +199,9 @@ def _end(
 
 
 def _end_below(client: Client, session: str, stopping: Stopping, *, wait: bool, quiet: bool) -> int:
-    """How many sessions below it are still at work; with ``wait``, once none is or none has ended for long enough."""
+    """Return how many sessions below it are still at work; with ``wait``, once none is or none has ended for long
+    enough.
+    """
     left, give_up_at = -1, 0.0
     while left < 0 or (wait and left and time.monotonic() < give_up_at):
         below = client.step(stopping)
@@ -214,7 +216,7 @@ def _end_below(client: Client, session: str, stopping: Stopping, *, wait: bool, 
 
 
 def still_stopping(left: int, *, before: str = "") -> str:
-    """How many sessions below a stopped one are still at work, in words; empty for none."""
+    """Return how many sessions below a stopped one are still at work, as text; empty for none."""
     return (
         f"{before}{counted(left, 'session')} below it {'is' if left == 1 else 'are'} still stopping"
         if left
@@ -253,7 +255,7 @@ def _end_of(client: Client, session: str) -> Session | None:
 def _how_it_ended(
     client: Client, session: Session, *, run: str, asked: str
 ) -> tuple[Literal["by itself", "by force", "lost", "done"], str]:
-    """What the agent did that was asked to stop in that run, as a word and in words."""
+    """Return how the agent ended that was asked to stop in that run, as a word and as a sentence."""
     from orchestrator.ledger import BY_FORCE, WORKER_LOST, RunState, SessionState
 
     added = session.reason.removeprefix(asked)  # the user's own reason may have the same words

@@ -1,4 +1,4 @@
-"""How the commands on the audit trail find and print messages."""
+"""Search and print of messages, for the commands on the audit trail."""
 
 from __future__ import annotations
 

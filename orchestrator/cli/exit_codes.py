@@ -1,4 +1,4 @@
-"""What the exit code of a command says. `docs/reference/cli.md` has this table; a test holds the commands to it."""
+"""Exit codes of the commands. `docs/reference/cli.md` has this table; a test holds the commands to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MEANINGS: Final = {
 
 
 class Failed(click.ClickException):
-    """What a command asks for has failed."""
+    """The request of a command has failed."""
 
     exit_code = Exit.NO
 
@@ -47,7 +47,7 @@ class Refused(click.ClickException):
 
 
 class NotYet(click.ClickException):
-    """What a command waits for has not come."""
+    """The event for which a command waits has not come."""
 
     exit_code = Exit.NOT_YET
 

@@ -28,7 +28,7 @@ class SessionFilter:
     until_ms: int | None = None
 
     def __call__(self, session: Session) -> bool:
-        """Whether it is shown."""
+        """Return True if the session is shown."""
         return (
             (not self.states or session.state.value in self.states)
             and (not self.agents or session.agent in self.agents)

@@ -46,7 +46,7 @@ _BETWEEN_S: Final = 0.15
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """What was found. What is None is not known, because Redis was not asked."""
+    """Result of an inspection. None: not known, because Redis was not asked."""
 
     #: The audit database.
     file: str
@@ -172,7 +172,7 @@ def _online(store: AuditStore, parts: Container) -> Inspected:
 
 
 def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Coverage]:
-    """What is written of what was published, looked at until nothing seems lost, or a few times."""
+    """Return how much of what was published is written, looked at until nothing seems lost, or a few times."""
     shards = parts.settings.shards
     streams, sources = RedisStreams(parts.redis), [*all_streams(shards), *ledger_streams(TRANSITIONS, shards)]
     coverage = reader.coverage(streams, sources)
@@ -187,7 +187,7 @@ def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Cove
 
 
 def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
-    """How many entries the other databases of this stack hold, by heads that the operator signed."""
+    """Return how many entries the other databases of this stack hold, by heads that the operator signed."""
     heads: Any = parts.redis.hgetall(keys.audit_heads())
     others = [Head.from_text(text) for name, text in heads.items() if name.decode() != database]
     believed = [head for head in others if head is not None and not head.fault(proof.keys, head.database)]
@@ -195,12 +195,12 @@ def _elsewhere(parts: Container, database: str, proof: Proof) -> int:
 
 
 def _steps(store: AuditStore) -> int:
-    """How many steps of the ledger were written so far, those included that the operator has removed."""
+    """Return how many steps of the ledger were written so far, those included that the operator has removed."""
     return store.ends().transitions.entries
 
 
 def _unaudited(parts: Container) -> int:
-    """How many dead letters were dropped before the writer had read them."""
+    """Return how many dead letters were dropped before the writer had read them."""
     shards = range(parts.settings.shards)
     found: Any = [parts.redis.hget(keys.dead_usage(shard), "unaudited") for shard in shards]
     return sum(int(number or 0) for number in found)

@@ -122,7 +122,7 @@ def held_words(limit: AgentLimit) -> str:
 
 
 def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[str]]:
-    """Whether a name is an agent or a queue, and the agents that a pause or limit of it concerns.
+    """Return the kind of a name, agent or queue, and the agents that a pause or limit of it concerns.
 
     Raises:
         Refused: no registered agent and no queue has it, or it is an external program's.

@@ -1,4 +1,4 @@
-"""What the sub-commands share: the options that find a stack, and how results are printed.
+"""Options that find a stack and print results, shared by the sub-commands.
 
 Conventions: results go to standard output, everything else to standard error; with ``--json`` standard
 output holds one JSON document and nothing else; exit codes are those of :mod:`orchestrator.cli.exit_codes`.

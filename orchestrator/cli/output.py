@@ -1,4 +1,4 @@
-"""How commands print. Nothing else in this package writes to standard output or standard error.
+"""Output of the commands. Nothing else in this package writes to standard output or standard error.
 
 What people read is made visible first: text comes from agents, programs and messages, and none of them may act on
 the reader's terminal. Bytes go out as they are only to a file or a pipe. JSON keeps every value, with escapes.

@@ -1,4 +1,4 @@
-"""How far something is, on the terminal of a user who waits for it."""
+"""Progress of something, on the terminal of a user who waits for it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class PromiseCount:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a tree."""
+    """A line of a tree."""
 
     indent: str
     text: str
@@ -123,7 +123,7 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: 
 
 
 def _named(session: Session, titles: Mapping[str, str]) -> Session:
-    """What it waits for by title instead of by id, where that is in the same tree."""
+    """Return the session with titles in place of the ids for which it waits, if they are in the same tree."""
     words = [
         titles.get(word.rstrip(","), word.rstrip(",")) + "," * word.endswith(",")
         for word in session.parked.split(" ")
@@ -148,7 +148,7 @@ def agent_width(sessions: Iterable[Session]) -> int:
 
 
 def session_line(session: Session) -> str:
-    """One session in one line: agent, state, progress, what it does or why it ended."""
+    """Return a session as one line: agent, state, progress, what it does or why it ended."""
     return f"{_head(session, _AGENT_CELLS[0])}  {session_about(session)}"
 
 
@@ -184,7 +184,9 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
 
 
 def awaited_answers(sessions: Iterable[Session]) -> list[str]:
-    """How the approvals of a tree are given, a line each, which fits 80 columns with its id; a line for those beyond three."""
+    """Return the commands that answer a tree's approvals, a line each that fits 80 columns; a line for those beyond
+    three.
+    """
     found = [name for session in sessions if session.state not in CLOSED for name in session.approvals]
     more = [f"{len(found) - 3} more wait for you: orchestra questions"] if len(found) > 3 else []
     return [*(f"waits for you: orchestra approve {name}" for name in found[:3]), *more]
@@ -199,13 +201,15 @@ def _awaited_person(session: Session) -> str:
 
 
 def _at_work(session: Session) -> str:
-    """What a session does, as its agent says, and which durable step it recorded last."""
+    """Return what a session does, as its agent reports, and which durable step it recorded last."""
     step = f"step {session.step} ({counted(session.steps, 'step')} so far)" if session.step else ""
     return " - ".join(filter(None, [session.activity, step]))
 
 
 def progress(session: Session, below: Sequence[Session] = ()) -> int | None:
-    """How far a session is, in percent: what its agent says, else how many of its children are done."""
+    """Return the progress of a session in percent: as its agent reports, else the share of its children that are
+    done.
+    """
     if session.state is SessionState.FINISHED:
         return 100 if below or session.progress >= 0 else None
     if session.progress >= 0:
@@ -220,7 +224,7 @@ def bar(percent: int, cells: int = _BAR_CELLS) -> str:
 
 
 def age(ms: int, *, now_ms: int | None = None) -> str:
-    """How long ago, in the unit that fits."""
+    """Return the age of a moment, in the unit that fits."""
     seconds = max(0, (time.time_ns() // 1_000_000 if now_ms is None else now_ms) - ms) // 1000
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:

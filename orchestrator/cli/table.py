@@ -22,7 +22,7 @@ _GAP: Final = "  "
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its cells, and the colour of one of them."""
+    """A row: its cells, and the colour of one of them."""
 
     cells: Sequence[str]
     style: str = ""
@@ -34,12 +34,12 @@ def terminal_width() -> int | None:
 
 
 def is_narrow(width: int | None) -> bool:
-    """Whether a terminal has no room for whole ids and long bars."""
+    """Return True if a terminal has no room for whole ids and long bars."""
     return width is not None and width < _ROOM_FOR_IDS
 
 
 def short_ids(ids: Iterable[str], width: int | None) -> Mapping[str, str]:
-    """How ids are shown: whole where there is room, else by beginnings that tell them from each other."""
+    """Return ids as they are shown: whole if there is room, else by beginnings that tell them apart."""
     every = list(dict.fromkeys(ids))
     if not is_narrow(width):
         return {one: one for one in every}

@@ -112,7 +112,7 @@ def up(
 
 
 def _loses_data(settings: Settings) -> str | None:
-    """What a server of the user's own may lose when it ends; None: nothing, or it does not say."""
+    """Return what a server of the user's own may lose when it ends; None if nothing, or it does not say."""
     import redis
 
     from orchestrator.doctor.health import setup
@@ -125,7 +125,7 @@ def _loses_data(settings: Settings) -> str | None:
 
 
 def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str | None:
-    """What a stack that is ready says; None: Redis is away again, which must not end the stack."""
+    """Return the message of a stack that is ready; None if Redis is away again, which must not end the stack."""
     import redis
 
     from orchestrator.errors import ServerUnavailable

@@ -82,7 +82,7 @@ def watch(
 
 
 def _takes_keys() -> bool:
-    """Whether somebody sits at a terminal that can show a picture."""
+    """Return True if somebody sits at a terminal that can show a picture."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -163,7 +163,7 @@ def _pictures(
 
 
 def _is_terminal() -> bool:
-    """Whether a tree is shown as a picture that changes in place."""
+    """Return True if a tree is shown as a picture that changes in place."""
     from rich.console import Console
 
     return Console().is_terminal

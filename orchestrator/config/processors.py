@@ -1,4 +1,4 @@
-"""How many processors this process may use: those of the machine, less what its container or its affinity forbids."""
+"""Processors that this process may use: those of the machine, less what its container or its affinity forbids."""
 
 from __future__ import annotations
 

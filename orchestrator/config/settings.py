@@ -102,7 +102,7 @@ def _absolute(path: Path) -> Path:
 
 
 def is_agents_file(name: str) -> bool:
-    """Whether an entry of ``agents`` names a file, and not a module to import."""
+    """Return True if an entry of ``agents`` names a file, and not a module to import."""
     return name.endswith((".py", ".toml")) or os.sep in name
 
 
@@ -443,7 +443,7 @@ class Settings(BaseModel):
 
     @property
     def notifies(self) -> bool:
-        """Whether events are sent to anyone."""
+        """True if events are sent to anyone."""
         return bool(self.notify_url or self.notify_command)
 
     @property
@@ -529,7 +529,7 @@ def read_config_file() -> dict[str, Any]:
 
 
 def unknown_table(document: Mapping[str, Any]) -> str | None:
-    """What is wrong with the names at the top of a TOML file: a table that nobody reads, or a setting outside of one."""
+    """Return what is wrong with the top of a TOML file: an unknown table, or a setting outside of a table; else None."""
     for name, value in document.items():
         if name in TABLES:
             continue

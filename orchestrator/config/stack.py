@@ -24,7 +24,7 @@ from orchestrator.errors import ConfigurationError, NoStack
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """What one `orchestra up` runs on."""
+    """The servers and agents of one `orchestra up`."""
 
     redis_url: str
     broker_url: str | None

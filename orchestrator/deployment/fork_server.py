@@ -73,7 +73,7 @@ PRELOAD = (
 
 @dataclass(frozen=True)
 class _Order:
-    """One process to be forked."""
+    """Order to fork one process."""
 
     module: str
     arguments: list[str]

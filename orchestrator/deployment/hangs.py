@@ -28,7 +28,7 @@ class HangWatch:
         self._thread = machine.start_thread(self._watch, "hang-watch")
 
     def hangs(self, pid: int) -> bool:
-        """Whether a process hangs."""
+        """Return True if a process hangs."""
         return self._silent_s.get(pid, 0.0) >= self._after_s
 
     def close(self) -> None:

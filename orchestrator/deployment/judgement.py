@@ -1,4 +1,4 @@
-"""Whether agents can be loaded: another process loads them, before any worker of theirs is started."""
+"""Trial import of agents: another process loads them, before any worker of theirs is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_EVERY_S: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a judgement."""
+    """Result of a trial import."""
 
     fine: bool
     reason: str = ""  #: why they cannot be loaded
@@ -49,7 +49,7 @@ class Judgement:
         self._deadline = time.monotonic() + WITHIN_S
 
     def look(self) -> Verdict | None:
-        """What came of it; None: nothing yet."""
+        """Return the result; None if there is none yet."""
         code = self._process.poll()
         if code is None and time.monotonic() < self._deadline:
             return None

@@ -35,7 +35,7 @@ SERVICES = ("router", "callbacks", "reaper", "audit")
 
 
 def service_specs(settings: Settings) -> list[ChildSpec]:
-    """One process for each service that these settings ask for."""
+    """Return a process for each service that these settings ask for."""
     return [
         ChildSpec(name=name, module=("orchestrator", "service", name), stage=2)
         for name in (*SERVICES, *(["notifier"] if settings.notifies else []))
@@ -43,7 +43,7 @@ def service_specs(settings: Settings) -> list[ChildSpec]:
 
 
 def worker_spec(settings: Settings) -> ChildSpec:
-    """One Celery worker: it is stopped first, and is given time to finish what runs."""
+    """Return the process of a Celery worker: it is stopped first, and is given time to finish what runs."""
     return ChildSpec(
         name="worker",
         module=(
@@ -107,12 +107,12 @@ class LocalStack:
 
     @property
     def embedded(self) -> bool:
-        """Whether it runs on the embedded server."""
+        """True if it runs on the embedded server."""
         return self._membership is not None
 
     @property
     def ready(self) -> bool:
-        """Whether every process has been ready at least once."""
+        """True if every process has been ready at least once."""
         return self._ready.is_set()
 
     @property
@@ -316,7 +316,7 @@ class LocalStack:
 
 
 def describe(notice: Notice) -> str:
-    """One line for the user."""
+    """Return a notice as one line for the user."""
     words: dict[str, Any] = {
         "ready": "ready",
         "restarting": "ended; starting it again",

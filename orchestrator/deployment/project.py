@@ -25,7 +25,7 @@ _KEY_LINES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What one kind of project needs."""
+    """Contents of one kind of project."""
 
     #: What is installed.
     package: str

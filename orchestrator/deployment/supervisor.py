@@ -41,7 +41,7 @@ _ABORTED = "Fatal Python error: Aborted"
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """How one process is run: by a command, or by a module of ours with its arguments."""
+    """Specification of a process: a command, or a module of ours with its arguments."""
 
     #: Shown to the user, and the name of its log file.
     name: str
@@ -119,7 +119,7 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether every child runs and has said that it is ready."""
+        """True if every child runs and has reported that it is ready."""
         return all(child.ready for child in self._children)
 
     @property
@@ -215,7 +215,7 @@ class Supervisor:
         self._leaving.append(child)
 
     def _may_start(self, spec: ChildSpec) -> bool:
-        """Whether what would fork a child is there, or will not be."""
+        """Return True if the fork server for a child is ready, or will never be."""
         return self._forks is None or not spec.module or self._forks.ready or self._forks.given_up
 
     def _start(self, child: _Child) -> None:
@@ -239,7 +239,7 @@ class Supervisor:
         return start_module(spec.module, forks=self._forks, env=env, log=log, ready=ready, orphan_signal=sig)
 
     def _hear(self, child: _Child) -> bool:
-        """Whether a child has said just now that it is ready."""
+        """Return True if a child has reported just now that it is ready."""
         if child.ready_fd is None:
             return False
         with suppress(BlockingIOError):

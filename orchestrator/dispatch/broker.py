@@ -1,4 +1,4 @@
-"""Whether a Celery broker of its own can be used; checked before anything starts that would wait for it."""
+"""Check of a Celery broker of its own, before anything starts that would wait for it."""
 
 from __future__ import annotations
 

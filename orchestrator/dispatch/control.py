@@ -17,7 +17,7 @@ _INSTEAD: Final = {
 
 
 def refusal(task_name: str, *, what: Literal["rate", "time"]) -> str | None:
-    """Why a task cannot have a limit of its rate or time; None: it can."""
+    """Return why a task cannot have a limit of its rate or time; None if it can."""
     if task_name == WORK_TASK:
         return (
             f"the {what} of {WORK_TASK} is not limited: it only wakes workers, which take runs from the ledger; "

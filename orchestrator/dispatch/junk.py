@@ -93,7 +93,7 @@ class _Message(BaseModel):
 
 
 def flaw(octets: bytes) -> str | None:
-    """What is wrong with the octets of a message, without quoting it; None: Celery can read it."""
+    """Return what is wrong with the bytes of a message, without quoting it; None if Celery can read it."""
     try:
         message = _Message.model_validate(_read(octets))
         headers = message.headers or {}

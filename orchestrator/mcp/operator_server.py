@@ -122,7 +122,7 @@ class OperatorTools:
 
 
 def _wait(client: Client, session: str, timeout_s: float) -> dict[str, Any]:
-    """How a session stands after at most so many seconds; its answer, if it has ended."""
+    """Return the state of a session after at most ``timeout_s`` seconds, and its answer if it has ended."""
     try:
         if timeout_s:
             client.wait(session, timeout_s=timeout_s)

@@ -57,7 +57,7 @@ class Authenticity:
             return ""
 
     def fault(self, statement: Statement, proof: str, *, reader: str) -> str:
-        """Why ``reader`` cannot believe that this comes from the agent that it names; empty: it does."""
+        """Return why ``reader`` cannot believe that this comes from the agent that it names; empty if it can."""
         if not proof and not self._required:
             return ""
         try:
@@ -100,7 +100,7 @@ class Authenticity:
         attachments: Mapping[str, Any],
         body: str = "",
     ) -> str:
-        """How an answer was given: `completed` or `partial-success`, as the operator can tell by its proof."""
+        """Return how an answer was given: `completed` or `partial-success`, as the operator can tell by its proof."""
         faults = self._faults_of_answer(session, text, whole, attachments, body)
         return "partial-success" if faults["completed"] and not faults["partial-success"] else "completed"
 
@@ -125,7 +125,7 @@ class Authenticity:
 
     @property
     def reads_as_operator(self) -> bool:
-        """Whether the key of the operator is here, without which nobody can judge for him."""
+        """True if the operator's key is here, without which nobody can check on his behalf."""
         return self._keyring.store.current(OPERATOR) is not None
 
 

@@ -55,7 +55,7 @@ SUMMARY_CHARS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Thread:
-    """Where in a conversation a message stands."""
+    """Place of a message in a conversation."""
 
     correlation: str  #: the conversation
     chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
@@ -77,7 +77,7 @@ class Thread:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """How a message is to be delivered, where that is not as the routing table says for its type."""
+    """Delivery of a message, as far as it differs from the routing table's row for its type."""
 
     priority: Priority | None = None
     expires_s: float | None = None  #: seconds from now after which the message is not acted upon
@@ -356,7 +356,9 @@ class MessageFactory:
     def as_written(
         self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
     ) -> Outgoing:
-        """What an agent wrote itself, in an envelope of ours; who assigned a task to whom is filled in."""
+        """Return the message that an agent wrote itself, in an envelope of ours; who assigned a task to whom is
+        filled in.
+        """
         if isinstance(body, TaskDelegation):
             body = body.model_copy(update={"assignment": self._assignment(sender, recipient)})
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)

@@ -1,4 +1,4 @@
-"""How far a session is, as the system itself says it: the answer to a query of the type get-status."""
+"""Progress of a session, as the system itself reports it: the answer to a query of the type get-status."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.ledger import CLOSED, Session, SessionState
 
 
 def status_of(session: Session) -> StatusUpdate:
-    """How far a session is, as the ledger has it."""
+    """Return the progress of a session, as the ledger has it."""
     status: Literal["in-progress", "blocked", "completed", "failed"] = "in-progress"
     if session.state is SessionState.FINISHED:
         status = "completed"

@@ -31,7 +31,7 @@ SOURCE: Final = "/agent-orchestra"
 
 @dataclass(frozen=True, kw_only=True)
 class CloudEvent:
-    """One event. The same entry makes the same event in every attempt, with the same id."""
+    """An event. The same entry makes the same event in every attempt, with the same id."""
 
     id: str
     type: str
@@ -102,7 +102,7 @@ def _context(item: Item | None) -> Any:
 
 
 def _approval(approval: str, item: Item | None) -> dict[str, Any]:
-    """What a person is to approve or deny."""
+    """Return the data of an approval for a person."""
     facts: dict[str, Any] = {}
     if item is not None and item.extra.get("encrypted"):
         facts = {"tool": ENCRYPTED}

@@ -73,7 +73,7 @@ class _Lane:
 
 
 class Notifier:
-    """One copy of the notifier."""
+    """A copy of the notifier."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What agents, programs and people may ask of the system: one request for each verb, which every entrance takes."""
+"""Requests of agents, programs and people to the system: one for each verb, which every entrance takes."""

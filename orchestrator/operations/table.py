@@ -26,7 +26,7 @@ _PLAINER: Final = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One verb."""
+    """Operation of one verb."""
 
     name: str
     #: The TypedDict of its request.
@@ -128,7 +128,7 @@ class Operation:
 
 
 def _metadata(hint: Any) -> tuple[Any, ...]:
-    """What is annotated at a type, also within `Required` and beside None."""
+    """Return the metadata annotated at a type, also within `Required` and beside None."""
     if typing.get_origin(hint) is Annotated:
         return (*hint.__metadata__, *_metadata(hint.__origin__))
     if typing.get_origin(hint) is Required or type(None) in typing.get_args(hint):

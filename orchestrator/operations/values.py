@@ -28,7 +28,7 @@ MAX_READ_CHARS: Final = 200_000
 
 
 class Mark(Enum):
-    """What holds for a field wherever it occurs."""
+    """Mark of a field, which holds wherever the field occurs."""
 
     FOR_MODELS = "a model may set it"
     ENCRYPTED = "it is a text of the task, which is encrypted where the session is"

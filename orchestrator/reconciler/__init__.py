@@ -1,1 +1,1 @@
-"""What follows from state: deliveries after a stop, and the sweep that completes what a crash left."""
+"""Consequences of state: deliveries after a stop, and the sweep that completes what a crash left."""

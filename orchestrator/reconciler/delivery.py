@@ -1,7 +1,7 @@
-"""What follows when a session stops: resumes for those who wait, and an end for a closed session's children.
+"""Consequences of a session's stop: resumes for those who wait, and an end for a closed session's children.
 
-Used by the callback service on every event, and by the reaper for what an event missed. Every step is
-idempotent: done twice, or by two processes at once, it is done once.
+Used by the callback service on every event, and by the reaper for what an event missed. Every step is idempotent:
+done twice, or by two processes at once, it has the effect of once.
 """
 
 from __future__ import annotations

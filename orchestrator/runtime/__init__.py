@@ -1,1 +1,1 @@
-"""What every service process has: signals, readiness, heartbeats, and an end when its parent dies."""
+"""Frame of every service process: signals, readiness, heartbeats, and an end when its parent dies."""

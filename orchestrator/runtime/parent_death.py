@@ -72,7 +72,7 @@ def _watch(parent: int, sig: signal.Signals) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs. A zombie does not."""
+    """Return True if a process runs. A zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -25,7 +25,7 @@ _LISTENS = "00010000"
 
 
 def _name(service: str, data: str) -> str:
-    """What the names of a service's sockets begin with: of one data folder, or without it of any."""
+    """Return the beginning of the names of a service's sockets: of one data folder, or without it of any."""
     folder = f"{zlib.crc32(os.fsencode(os.path.realpath(data))):08x}." if data else ""
     return f"orchestra-{os.getuid()}.{service}.{folder}"
 
@@ -82,7 +82,9 @@ class Probe:
 
 
 def complaint(service: str, data: str = "") -> str | None:
-    """What is wrong with the copies of a service on this host, with ``data`` those of that folder; None: one is well."""
+    """Return what is wrong with all copies of a service on this host, with ``data`` those of that folder; None if one
+    is well.
+    """
     found = [answer for name in _listening(_name(service, data)) if (answer := _ask(name)) is not None]
     if ALIVE in found:
         return None
@@ -91,7 +93,9 @@ def complaint(service: str, data: str = "") -> str | None:
 
 
 def answers(data: str) -> dict[int, str]:
-    """What the processes of a data folder on this host answer, by process id; one that is stopped gives no answer in time."""
+    """Return the answers of a data folder's processes on this host, by process id; a stopped one gives no answer in
+    time.
+    """
     folder = _name("*", data).rpartition(".*.")[2]
     names = [name for name in _listening(f"orchestra-{os.getuid()}.") if f".{folder}" in name]
     return {pid: line for name in names for pid, line in [_asked(name)] if pid}

@@ -66,7 +66,7 @@ class Service(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRecord:
-    """What a running service or worker registers about itself in Redis."""
+    """Record of a running service or worker in Redis."""
 
     service: str
     instance: str
@@ -251,7 +251,7 @@ def living_agents(client: redis.Redis) -> frozenset[tuple[str, str]]:
 
 
 def is_served(record: AgentRecord, living: Collection[tuple[str, str]]) -> bool:
-    """Whether a worker takes the runs of an agent. External programs and parts of the system count as served."""
+    """Return True if a worker takes the runs of an agent. External programs and parts of the system count as served."""
     return record.external or record.system or (record.name, record.queue) in living
 
 
@@ -365,7 +365,7 @@ class SignsOfLife:
             self._armed_until = now + self._hangs_after_s / 8
 
     def _is_late(self) -> bool:
-        """Whether the loop has not looked up for so long that it counts as gone."""
+        """Return True if the loop has not looked up for so long that it counts as gone."""
         since = self._looked_at
         return since is not None and machine.monotonic() - since > self._interval_s * MISSED_HEARTBEATS
 
@@ -386,7 +386,7 @@ class SignsOfLife:
                 get_logger().error("key-overwritten", key=wrong.key, reason=str(wrong))
 
     def hinders(self, error: Exception) -> bool:
-        """Whether a command was refused because a key that sessions share was overwritten; then it is named."""
+        """Return True if a command was refused because a key that sessions share was overwritten; then it is named."""
         hinders = self._shared.hinder(error)
         if hinders:
             self._name_wrong_keys()

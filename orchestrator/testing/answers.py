@@ -1,4 +1,4 @@
-"""What others say in a scripted session: the children, the parent, the user and the person who approves."""
+"""Answers of others in a scripted session: the children, the parent, the user and the person who approves."""
 
 from __future__ import annotations
 
@@ -56,6 +56,6 @@ class Lines:
         self._lines: Iterator[Any] = iter(lines) if several else repeat(lines)  # type: ignore[arg-type]
 
     def next(self, *given: Any) -> Any:
-        """What comes now; None: nothing is scripted (any more)."""
+        """Return the next answer; None if nothing is scripted (any more)."""
         line = next(self._lines, None)
         return line(*given) if callable(line) else line

@@ -1,4 +1,4 @@
-"""What an agent did in a scripted session: each effect once, as the ledger took it, and what came of each run."""
+"""Effects of an agent in a scripted session: each once, as the ledger took it, and the result of each run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LAUNCHES = frozenset({"delegate", "review", "escalate"})
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """One effect of a run. Another attempt that asks for the same effect adds none."""
+    """An effect of a run. Another attempt that asks for the same effect adds none."""
 
     kind: EffectKind
     #: The description of a task, the question, the message, the activity of a status, the name of a step.
@@ -50,7 +50,7 @@ RunStatus = Literal["idle", "finished", "failed", "stopped", "parked"]
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """One attempt of a run."""
+    """An attempt of a run."""
 
     how: Literal["ended", "failed", "crashed", "parked"]
     #: What the agent raised; None where it returned.
@@ -61,7 +61,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedRun:
-    """What came of one run."""
+    """Result of one run."""
 
     status: RunStatus
     #: What the agent answered; of a run that failed or was parked: why.
@@ -74,7 +74,7 @@ class ScriptedRun:
 
     @property
     def answer(self) -> str:
-        """What the agent answered.
+        """The answer of the agent.
 
         Raises:
             AssertionError: it did not answer; the message says why.
@@ -85,7 +85,7 @@ class ScriptedRun:
 
     @property
     def error(self) -> BaseException | None:
-        """What the agent raised in its last attempt; None where it returned."""
+        """The error that the agent raised in its last attempt; None if it returned."""
         return self.attempts[-1].error if self.attempts else None
 
     @property

@@ -28,7 +28,7 @@ _SCHEDULES: Final = 1000
 
 @dataclass(frozen=True)
 class Explored:
-    """What was explored, and nothing was found."""
+    """Result of an exploration that found no fault."""
 
     #: How many schedules were played.
     schedules: int
@@ -112,7 +112,7 @@ def explore(
 
 
 def _report(shortest: Failure[None], again: str) -> str:
-    """What was wrong, the shortest schedule that shows it, and how to play it again."""
+    """Return what was wrong, the shortest schedule that shows it, and how to play it again."""
     wrong, *more = shortest.wrong.splitlines()
     lines = ["  " + line for line in shortest.story]
     return "\n".join(

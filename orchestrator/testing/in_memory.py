@@ -27,7 +27,7 @@ class _NoDispatcher:
 
 
 class InMemoryParts(Container):
-    """What works on one Redis, where that is a Python object, and a ledger that reports effects."""
+    """Parts of a stack on one Redis that is a Python object, with a ledger that reports effects."""
 
     def __init__(self, note: Note, **settings: Any) -> None:
         super().__init__(

@@ -23,7 +23,7 @@ _WORKER = "scripted"
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What a session is begun with."""
+    """Input with which a session begins."""
 
     agent: str
     prompt: str
@@ -31,7 +31,7 @@ class Given:
 
     @property
     def title(self) -> str:
-        """What the task is called."""
+        """The title of the task."""
         return self.name or summary(self.prompt)
 
 
@@ -99,7 +99,7 @@ class Others:
         )
 
     def start(self, session: str) -> None:
-        """What the router does with the launch of a session."""
+        """Carry out the launch of a session, as the router does."""
         about = self._ledger.session(session)
         if about.state is not SessionState.PENDING or about.run:
             return
@@ -186,11 +186,11 @@ class Others:
         self._ledger.send(held.claim, parent.id, text, envelope=envelope, extra=about, **given)
 
     def has_reply(self, question: str, child: str) -> bool:
-        """Whether the question of a child has its reply."""
+        """Return True if the question of a child has its reply."""
         return self._ledger.item(child, reply_id(question)) is not None
 
     def reply_to(self, question: str, child: str) -> str | None:
-        """What was replied to the question of a child, which takes it; None: nothing yet."""
+        """Take the reply to a child's question and return its text; None if there is none yet."""
         found = self._ledger.claim_item(self._hold(child).claim, reply_id(question))
         return None if found is None else found[1]
 

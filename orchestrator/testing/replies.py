@@ -1,4 +1,4 @@
-"""What a scripted provider answers: a text, tool calls, or one of the ways in which a provider fails."""
+"""Replies of a scripted provider: a text, tool calls, or one of the ways in which a provider fails."""
 
 from __future__ import annotations
 

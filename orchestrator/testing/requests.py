@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One message of the conversation."""
+    """A message of the conversation."""
 
     role: Literal["user", "assistant"]
     text: str = ""
@@ -21,7 +21,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a client asked the server for."""
+    """Request of a client to the server."""
 
     provider: Literal["anthropic", "openai"]
     model: str
@@ -34,7 +34,7 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """How many answers of the model the conversation has so far."""
+        """The number of the model's answers in the conversation so far."""
         return sum(message.role == "assistant" for message in self.messages)
 
     @property

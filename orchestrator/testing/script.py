@@ -22,7 +22,7 @@ _FAILURES = (Fail, Hang, Cut, Empty)
 
 
 class Script:
-    """One conversation: its replies in order.
+    """A conversation: its replies in order.
 
     A failure is followed by the next reply when the client asks again.
     """

@@ -1,4 +1,4 @@
-"""One agent on a scripted session: its real function or model, no server, no network, no waiting.
+"""A scripted session of one agent: its real function or model, no server, no network, no waiting.
 
     lead = ScriptedSession(my_lead, "How many sources?")
     start = lead.run()
@@ -112,7 +112,7 @@ class ScriptedSession:
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What the session did so far, in all its runs."""
+        """The effects of the session so far, in all its runs."""
         return tuple(self._effects)
 
     @property
@@ -122,7 +122,7 @@ class ScriptedSession:
 
     @property
     def state(self) -> Any:
-        """What `ctx.state` was when the latest run ended; None: no run has changed it."""
+        """The value of `ctx.state` when the latest run ended; None if no run has changed it."""
         return self._ledger.own_texts(self.session).state
 
     # --- what others do ----------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class ScriptedSession:
         return f"the session is not resumed yet ({outcome}){waits}: end a child, reply, or let time pass"
 
     def _try(self, run: Run) -> tuple[Attempt, bool]:
-        """One attempt; whether the run goes no further now."""
+        """Make one attempt; return it, and True if the run goes no further now."""
         held = self._claim(run.id)
         self._attempt, self._ledger.crashed = held.run.attempt, False
         try:
@@ -330,7 +330,7 @@ class ScriptedSession:
         raise NotScripted("the run cannot be taken: its agent is paused or at its limit")
 
     def _release(self, held: Claimed) -> None:
-        """What the reaper does with the run of a dead process."""
+        """Release the run of a dead process, as the reaper does."""
         found = self._ledger.run(held.run.id)
         if found is not None and found.state is RunState.RUNNING:
             self._ledger.release(
@@ -371,7 +371,7 @@ class ScriptedSession:
             raise ScriptedCrash
 
     def _is_last(self, effect: Effect) -> bool:
-        """Whether the process dies after this effect."""
+        """Return True if the process dies after this effect."""
         if self._crash is None:
             return False
         what, times = self._crash

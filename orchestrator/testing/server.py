@@ -50,7 +50,7 @@ class WireServer:
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The URL of the server."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def environment(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class WireServer:
             return request
 
     def decide(self, request: Request) -> Reply:
-        """What the script says to a request."""
+        """Return the script's reply to a request."""
         return self._script(request)
 
     def note_answered(self, request: Request) -> None:

@@ -60,12 +60,12 @@ class Tree:
 
     @property
     def agents(self) -> dict[str, int]:
-        """How many sessions each agent has in the tree."""
+        """The number of sessions of each agent in the tree."""
         return dict(Counter(session.agent for session in self.sessions))
 
     @property
     def states(self) -> dict[str, int]:
-        """How many sessions are in each state."""
+        """The number of sessions in each state."""
         return dict(Counter(session.state.value for session in self.sessions))
 
     def children(self, session: str) -> tuple[Session, ...]:
@@ -86,7 +86,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tree gave."""
+    """Answer of a tree."""
 
     session: str
     text: str

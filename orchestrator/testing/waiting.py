@@ -1,4 +1,4 @@
-"""How a run under test waits: the script says at once what comes, and no real time passes."""
+"""Waiting of a run under test: the script says at once what comes, and no real time passes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the commands print with ``--json``: one model for each document."""
+"""Documents of the commands with ``--json``, a model each."""

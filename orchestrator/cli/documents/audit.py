@@ -34,12 +34,12 @@ class AuditBreak(Document):
     lost="missing",
 )
 class AuditState(Document):
-    """Whether the audit trail is whole."""
+    """State of the audit trail: is it whole?"""
 
 
 @prints(Transition)
 class TransitionDocument(Document):
-    """One change of one thing in the ledger."""
+    """A change of one thing in the ledger."""
 
 
 class Transitions(Document):
@@ -82,12 +82,12 @@ class Durations(Document):
 
 @prints(HopRow)
 class Hop(Document):
-    """How long one hop took."""
+    """Times that one hop took."""
 
 
 @prints(AgentRow)
 class AgentFigures(Document):
-    """What an agent said and did."""
+    """Messages and tasks of one agent."""
 
 
 @prints(FailureRow)
@@ -102,17 +102,17 @@ class CallbackFigures(Document):
 
 @prints(CostRow)
 class Spent(Document):
-    """What the sessions of an agent spent on calls of models."""
+    """Spending of an agent's sessions on calls of models."""
 
 
 @prints(Bucket)
 class TimelineBucket(Document):
-    """What happened in one hour or day."""
+    """Counts of one hour or day."""
 
 
 @prints(Report, also="delivered")
 class AuditReport(Document):
-    """What was said, refused, answered, promised and spent in a time."""
+    """Report on a time: messages, refusals, replies, callbacks and spending."""
 
 
 @prints(

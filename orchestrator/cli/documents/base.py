@@ -1,4 +1,4 @@
-"""What all JSON documents of the commands have in common."""
+"""Base of all JSON documents of the commands."""
 
 from __future__ import annotations
 

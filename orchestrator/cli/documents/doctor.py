@@ -15,7 +15,7 @@ class DoctorFinding(Document):
 
 @prints(Blocker)
 class BlockerDocument(Document):
-    """What one pending thing waits for."""
+    """The thing for which something pending waits."""
 
 
 @prints(Tally)
@@ -25,7 +25,7 @@ class TallyDocument(Document):
 
 @prints(Diagnosis, only="holds promise tally trees full at_rest audited findings waits")
 class DiagnosisDocument(Document):
-    """What the doctor found."""
+    """Findings of the doctor."""
 
 
 class HeldUpBy(Document):
@@ -38,7 +38,7 @@ class HeldUpBy(Document):
 
 
 class Why(Document):
-    """What a session waits for."""
+    """The thing for which a session waits."""
 
     session: str = Field(description="The session.")
     agent: str = Field(description="The agent that has it.")

@@ -85,7 +85,7 @@ class Judged(Document):
 
 
 class Validated(Document):
-    """What the rules say about one document."""
+    """Result of the rules for one document."""
 
     file: str = Field(description="The file as it was named; `-`: standard input.")
     valid: bool = Field(description="Whether no finding is an error.")
@@ -93,7 +93,7 @@ class Validated(Document):
 
 
 class ValidatedDocuments(Document):
-    """What the rules say about documents."""
+    """Results of the rules for documents."""
 
     documents: tuple[Validated, ...] = Field(
         description="The documents in the order in which they were named."
@@ -101,7 +101,7 @@ class ValidatedDocuments(Document):
 
 
 class Verified(Document):
-    """What the signature of one document says."""
+    """Result of the check of one document's signature."""
 
     file: str = Field(description="The file as it was named; `-`: standard input.")
     valid: bool = Field(description="Whether the signature is good.")
@@ -114,7 +114,7 @@ class Verified(Document):
 
 
 class VerifiedDocuments(Document):
-    """What the signatures of documents say."""
+    """Results of the check of documents' signatures."""
 
     documents: tuple[Verified, ...] = Field(
         description="The documents in the order in which they were named."

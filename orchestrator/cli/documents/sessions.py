@@ -19,7 +19,7 @@ from orchestrator.policy.plan import Assignment, Wave
 
 @prints(Cost, without="nano_usd", also="usd")
 class CostDocument(Document):
-    """What calls of models cost."""
+    """Cost of calls of models."""
 
 
 class Submitted(Document):
@@ -49,7 +49,7 @@ class Answer(Document):
 
 @prints(LiveEvent)
 class LiveText(Document):
-    """One piece of what a session is writing."""
+    """A piece of the text that a session is writing."""
 
 
 class Resumed(Document):
@@ -60,7 +60,7 @@ class Resumed(Document):
 
 
 class Ended(Document):
-    """What became of a session that was to be stopped or deleted."""
+    """Result of stopping or deleting a session."""
 
     session: str = Field(description="The session.")
     outcome: str = Field(
@@ -121,7 +121,7 @@ class EventDocument(Document):
 
 
 class Events(Document):
-    """What happened in a session."""
+    """Events of a session."""
 
     session: str = Field(description="The session.")
     events: tuple[EventDocument, ...] = Field(description="What happened, oldest first.")
@@ -164,7 +164,7 @@ class ResourceDocument(Document):
 
 
 class BudgetDocument(Document):
-    """What a session and everything below it may spend, or all sessions of an agent together."""
+    """Budget of a session and everything below it, or of all sessions of an agent together."""
 
     session: str = Field(description="The session; `agent NAME` for the budget of an agent.")
     limits: dict[Literal["requests", "tokens", "usd"], ResourceDocument] = Field(
@@ -242,7 +242,7 @@ class ApprovalDocument(Document):
 
 
 class Questions(Document):
-    """What waits for a person, oldest first."""
+    """Questions and approvals that wait for a person, oldest first."""
 
     questions: tuple[QuestionDocument, ...] = Field(description="The open questions.")
     approvals: tuple[ApprovalDocument, ...] = Field(description="The open approvals.")

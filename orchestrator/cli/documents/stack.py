@@ -50,12 +50,12 @@ class Agents(Document):
 
 @prints(AgentLimit, without="since_ms")
 class AgentLimitDocument(Document):
-    """How many runs of an agent may be at work at once."""
+    """Limit on the runs of an agent that execute at once."""
 
 
 @prints(TreeLimit)
 class TreeLimitDocument(Document):
-    """How many runs of a tree may be at work at once."""
+    """Limit on the runs of a tree that execute at once."""
 
 
 class LimitsDocument(Document):
@@ -72,7 +72,7 @@ class LimitsDocument(Document):
 
 
 class Paused(Document):
-    """What became of an agent or a queue that was to be paused or to go on."""
+    """Result of pausing or unpausing an agent or a queue."""
 
     kind: Literal["agent", "queue"] = Field(description="What it is.")
     name: str = Field(description="Its name.")
@@ -104,7 +104,7 @@ class Keys(Document):
 
 
 class PromptDocument(Document):
-    """What a model reads before its task."""
+    """Text that a model reads before its task."""
 
     agent: str = Field(description="The agent.")
     prompt: str = Field(description="The text.")

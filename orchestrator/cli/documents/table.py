@@ -1,8 +1,8 @@
-"""What the commands print with ``--json``: which command prints which document.
+"""Table of the documents that the commands print with ``--json``.
 
 A document is an object; a list stands under the name of what it lists. The same thing has the same name everywhere:
-``session``, ``run``, ``agent``, ``message_id``, ``state``. Text that there is not is empty; a time, a number or a
-choice that there is not is null.
+``session``, ``run``, ``agent``, ``message_id``, ``state``. A missing text is empty; a missing time, number or choice
+is null.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an `orchestra up` joins the embedded server of its data folder, starting it if it is the first."""
+"""Membership of an `orchestra up` in the embedded server of its data folder, which the first one starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class MembershipClient:
         self._buffer = b""
 
     def events(self) -> list[dict[str, Any]]:
-        """What the server manager has said since the last call, without waiting; ``lost`` when the server manager is gone."""
+        """Return the server manager's events since the last call, without waiting; ``lost`` if the server manager is
+        gone.
+        """
         self._control.setblocking(False)
         try:
             while True:
@@ -174,7 +176,7 @@ def _lock_within(lock: IO[str], deadline: float) -> None:
 
 
 def _is_free(path: Path) -> bool:
-    """Whether no keeper holds the lock now."""
+    """Return True if no keeper holds the lock now."""
     with path.open("w") as lock:
         return try_to_lock(lock)
 

@@ -48,7 +48,7 @@ _MAX_DEATHS_IN_SERIES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ServerManagerRecord:
-    """Where the server manager of a data folder listens."""
+    """Address of the server manager of a data folder."""
 
     pid: int
     socket_dir: str
@@ -79,7 +79,7 @@ def try_to_lock(file: IO[str]) -> bool:
 
 
 def read_record(data: Path) -> ServerManagerRecord | None:
-    """What the server manager of the folder wrote about itself; it may be gone since."""
+    """Return the record that the server manager of the folder wrote; that may be gone since."""
     try:
         return ServerManagerRecord(
             **json.loads((server_folder(data) / "keeper.json").read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ def make_sockets(data: Path) -> Path:
 
 
 def _is_in_place(lock: IO[str]) -> bool:
-    """Whether a file that is locked still has its name: neither it nor its folder was removed."""
+    """Return True if a locked file still has its name: neither it nor its folder was removed."""
     try:
         return Path(lock.name).stat().st_ino == os.fstat(lock.fileno()).st_ino
     except OSError:

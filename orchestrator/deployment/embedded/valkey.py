@@ -1,4 +1,4 @@
-"""One Valkey process on a unix socket: started, watched for readiness, stopped, its last words explained."""
+"""A Valkey process on a unix socket: started, watched for readiness, stopped, its last log lines explained."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ServerDied(OrchestraError):
 
     @property
     def hopeless(self) -> bool:
-        """Whether starting it again would end the same way."""
+        """True if starting it again would end the same way."""
         return not self.args[1]
 
 
@@ -199,7 +199,7 @@ class ValkeyProcess:
         return [part for name, value in arguments.items() for part in (f"--{name}", value)]
 
     def answers(self) -> bool:
-        """Whether the server answers a PING now; one that still loads its data does not."""
+        """Return True if the server answers a PING now; one that still loads its data does not."""
         try:
             return send_command(self.socket, b"PING", timeout_s=1.0).startswith(b"+PONG")
         except OSError:
@@ -231,7 +231,7 @@ class ValkeyProcess:
             process.wait()
 
     def obituary(self) -> ServerDied:
-        """Why the server ended, from its exit code and what it logged since its start."""
+        """Return why the server ended, from its exit code and its log since its start."""
         code = self.poll()
         try:
             with self.log.open("rb") as log:

@@ -47,7 +47,7 @@ _log = get_logger()
 
 
 class CallbackService:
-    """One copy of the service."""
+    """A copy of the callback service."""
 
     def __init__(
         self,

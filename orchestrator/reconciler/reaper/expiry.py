@@ -42,7 +42,7 @@ def expire_tree(ledger: Ledger, shard: int, root: str) -> int:
 
 
 def _is_awaited(tree: Sequence[Session]) -> bool:
-    """Whether a session of this tree still waits for a child, or an heir elsewhere for the end of one of them."""
+    """Return True if a session of this tree still waits for a child, or an heir elsewhere for the end of one of them."""
     own = {member.id for member in tree}
     for member in tree:
         if member.state in CLOSED:
@@ -54,10 +54,10 @@ def _is_awaited(tree: Sequence[Session]) -> bool:
 
 
 def _is_read_elsewhere(ledger: Ledger, tree: Sequence[Session]) -> bool:
-    """Whether a large text of this tree is for a session of another one.
+    """Return True if a large text of this tree is for a session of another one.
 
-    An heir there has it as a callback as long as the heir is kept, or a child that was inherited from there has yet to
-    read it.
+    An heir there has it as a callback as long as the heir is kept, or a child that was inherited from there has yet
+    to read it.
     """
     own = {member.id for member in tree}
     speakers = [member for member in tree if ledger.large_texts.digests(member.id)]

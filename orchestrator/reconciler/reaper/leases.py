@@ -26,7 +26,7 @@ GONE_S: Final = 1.5
 
 
 class LeaseWatch:
-    """What one observer has seen of the leases so far."""
+    """Observer of the leases so far."""
 
     def __init__(self, clock: Clock, *, lease_s: float) -> None:
         self._clock = clock

@@ -36,7 +36,7 @@ _log = get_logger()
 
 @dataclass(kw_only=True)
 class SweepReport:
-    """What one sweep did."""
+    """Counts of one sweep."""
 
     released: int = 0  #: runs taken from lost workers
     redispatched: int = 0  #: queued runs made ready, retries whose time had come among them
@@ -56,7 +56,7 @@ class SweepReport:
 
 
 class Reaper:
-    """One copy of the reaper. Its parts that need other servers or keys are handed in."""
+    """A copy of the reaper. Its parts that need other servers or keys are handed in."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Reaper:
             stop.wait(self._interval_s)
 
     def run_once(self) -> SweepReport:
-        """One sweep over every shard.
+        """Sweep every shard once.
 
         Raises:
             redis.RedisError: Redis is away or takes no writes. What was seen of leases until then counts no more: nobody
@@ -136,7 +136,7 @@ class Reaper:
 
     @property
     def _recounts(self) -> bool:
-        """Whether this sweep counts what each transition counts by itself; nothing but damage makes it necessary."""
+        """True if this sweep also counts what each transition counts by itself; only damage makes that necessary."""
         return self._sweeps % _RECOUNT_EVERY == 0
 
     def _waiting(self, shard: int) -> list[list[str]]:
@@ -159,7 +159,7 @@ class Reaper:
         return total
 
     def _survive(self, about: str, call: Callable[[], R], otherwise: R) -> R:
-        """What a call returns, or ``otherwise`` where records are damaged, which is reported once in a while."""
+        """Return what a call returns, or ``otherwise`` if records are damaged, which is reported once in a while."""
         still_at_work()
         try:
             return call()

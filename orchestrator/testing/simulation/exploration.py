@@ -53,7 +53,7 @@ _TELL: Final = frozenset({"status", "error", "error_report", "value_as"})
 
 @dataclass(frozen=True)
 class Act:
-    """One act of an agent on the world outside."""
+    """An act of an agent on the world outside."""
 
     what: str
     session: str
@@ -66,7 +66,7 @@ class Act:
 
 @dataclass
 class Watched:
-    """What one play has seen of the agents."""
+    """Record of the agents in one play."""
 
     acts: list[Act] = field(default_factory=list)
     #: Run → what each of its tries has returned.
@@ -268,7 +268,7 @@ class Exploration:
 
 
 class _Play:
-    """One play of it."""
+    """A play of the exploration."""
 
     def __init__(self, exploration: Exploration, *, routers: int, reaper: bool) -> None:
         self._exploration = exploration
@@ -336,7 +336,7 @@ class _Play:
 
 
 def _repeated(acts: list[Act]) -> Iterator[str]:
-    """What a run did again, outside of a step, when it was tried again."""
+    """Yield what a run did again, outside of a step, when it was tried again."""
     counts = Counter((act.agent, act.run, act.what) for act in acts if not act.in_step)
     for (agent, _, what), times in counts.items():
         if times > 1:
@@ -344,7 +344,7 @@ def _repeated(acts: list[Act]) -> Iterator[str]:
 
 
 def _early(acts: list[Act]) -> Iterator[str]:
-    """What a session did while children were at work, and again later."""
+    """Yield what a session did while children were at work, and again later."""
     seen: dict[tuple[str, str], Act] = {}
     for act in acts:
         name = act.what.partition("(")[0]
@@ -385,7 +385,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_ours() -> bool:
-    """Whether the product acts now, and not an agent."""
+    """Return True if the product acts now, and not an agent."""
     frame = sys._getframe(2)  # noqa: SLF001  (who opened the file)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))

@@ -1,4 +1,4 @@
-"""How the clients of a process reach the server: redis-py's own, over connections without a socket.
+"""Connection of a process's clients to the server: redis-py's own, without a socket.
 
 They are made by ``redis.Redis(connection_pool=SimulatedPool(Link(server)))``.
 """
@@ -16,7 +16,7 @@ from orchestrator.testing.simulation.server import Command, Server, ServerSessio
 
 
 class Link:
-    """What the exchanges of one process go through. Whoever inherits it decides what may happen in between."""
+    """Exchanges of one process with the server. Whoever inherits it decides what may happen in between."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -80,7 +80,7 @@ class SimulatedConnection(redis.Connection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is open on this side."""
+        """True if it is open on this side."""
         return self._session is not None
 
     def connect(self) -> None:
@@ -100,7 +100,7 @@ class SimulatedConnection(redis.Connection):
         """Do nothing: it breaks when the link says so."""
 
     def can_read(self, timeout: float = 0) -> bool:
-        """Whether answers are left; nobody waits for more."""
+        """Return True if answers are left; nobody waits for more."""
         return bool(self._answers)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:  # noqa: FBT001, FBT002

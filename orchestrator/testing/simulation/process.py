@@ -1,4 +1,4 @@
-"""One process of a simulation: a greenlet that runs parts of the product on a machine of its own."""
+"""A process of a simulation: a greenlet that runs parts of the product on a machine of its own."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Strand:
 
     @property
     def ready(self) -> bool:
-        """Whether it can go on."""
+        """True if it can go on."""
         if self.process.dead or self.ended or self.process.stands:
             return False
         return self._wakes_us <= self.world.us or (self._watch is not None and self._watch())
@@ -127,7 +127,7 @@ class Process(Strand):
 
     @property
     def mark(self) -> str:
-        """What no other process has."""
+        """The mark that no other process has."""
         return f"sim.{self.name}"
 
     def random_bytes(self, size: int) -> bytes:
@@ -145,7 +145,7 @@ class Process(Strand):
 
     @property
     def stands(self) -> bool:
-        """Whether it stands still, as by SIGSTOP."""
+        """True if it stands still, as by SIGSTOP."""
         if self.stands_while is not None and not self.stands_while():
             self.stands_while, self.stands_until_us = None, 0
         return self.stands_until_us > self.world.us

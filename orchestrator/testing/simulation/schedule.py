@@ -1,4 +1,4 @@
-"""What happens at the moments of a simulation beside the ordinary: who goes on, and what befalls whom.
+"""Schedules: what happens at the moments of a simulation beside the ordinary, who goes on, and what befalls whom.
 
 A *moment* is an exchange of a process with the server, a wait or a ring; each process counts its own. A *schedule* says
 what happens at some of them; at any other moment the process goes on. A seed makes a schedule up while it is played
@@ -64,14 +64,14 @@ class At:
 
 
 class Scheduler(Protocol):
-    """What decides on moments."""
+    """Decision on moments."""
 
     def at(self, moment: At) -> str:
-        """What happens there; empty: it goes on."""
+        """Return what happens there; empty: it goes on."""
         ...
 
     def may_happen(self, event: str) -> bool:
-        """Whether that may happen at some moment."""
+        """Return True if that may happen at some moment."""
         ...
 
 
@@ -127,7 +127,7 @@ class Chance:
                 return 0
 
     def _next(self, moment: At, number: float) -> str:
-        """Who goes on in its stead; empty: nobody."""
+        """Return the process that goes on in its stead; empty if none."""
         if self._switches is None:
             if self._moments in self._falls:
                 self._priorities[moment.process] = -number

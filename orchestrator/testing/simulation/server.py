@@ -109,7 +109,7 @@ class Server:
 
     @property
     def added(self) -> int:
-        """How many entries were added to streams so far: a BLOCK may end when there are more."""
+        """The number of entries added to streams so far: a BLOCK may end when there are more."""
         return int(self._added())
 
     def added_to(self, streams: Sequence[bytes]) -> int:
@@ -258,7 +258,7 @@ class ServerSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has closed it."""
+        """True if neither side has closed it."""
         return self.server.sessions.get(self.id) is self
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the processes of a stack do in a simulation: the product's own services and slots, unchanged."""
+"""Processes of a stack in a simulation: the product's own services and slots, unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Rings(Dispatcher):
 
 
 class Stack:
-    """What the processes of one stack have in common: settings, keys, a Celery app for its results."""
+    """Common parts of the processes of one stack: settings, keys, a Celery app for its results."""
 
     def __init__(
         self, settings: Settings, catalogue: Mapping[str, AgentDefinition], *, programs: Sequence[str]
@@ -68,7 +68,7 @@ class Stack:
             self.keys.signer(name)
 
     def parts(self, process: Process) -> Container:
-        """What a process works with."""
+        """Return the parts with which a process works."""
         return _Parts(self, process)
 
     def lives(

@@ -64,7 +64,7 @@ class _Search(Generic[T]):
         self.best, self._play, self._most, self.tries = found, play, most_tries, 0
 
     def fails(self, task: T, schedule: Schedule) -> bool:
-        """Whether that fails; if so it is the best one."""
+        """Return True if that fails; if so it is the best one."""
         if self.tries >= self._most:
             return False
         self.tries += 1

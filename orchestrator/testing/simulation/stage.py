@@ -1,4 +1,4 @@
-"""What many plays of the same agents have in common, made once: a server, keys, settings."""
+"""Common parts of many plays of the same agents, made once: a server, keys, settings."""
 
 from __future__ import annotations
 

@@ -64,39 +64,41 @@ class Broken(AssertionError):
 
 
 class Play(Protocol):
-    """What is played in a world."""
+    """A play in a world."""
 
     #: The processes of it → what each does.
     lives: Mapping[str, Life]
 
     def faults(self, process: str) -> Mapping[str, int]:
-        """What may befall the exchanges of a process; with ``ring`` in front of its name, its messages of Celery."""
+        """Return what may befall the exchanges of a process; with ``ring`` in front of its name, its messages of
+        Celery.
+        """
         ...
 
     @property
     def begun(self) -> int:
-        """How many tries of runs have begun."""
+        """The number of tries of runs that have begun."""
         ...
 
     def is_over(self, world: World) -> bool:
-        """Whether nothing will happen any more."""
+        """Return True if nothing will happen any more."""
         ...
 
     def what_is_open(self, world: World) -> str:
-        """What has not ended, for a play that takes too long."""
+        """Return what has not ended, for a play that takes too long."""
         ...
 
     def wrongs_now(self, world: World) -> Iterable[str]:
-        """What must hold at every moment and does not."""
+        """Yield what must hold at every moment and does not."""
         ...
 
     def wrongs(self, world: World) -> Iterable[str]:
-        """What must hold in the end and does not."""
+        """Yield what must hold in the end and does not."""
         ...
 
 
 class World:
-    """One play, from its begin to its end."""
+    """A play, from its begin to its end."""
 
     def __init__(self, server: Server, play: Play, scheduler: Scheduler, *, seed: int) -> None:
         self.server, self.play, self.seed = server, play, seed
@@ -243,7 +245,7 @@ class World:
 
     @property
     def has_rung(self) -> bool:
-        """Whether a message has arrived."""
+        """True if a message has arrived."""
         return any(at <= self.us for at, _ in self.rings)
 
     # --- moments ---------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ class World:
         return event
 
     def _faults(self, process: str, kind: str) -> Mapping[str, int]:
-        """What may befall the moments of a kind of a process."""
+        """Return what may befall the moments of a kind of a process."""
         found = self._known_faults.get((process, kind))
         if found is None:
             of_kind = {"ring": RINGS, "exchange": FAULTS, "run": RUNS}.get(kind, {})
@@ -326,7 +328,9 @@ class World:
         return found
 
     def _not_overtaken(self, process: Process, moments: int) -> Callable[[], bool]:
-        """Whether no other process of its kind has begun something since its lease is over, and gone so many moments on."""
+        """Return a test that is true while no other process of its kind has begun anything since its lease ended and
+        gone on so far.
+        """
         lease_over_us, begun, before = self.us + 5_000_000, -1, -1
         kind = process.base.partition("-")[0]
 
