@@ -91,7 +91,7 @@ class Container:
 
     @cached_property
     def authenticity(self) -> Authenticity:
-        """Vouches for what is written into the ledger, and checks what others wrote."""
+        """Attests what is written into the ledger, and verifies what others wrote."""
         from orchestrator.messages.authenticity import Authenticity
 
         return Authenticity(self.keyring, required=self.settings.signatures_required, codes=self.codes)
@@ -127,7 +127,7 @@ class Container:
 
     @cached_property
     def encrypter(self) -> Encrypter:
-        """Compresses, encrypts and stores apart what goes out."""
+        """Compresses, encrypts or stores apart the bodies of outgoing messages."""
         from orchestrator.envelope.payload import BlobStore
         from orchestrator.envelope.sealing import Encrypter
 
@@ -140,7 +140,7 @@ class Container:
 
     @cached_property
     def opener(self) -> Opener:
-        """Opens what comes in, with the keys of the data folder."""
+        """Opens the bodies of incoming messages, with the keys of the data folder."""
         from orchestrator.envelope.payload import BlobStore
         from orchestrator.envelope.sealing import Opener
 
@@ -221,7 +221,7 @@ class Container:
         )
 
     def _send(self, runs: Sequence[RunRef]) -> None:
-        """Ring the workers of our own agents, and hand the runs of external programs over to them."""
+        """Notify the workers of our own agents, and hand the runs of external programs over to them."""
         from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
@@ -239,12 +239,12 @@ class Container:
         self.dispatcher.ring((agent, queue) for agent, queue in queues if queue is not None)
 
     def queue_of(self, agent: str) -> str | None:
-        """The Celery queue of the runs of an agent; None: nobody has registered it."""
+        """Return the Celery queue of an agent's runs; None if the agent is not registered."""
         record = self.agents.get(agent)
         return None if record is None else record.queue
 
     def settle(self, root: str) -> None:
-        """Store what the caller of a root waits for; harmless to repeat."""
+        """Store the result for which the caller of a root waits; harmless to repeat."""
         from orchestrator.dispatch.results import publish_result
 
         publish_result(self.ledger, self.results, root)

@@ -167,7 +167,7 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 
 @worker_process_init.connect(weak=False)
 def _end_with_the_master(**_: Any) -> None:
-    """A pool process whose master was killed would keep its run, and nobody could stop it."""
+    """End a pool process whose master was killed: it would keep its run, and nobody could stop it."""
     if os.getpid() != _MASTER:
         die_with_parent(signal.SIGKILL)
 

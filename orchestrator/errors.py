@@ -177,7 +177,7 @@ class EmptyPrompt(InputError):
 
 
 class Refused(OrchestraError):
-    """A rule said no; nothing was changed."""
+    """A rule refused the request; nothing was changed."""
 
 
 class LimitExceeded(Refused):
@@ -219,13 +219,13 @@ class NoReply(Refused):
 
 
 class Unverified(Refused):
-    """Nobody vouches for a message, so it is not sent again. Raised with (what, rule, reason, next step)."""
+    """A message's signature does not verify, so it is not sent again. Raised with (what, rule, reason, next step)."""
 
     template = "{0} was not replayed: {1}: {2}; {3}"
 
 
 class NotGenuine(Refused):
-    """An answer in the ledger is not what its agent has given. Raised with (session, agent, why)."""
+    """An answer in the ledger is not the one that its agent gave. Raised with (session, agent, why)."""
 
     template = (
         "the answer of session {0} is not what agent {1!r} has given, or nobody vouches for it: {2}; "

@@ -62,7 +62,7 @@ def question_id(session: str, effect_key: str) -> str:
 
 
 def asker_of(question: str) -> str | None:
-    """The session that asked the question of that id; None: the text is no id of a question."""
+    """Return the session that asked the question of that id; None if the text is no id of a question."""
     found = _QUESTION.fullmatch(question)
     return f"ses_{found[1]}" if found else None
 
@@ -78,7 +78,7 @@ def approval_id(session: str, effect_key: str) -> str:
 
 
 def session_of_approval(approval: str) -> str | None:
-    """The session that asks for the approval of that id; None: the text is no id of an approval."""
+    """Return the session that asks for the approval of that id; None if the text is no id of an approval."""
     return asker_of(f"ask_{approval[4:]}") if approval.startswith("apr_") else None
 
 
@@ -88,24 +88,24 @@ def decision_id(approval: str) -> str:
 
 
 def approval_of(decision: str) -> str | None:
-    """The approval that the answer of that id is for; None: the text is no id of one."""
+    """Return the approval that the answer of that id is for; None if the text is no id of such an answer."""
     approval = f"apr_{decision[4:]}"
     return approval if decision.startswith("dec_") and session_of_approval(approval) else None
 
 
 def callback_id(child: str) -> str:
-    """The id of the one callback that is owed for the child session ``child``."""
+    """Return the id of the one callback for the child session ``child``."""
     return f"cb_{child[4:]}"
 
 
 def child_of(item: str) -> str | None:
-    """The child session whose end the callback of that id is; None: the text is no id of a callback."""
+    """Return the child session whose end the callback of that id reports; None if the text is no id of a callback."""
     session = f"ses_{item[3:]}"
     return session if item.startswith("cb_") and is_session_id(session) else None
 
 
 def question_of(reply: str) -> str | None:
-    """The question that the reply of that id answers; None: the text is no id of a reply."""
+    """Return the question that the reply of that id answers; None if the text is no id of a reply."""
     question = f"ask_{reply[4:]}"
     return question if reply.startswith("rep_") and asker_of(question) else None
 

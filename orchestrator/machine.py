@@ -33,7 +33,7 @@ class Machine(Protocol):
         ...
 
     def random_bytes(self, size: int) -> bytes:
-        """Octets that nobody can guess."""
+        """Return ``size`` bytes that nobody can guess."""
         ...
 
     def mark(self, pid: int) -> str:
@@ -123,12 +123,12 @@ def sleep(seconds: float) -> None:
 
 
 def random_bytes(size: int) -> bytes:
-    """Octets that nobody can guess."""
+    """Return ``size`` bytes that nobody can guess."""
     return _machine.random_bytes(size)
 
 
 def token_hex(size: int) -> str:
-    """So many octets that nobody can guess, as hexadecimal digits."""
+    """Return ``size`` bytes that nobody can guess, as hexadecimal digits."""
     return _machine.random_bytes(size).hex()
 
 

@@ -275,5 +275,5 @@ def define_agent(
 
 
 def default_queue(name: str) -> str:
-    """The queue of an agent that names none: only workers that serve this very agent read it."""
+    """Return the default queue of an agent: only workers that serve this very agent read it."""
     return f"orchestra.{name}"

@@ -256,7 +256,7 @@ class AgentRegistry:
         return list(cached[1])
 
     def _read(self, name: str, value: bytes | None) -> AgentRecord | None:
-        """The record that is kept under a name; what is not signed, or unreadable, is as good as not there."""
+        """Return the record that is kept under a name; None if it is unsigned or unreadable."""
         if value is None:
             return None
         facts = self._records.verify(value)

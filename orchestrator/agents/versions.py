@@ -23,7 +23,7 @@ DIGITS: Final = 12
 
 
 def version_of(facts: Mapping[str, Any], *, source: str) -> str:
-    """A digest of what an agent is; ``source`` is the file and line of its definition."""
+    """Return a digest of an agent's definition; ``source`` is its file and line."""
     module = source.rpartition(":")[0]
     form = json.dumps(_form(facts, module), sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(form.encode()).hexdigest()[:DIGITS]

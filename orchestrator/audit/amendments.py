@@ -1,4 +1,4 @@
-"""Amendments: what the operator took out of the trail or said of it, signed, so that the chain holds around it.
+"""Amendments: what the operator removed from the trail or declared lost, signed, so that the chain holds around it.
 
 A *tombstone* takes the place of the oldest rows of a table. A *redaction* takes the place of the text of one message,
 whose row and facts stay. An *acceptance* takes nothing out: it says that the ledger lost the session of a launch, for good.
@@ -106,7 +106,7 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
 
 
 def accept(database: Database, rows: Sequence[int], reason: str, signer: Signer, *, at_ms: int) -> None:
-    """Sign that what these messages launched is lost for good.
+    """Sign that the sessions launched by these messages are lost for good.
 
     Raises:
         AuditError: nothing was signed.
@@ -207,7 +207,7 @@ def end_of(db: Connection, table: str) -> End:
 
 
 def read_amendments(db: Connection) -> list[Amendment]:
-    """The amendments in the database, unchecked. What cannot be read is left out, and stands for nothing."""
+    """Return the amendments in the database, unchecked. Unreadable ones are left out and have no effect."""
     rows = db.execute(select(AMENDMENTS.c.document).order_by(AMENDMENTS.c.kind, AMENDMENTS.c.subject))
     return [known for row in rows if (known := Amendment.from_text(row[0])) is not None]
 

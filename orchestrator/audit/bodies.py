@@ -38,7 +38,7 @@ def forget(db: Connection) -> None:
 
 
 def body_of(sha256: str, content: bytes) -> bytes | None:
-    """The body in a row, as it was stored; None: it is not what its digest names, as somebody has changed it."""
+    """Return the body in a row as it was stored; None if it does not match its digest, as somebody has changed it."""
     try:
         octets = payload.inflate(content, limit=_MOST)
     except PayloadError:

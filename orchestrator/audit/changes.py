@@ -32,7 +32,8 @@ class Changes:
         before: str | None = None,
         limit: int = 100,
     ) -> tuple[list[Transition], str | None]:
-        """The latest changes that meet every condition, newest first, and where the next page begins; None: nowhere.
+        """Return the latest changes that meet every condition, newest first, and the start of the next page; None if
+        none.
 
         Raises:
             ValueError: ``before`` is not what a page says.

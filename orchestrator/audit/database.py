@@ -60,7 +60,7 @@ class Database:
         self.engine.dispose()
 
     def forget_removed(self) -> None:
-        """Let a SQLite file keep nothing of what was removed; PostgreSQL forgets it when it vacuums the table.
+        """Erase removed rows from a SQLite file; PostgreSQL erases them when it vacuums the table.
 
         Raises:
             AuditError: somebody reads what was there before, so that the files keep it for as long.
@@ -124,7 +124,7 @@ class Database:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything that this thread reads inside is of one moment, whatever is written meanwhile.
+        """Read everything in this block, in this thread, as of one moment, whatever is written meanwhile.
 
         Raises:
             AuditError: the database refused something.
@@ -244,7 +244,7 @@ class Database:
 
 
 def _revision(db: Connection) -> str | None:
-    """The revision that the database has; None: it was not made by migrations."""
+    """Return the revision of the database; None if it was not made by migrations."""
     if not inspect(db).has_table("alembic_version"):
         return None
     found: Any = db.execute(text("SELECT version_num FROM alembic_version")).scalar()

@@ -85,7 +85,7 @@ class FactsReader:
         ).encode()
 
     def read(self, octets: bytes) -> Facts:
-        """The facts of an envelope. Raises nothing because of what the octets are.
+        """Return the facts of an envelope. Raises nothing, whatever the bytes are.
 
         Raises:
             redis.RedisError: its body is stored, and Redis is away: it is to be read again later.

@@ -1,4 +1,4 @@
-"""Signed heads: how far the tables of an audit database have come, in the operator's words.
+"""Signed heads: how far the tables of an audit database have come, attested by the operator.
 
 The chain shows a change if one knows where it must end. A head states that, and needs the operator's key.
 """
@@ -73,7 +73,8 @@ class HeadSigner:
         self.known: Head | None = None
 
     def believe(self, head: Head | None, database: str) -> None:
-        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it.
+        """Accept a head that was kept elsewhere as the state that this database had reached, if the operator signed
+        it.
 
         Of several heads the one that covers the most rows counts.
         """

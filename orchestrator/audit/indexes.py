@@ -1,4 +1,4 @@
-"""Do the indexes of a SQLite file hold what its tables hold: who may write to the file may write into these, too.
+"""Check that the indexes of a SQLite file match its tables: whoever may write to the file may write into these, too.
 
 PostgreSQL keeps its indexes itself: a statement reaches its tables only.
 """

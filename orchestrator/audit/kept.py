@@ -33,7 +33,7 @@ class KeptHeads:
         return self.folder / f"{name}.jws"
 
     def read(self, database: str) -> Head | None:
-        """The newest head of a database that was kept here, unchecked; None: there is none.
+        """Return the newest head of a database that is kept here, unchecked; None if there is none.
 
         Raises:
             AuditError: the file is there and cannot be read.

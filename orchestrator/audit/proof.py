@@ -57,7 +57,9 @@ class Proof:
     limits: ParseLimits = DEFAULT_LIMITS
 
     def fault(self, xml: bytes, published_ms: int) -> str:
-        """The rule that the message breaks: of signatures, or of its form; empty: its sender vouches for it."""
+        """Return the rule that the message breaks, of signatures or of its form; empty if its sender's signature
+        holds.
+        """
         try:
             root, _ = parse(xml, self.limits)
             verify(root, KeysAt(self.keys, published_ms))

@@ -133,5 +133,5 @@ def read_dead(entry: Entry, *, received_ms: int) -> DeadRecord:
 
 
 def _count(text: str) -> int:
-    """A number of attempts; what is none counts as one."""
+    """Parse an attempt count; 1 if malformed."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1

@@ -170,7 +170,9 @@ class Search:
     # --- few ---------------------------------------------------------------------------------
 
     def _few(self, conditions: Conditions, most: int) -> list[int] | None:
-        """The numbers of all messages that meet one of the conditions, if those are few; None: all have many."""
+        """Return the numbers of all messages that meet one of the conditions, if those are few; None if every one has
+        many.
+        """
         for way in conditions.ways():
             numbers = self._numbers(select(_M.seq).where(*way), most)
             if numbers is not None:

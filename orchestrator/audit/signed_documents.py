@@ -43,7 +43,7 @@ class SignedDocument:
 
     @classmethod
     def from_text(cls, text: str | bytes) -> Self | None:
-        """Return what :meth:`to_text` wrote, unchecked; None: it is no document of this kind."""
+        """Return the document that :meth:`to_text` wrote, unchecked; None if it is no document of this kind."""
         try:
             found: Self = _adapter(cast("Any", cls)).validate_json(claims.payload(text))
         except ValueError:

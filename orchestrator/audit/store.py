@@ -77,12 +77,14 @@ class AuditStore:
         return self._heads.known if self._heads is not None else None
 
     def believe(self, head: Head | None) -> None:
-        """Take a head that was kept elsewhere for what this database had reached, if the operator stands for it."""
+        """Accept a head that was kept elsewhere as the state that this database had reached, if the operator signed
+        it.
+        """
         if self._heads is not None:
             self._heads.believe(head, self.id)
 
     def stored_head(self) -> Head | None:
-        """The signed head in the database, unchecked; None: it has none that can be read."""
+        """Return the signed head in the database, unchecked; None if it has none that can be read."""
         with self.database.read() as db:
             return _stored_head(db)[1]
 
@@ -152,7 +154,7 @@ class AuditStore:
         return len(messages) + len(dead) + sum(len(record.steps) for record in transitions)
 
     def _signer(self) -> Signer | None:
-        """The operator's signer; None where it does not sign: never in a database of which it has signed a part."""
+        """Return the operator's signer; None if it does not sign: never in a database of which it has signed a part."""
         if self._heads is None:
             return None
         try:
@@ -165,7 +167,9 @@ class AuditStore:
             raise AuditError(self.name, f"its rows cannot be signed: {error}", hint) from error
 
     def _sign(self, db: Connection, before: Head, after: Head, signer: Signer) -> Head | None:
-        """Sign where the tables end now; None: they were changed, and nobody vouches for what follows."""
+        """Sign the present ends of the tables; None if the tables were changed, so that what follows cannot be
+        attested.
+        """
         assert self._heads is not None
         try:
             there, stored = _stored_head(db)
@@ -199,7 +203,7 @@ class AuditStore:
             return words.last(db)
 
     def index(self, most: int) -> int:
-        """Put the words of up to so many messages into the index, oldest first; how many.
+        """Add the words of up to ``most`` messages to the index, oldest first; return how many messages.
 
         Raises:
             AuditError: the database cannot be written to; nothing was.
@@ -237,7 +241,7 @@ class AuditStore:
                     yield row.seq
 
     def index_faults(self) -> Iterator[tuple[str, str]]:
-        """The tables of whose rows a search may miss some, as SQLite's own tables were changed; and what is wrong."""
+        """Yield the tables of which a search may miss rows, as SQLite's own tables were changed, and what is wrong."""
         return iter(()) if self.database.path is None else index_faults(self.database.path)
 
     # --- reading -----------------------------------------------------------------------------
@@ -282,7 +286,9 @@ class AuditStore:
         return dict(counts)
 
     def body(self, sha256: str) -> bytes | None:
-        """A stored body as it was published; None: the trail does not have it, or somebody has changed it there."""
+        """Return a stored body as it was published; None if the trail does not have it, or somebody has changed it
+        there.
+        """
         if not sha256:
             return None
         rows = self.query(select(BODIES.c.content).where(BODIES.c.sha256 == sha256))
@@ -298,7 +304,7 @@ class AuditStore:
             return self._ends(db)
 
     def chain_at(self, table: str, seq: int) -> str | None:
-        """The chain of one row; None: there is no such row."""
+        """Return the chain of one row; None if there is no such row."""
         columns = METADATA.tables[table].c
         rows = self.query(select(columns.chain).where(columns.seq == seq))
         return rows[0][0] if rows else None

@@ -25,7 +25,8 @@ _ENCRYPTED: Final = "{http://www.w3.org/2001/04/xmlenc#}EncryptedData"
 
 
 def text_of(xml: bytes, stored: bytes = b"", *, known: bool = True) -> str:
-    """The text of the body of an envelope, a line for each element; of what cannot be parsed, its octets as they are.
+    """Return the text of the body of an envelope, a line for each element; its bytes as they are if it cannot be
+    parsed.
 
     ``stored`` is the body that is stored apart from it. ``known``: whether the trail has its facts. What has none is not
     valid, or has ended writers, and is not parsed.
@@ -50,7 +51,7 @@ def parsed_text(xml: bytes, stored: bytes = b"") -> str:
 
 
 def body_of(xml: bytes) -> bytes:
-    """The body in an envelope as an element of its own, decompressed; nothing if there is none that can be read."""
+    """Return the body in an envelope as an element of its own, decompressed; empty if there is none that can be read."""
     try:
         body = parse(xml, _LIMITS).root.find(_BODY)
     except Unparsable:
@@ -62,12 +63,12 @@ def body_of(xml: bytes) -> bytes:
 
 
 def body_texts(body: bytes) -> list[str]:
-    """The texts of a body as :func:`body_of` gives it; what is encrypted is left out."""
+    """Return the texts of a body as :func:`body_of` gives it; encrypted ones are left out."""
     return _parsed(body) if body else []
 
 
 def indented(xml: bytes) -> list[str]:
-    """The lines of an envelope for people, with indentation; of what cannot be parsed, its octets as they are."""
+    """Return the lines of an envelope for people, indented; its bytes as they are if it cannot be parsed."""
     if not xml:
         return [REMOVED]
     try:
@@ -91,7 +92,7 @@ def _read(element: etree._Element) -> list[str]:
 
 
 def _inflated(element: etree._Element) -> list[str]:
-    """The texts of a compressed body; none if it cannot be opened."""
+    """Return the texts of a compressed body; empty if it cannot be opened."""
     octets = _decompressed(element)
     return _parsed(octets) if octets else []
 

@@ -85,7 +85,9 @@ def pack(steps: Sequence[Step]) -> bytes:
 
 
 def unpack(document: bytes) -> list[Step]:
-    """The inverse of :func:`pack`; none of a document that somebody has changed, which `audit verify` names."""
+    """Return the steps that :func:`pack` packed; empty if somebody has changed the document, which `audit verify`
+    names.
+    """
     try:
         return _STEPS.validate_json(payload.inflate(document, limit=_MOST))
     except (PayloadError, ValueError):

@@ -1,4 +1,4 @@
-"""Is the audit trail what was written: chains, signed heads, and the signatures of the messages."""
+"""Verification of the audit trail: chains, signed heads, and the signatures of the messages."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def verify(
 
 
 def require_untouched(store: AuditStore, proof: Proof, kept: KeptHeads) -> None:
-    """Return if chains, amendments and heads are what was written; nobody judges the messages.
+    """Check that chains, amendments and heads are what was written; messages are not checked.
 
     Raises:
         AuditError: they are not; it names the first place.
@@ -191,7 +191,7 @@ def _suspects(store: AuditStore, proof: Proof) -> Iterator[Suspect]:
 
 
 def broken_chain(store: AuditStore, amended: Amended = NOT_AMENDED) -> Iterator[Break]:
-    """Walk over the tables and name each row that does not fit its chain; ``amended``: what may be lacking."""
+    """Yield each row of the tables that does not fit its chain; ``amended``: what may be missing."""
     for name in TABLES:
         table, begin = METADATA.tables[name], amended.begins.get(name, End())
         chain, expected = begin.chain, begin.seq + 1
@@ -228,7 +228,7 @@ def _is_committed(row: Any) -> bool:
 
 
 def _without_body(store: AuditStore) -> Iterator[Break]:
-    """Messages whose stored body is not what their envelope names, or not there any more."""
+    """Yield messages whose stored body does not match their envelope, or is missing."""
     rows = store.each(select(BODIES.c.sha256, BODIES.c.content))
     altered = {row.sha256 for row in rows if bodies.body_of(row.sha256, row.content) is None}
     known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()

@@ -98,7 +98,7 @@ def forget(db: Connection, first: int, final: int) -> None:
 
 
 def erase(db: Connection) -> None:
-    """Let SQLite keep no trace of words that were removed; PostgreSQL removes them when it vacuums the table."""
+    """Erase removed words from a SQLite file; PostgreSQL erases them when it vacuums the table."""
     if db.dialect.name == "sqlite":
         db.exec_driver_sql("INSERT INTO message_words (message_words) VALUES ('optimize')")
 
@@ -140,7 +140,7 @@ def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool
 
 
 def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The rows of a text, each with the last words of the one before. One that says nothing new is left out."""
+    """Yield the rows of a text, each with the last words of the one before. A row that adds nothing is left out."""
     start, size, known = 0, _STEP, set[int]()
     while not start or start < len(words):
         size = min(_STEP, 2 * size)

@@ -213,7 +213,7 @@ class AuditWriter:
             self._consumer.uncount(entry)
 
     def _write(self, entries: Sequence[Entry]) -> int:
-        """Commit, then acknowledge; what could not be committed is held and goes first the next time."""
+        """Commit, then acknowledge; entries that could not be committed are held and go first the next time."""
         self._held += entries
         written = 0
         while self._held:

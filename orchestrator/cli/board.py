@@ -1,4 +1,4 @@
-"""A tree of sessions that takes keys: what is folded, chosen and asked."""
+"""A tree of sessions on a terminal, folded, chosen from and acted upon by keys."""
 
 from __future__ import annotations
 

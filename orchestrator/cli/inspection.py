@@ -207,7 +207,9 @@ def _unaudited(parts: Container) -> int:
 
 
 def _undecided(parts: Container, suspects: Iterable[Suspect]) -> set[str]:
-    """Digests of those that a router has not judged for good: unread, pending, parked, or a dead letter not audited."""
+    """Return the digests that a router has not decided for good: unread, pending, parked, or a dead letter not
+    audited.
+    """
     client, shards = parts.redis, parts.settings.shards
     parking = DelayedMessages(Scripts(client), shards=range(shards), mark_ms=0)
     parked = {(str(p.stream), p.id.rpartition(":")[2]) for p in parking.all(limit=100_000)}

@@ -72,7 +72,7 @@ def keys() -> Iterator[Callable[[], list[str]]]:
 
 
 def split(text: str) -> list[str]:
-    """The keys in what a terminal sent; a key without a name is its whole sequence."""
+    """Return the keys in a terminal's input; a key without a name is its whole sequence."""
     return [_NAMED.get(key, key) for key in _KEY.findall(text)]
 
 

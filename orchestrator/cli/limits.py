@@ -45,7 +45,7 @@ def _most(_context: click.Context, _parameter: click.Parameter, value: str | Non
 @json_option
 @stack_options
 def pause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) -> None:
-    """Let no run of AGENT, or of the agents of QUEUE, begin until `orchestra agents unpause`.
+    """Hold back the runs of AGENT, or of the agents of QUEUE, until `orchestra agents unpause`.
 
     Runs that are at work go on to their end. What becomes ready meanwhile waits, and nothing of it is lost.
     """
@@ -86,7 +86,7 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
 def limit(
     settings: Settings, *, name: str | None, most: Most | None, each_tree: Most | None, as_json: bool
 ) -> None:
-    """Let N runs of AGENT, or of the tree of SESSION, be at work at once; without arguments: list the limits.
+    """Limit the runs of AGENT, or of the tree of SESSION, to N at once; without arguments: list the limits.
 
     `none`: any number. `default`: what the agent's definition says. It counts from the next run on:
     what is at work goes on. A run that waits in a call does not count.
@@ -112,7 +112,7 @@ def limit(
 
 
 def held_words(limit: AgentLimit) -> str:
-    """An agent's limit and pause in words, to be appended to a sentence about the agent."""
+    """Return an agent's limit and pause as text, to be appended to a sentence about the agent."""
     from orchestrator.machine import isoformat
 
     words = f", {limit.at_work} of at most {limit.limit} at work" if limit.limit is not None else ""
@@ -191,7 +191,7 @@ def _list(parts: Container, *, as_json: bool) -> None:
 
 
 def _ring(parts: Container, agents: Sequence[str]) -> None:
-    """Tell workers what may begin now; while the broker is away the sweep does."""
+    """Notify workers of runs that may begin now; while the broker is away the sweep does."""
     from orchestrator.errors import ServerUnavailable
 
     try:

@@ -265,7 +265,7 @@ class VerbCommand(click.Command):
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request that the options of a command give; what was not given is left out."""
+    """Return the fields of a request that a command's options give; options that were not given are left out."""
     return {name: value for name, value in fields.items() if value is not None and value != ()}
 
 

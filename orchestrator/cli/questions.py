@@ -38,7 +38,7 @@ _by_option = click.option("--by", default="", metavar="NAME", help="Who says so.
 @json_option
 @stack_options
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
-    """List what root sessions ask you and what waits for your yes or no, oldest first; with SESSION, of its tree only."""
+    """List the open questions of root sessions and the open approvals, oldest first; with SESSION, of its tree only."""
     from orchestrator.cli.documents.sessions import Questions
 
     with open_client(settings) as client:

@@ -1,4 +1,4 @@
-"""``orchestra audit replay``: say once more what the trail holds."""
+"""``orchestra audit replay``: send messages of the trail again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``orchestra audit report``: what was said, refused, answered, promised and spent in a time."""
+"""``orchestra audit report``: messages, refusals, replies, callbacks and spending in a time."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def callbacks(settings: Settings) -> None:
 @click.command("reaper")
 @stack_options
 def reaper(settings: Settings) -> None:
-    """Run one reaper: takes runs from lost workers, rings workers for what none takes, lets old trees expire."""
+    """Run one reaper: takes runs from lost workers, notifies workers of ready runs, removes old trees."""
     from orchestrator.deployment.services import build_reaper
     from orchestrator.runtime.service import serve
 

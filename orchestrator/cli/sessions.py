@@ -115,7 +115,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
 @json_option
 @stack_options
 def logs(settings: Settings, *, session: str, texts: bool, as_json: bool) -> None:
-    """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and heard."""
+    """Show what happened in SESSION, in order: its runs, what they carried, and what it launched and received."""
     with open_client(settings) as client:
         events = client.history(session, texts=texts)
     if as_json:

@@ -88,7 +88,7 @@ def submit(
 
 
 def retry_for_s(*, wait: bool) -> float:
-    """Seconds of an outage of Redis that a submit outlasts: a user who does not wait hears of the outage at once."""
+    """Return the seconds of a Redis outage that a submit outlasts: a user who does not wait learns of it at once."""
     from orchestrator.redisdb.retry import RETRY_FOR_S
 
     return RETRY_FOR_S if wait else 0

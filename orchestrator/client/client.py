@@ -509,7 +509,7 @@ class Client:
             return open_approvals(self._parts, session=session)
 
     def approve(self, approval: str, comment: str = "", *, digest: str = "", by: str = "") -> Approval:
-        """Say yes to what an approval asks, and to nothing else; what was approved.
+        """Approve what an approval asks, and nothing else; return what was approved.
 
         Args:
             approval: its id, as :meth:`approvals` lists it.
@@ -526,7 +526,7 @@ class Client:
         return self._decide(approval, comment, approved=True, digest=digest, by=by)
 
     def deny(self, approval: str, comment: str = "", *, by: str = "") -> Approval:
-        """Say no to what an approval asks; the agent gets the comment. Arguments and errors as for :meth:`approve`."""
+        """Deny what an approval asks; the agent gets the comment. Arguments and errors as for :meth:`approve`."""
         return self._decide(approval, comment, approved=False, digest="", by=by)
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:

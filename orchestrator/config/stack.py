@@ -1,4 +1,4 @@
-"""Which stack runs on a data folder: announced by each `orchestra up`, found by everybody else.
+"""The stack on a data folder: announced by each `orchestra up`, found by everybody else.
 
 Each `up` keeps one file in ``<data>/up/`` under an exclusive lock for as long as it lives. The lock, not the
 file, says that the stack is there: the kernel drops it however the process ends, so a stale file is

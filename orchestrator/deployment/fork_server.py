@@ -186,7 +186,7 @@ class _Orders:
 
 
 def _run(order: _Order) -> None:
-    """Do what `python -m` does."""
+    """Run a module as `python -m` does."""
     package = order.module.removeprefix("orchestrator").removeprefix(".")
     words = [part for part in (*package.split("."), *order.arguments) if part]
     if words[:2] == ["worker", "worker"] or words[:1] == ["service"]:

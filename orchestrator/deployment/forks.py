@@ -215,7 +215,7 @@ class ForkServer:
         return self._born
 
     def _bury(self) -> None:
-        """The server is gone: end what it has forked, as the kernel does, and start another one."""
+        """Handle the end of the server: end what it has forked, as the kernel does, and start another one."""
         self._deaths = 1 if self._age_s() > _WELL_AFTER_S else self._deaths + 1
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):

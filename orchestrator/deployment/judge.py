@@ -17,7 +17,7 @@ from orchestrator.worker.executors import check_models
 
 
 def main(descriptor: int, sources: list[str]) -> int:
-    """Judge agents; returns 0 if all is well."""
+    """Load agents on trial; return 0 if all is well."""
     try:
         settings = load_settings()
         idle = check_models(choose_served(load_agents(sources), settings.serve).values(), settings)

@@ -1,4 +1,4 @@
-"""Notices that agents files have changed, and has them judged before a worker gets them."""
+"""Notices that agents files have changed, and has them loaded on trial before a worker gets them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AgentsWatch:
             )
 
     def tick(self) -> None:
-        """Look whether something changed, and whether a judgement is there."""
+        """Look for changed files, and for the result of a trial import."""
         if self._judgement is not None:
             self._hear(self._judgement)
         if time.monotonic() < self._look_at:
@@ -70,7 +70,7 @@ class AgentsWatch:
             self._judge(", ".join(dict.fromkeys(changed)))
 
     def close(self) -> None:
-        """End a judgement that is on its way; idempotent."""
+        """End a trial import that is under way; idempotent."""
         judgement, self._judgement = self._judgement, None
         if judgement is not None:
             judgement.end()

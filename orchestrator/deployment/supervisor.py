@@ -1,4 +1,4 @@
-"""Keeps a set of processes running: starts them, hears when they are ready, starts them again, stops them.
+"""Keeps a set of processes running: starts them, notes when they are ready, starts them again, stops them.
 
 Each child runs in a session of its own, so that Ctrl-C reaches only the supervisor, which stops them in
 order, and so that nothing a child started outlives it: its whole process group goes with it. Children
@@ -133,7 +133,7 @@ class Supervisor:
         return {child.spec.name: child.process.pid for child in self._children if child.process is not None}
 
     def tick(self) -> None:
-        """Start what is due, note what got ready, and see to what died.
+        """Start what is due, note what got ready, and handle what died.
 
         Raises:
             ConfigurationError: a child cannot be got to run; the reason is what it said last.

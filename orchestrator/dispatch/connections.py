@@ -1,4 +1,4 @@
-"""Celery's connections to the broker: how soon they are back, and what workers on Redis do not get to read.
+"""Celery's connections to the broker: how soon they are back, and which messages workers on Redis do not get.
 
 Kombu ends a worker that reads junk instead of a message. So the clients that read messages from Redis leave junk out.
 Only public names of kombu are used: the transport of a connection, its channels, and their clients.

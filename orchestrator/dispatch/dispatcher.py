@@ -1,4 +1,4 @@
-"""Tells workers that an agent has ready runs: a Celery message by task name, which rings a slot that sleeps.
+"""Notifies workers that an agent has ready runs: a Celery message by task name, which wakes a slot that sleeps.
 
 The ledger has the runs and their order. The sweep sends a lost message again; a message that comes twice costs a look.
 """
@@ -25,7 +25,7 @@ _OUTAGES: Final = (KombuError, OSError, redis.RedisError, AttributeError)
 
 
 class Dispatcher:
-    """Rings workers. Safe to share between threads."""
+    """Notifies workers. Safe to share between threads."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app

@@ -59,7 +59,7 @@ class RootResults:
 
 
 def publish_result(ledger: Ledger, results: RootResults, root: str) -> None:
-    """Store what a root's caller waits for, then mark it as published; harmless to repeat."""
+    """Publish the result for which a root's caller waits, then mark it as published; harmless to repeat."""
     try:
         task = ledger.session(root).task
         answer = ledger.final_answer(root)

@@ -14,7 +14,7 @@ def number(count: int) -> str:
 
 
 def span(ms: float | None) -> str:
-    """A duration in the largest unit that it fills; a dash: there is none."""
+    """Return a duration in the largest unit that it fills; a dash if there is none."""
     if ms is None:
         return "–"
     for unit, size in _SPANS:

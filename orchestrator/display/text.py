@@ -34,7 +34,7 @@ def _shown(character: str, *, lines: bool) -> str:
 
 
 def acts(character: str) -> bool:
-    """Whether a terminal may act on a character, or hides it."""
+    """Return True if a terminal may act on a character, or hides it."""
     return unicodedata.category(character) in _ACTING
 
 

@@ -1,4 +1,4 @@
-"""The doctor: proves the promise over all live trees from independent evidence, or names what breaks it."""
+"""The doctor: proves over all live trees, from independent evidence, that no callback is lost or doubled."""
 
 from orchestrator.doctor.examination import Doctor
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally

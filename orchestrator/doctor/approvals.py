@@ -1,4 +1,4 @@
-"""Approvals that nobody can answer, that nobody ends, or that the index of open ones names in vain."""
+"""Approvals that nobody can answer or end, or that only the index of open ones still names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LATE_MS: Final = 60_000
 
 
 def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None]]:
-    """The open approvals of a session; None: what one asks cannot be read."""
+    """Return the open approvals of a session; None for one whose request cannot be read."""
     found: dict[str, tuple[Item, ApprovalRequest | None]] = {}
     items = {item.id: item for item in snapshot.items}
     for approval in snapshot.session.approvals:

@@ -82,7 +82,7 @@ def altered_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[Problem]:
 
 
 def unreadable_texts(snapshot: Snapshot, ledger: Ledger) -> Iterator[tuple[str, Mapping[str, Any], str]]:
-    """The same: whose text it is, what refers to it, and why it cannot be read."""
+    """Yield whose text cannot be read, its reference, and why."""
     session = snapshot.session
     if session.state in (SessionState.DELETED, SessionState.DAMAGED) or snapshot.damage:
         return

@@ -73,7 +73,7 @@ def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
 
 
 def lost_stop(client: redis.Redis, snapshot: Snapshot) -> Iterator[Problem]:
-    """A session that is marked to be ended, which nobody does: neither is its run asked to stop, nor is a service told."""
+    """Yield a session that is marked to be ended, although neither its run is asked to stop nor a service notified."""
     session, run = snapshot.session, snapshot.run
     if not snapshot.stop_pending or session.state in CLOSED or (run is not None and run.stop):
         return
@@ -103,7 +103,7 @@ def _events(client: redis.Redis, key: str, start: str) -> list[tuple[bytes, dict
 
 
 def _last_read(client: redis.Redis, stream: StreamId) -> tuple[int, int] | None:
-    """The last entry that the routers' group was given; None: there is no such group."""
+    """Return the last entry that the routers' group was given; None if there is no such group."""
     try:
         groups: Any = client.xinfo_groups(stream_key(stream))
     except redis.ResponseError:

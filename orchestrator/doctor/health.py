@@ -73,7 +73,7 @@ def overwritten(client: redis.Redis, settings: Settings) -> Iterator[Problem]:
 
 
 def keys_unregistered(parts: Container) -> Iterator[Problem]:
-    """Signing keys of this data folder that the registry lacks: what they sign is not accepted."""
+    """Yield signing keys of this data folder that the registry lacks: what they sign is not accepted."""
     registry = parts.keyring.registry
     for record in parts.keyring.store.list():
         if registry.certificate(record.key_id) is None:
@@ -102,7 +102,7 @@ def dropped_dead_letters(client: redis.Redis, shards: int) -> Iterator[Problem]:
 
 
 def streams(client: redis.Redis, shards: int, programs: Sequence[str]) -> Iterator[Problem]:
-    """Entries that a consumer took and never acknowledged, and those that none takes; those in outboxes, too."""
+    """Yield entries that a consumer took and never acknowledged, and entries that none takes, in outboxes, too."""
     port = RedisStreams(client)
     seconds, _ = client.time()
     for group in GROUPS:
@@ -152,7 +152,7 @@ def inboxes(client: redis.Redis, shards: int, programs: Sequence[str], most: int
 
 
 def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
-    """Streams that look like ours and are read by nobody: programs outside of the stack write their names by hand."""
+    """Yield streams that look like ours and that nobody reads: programs outside the stack write their names by hand."""
     known = {stream_key(stream) for stream in all_streams(shards)}
     found = {
         name.decode("utf-8", "backslashreplace")
@@ -168,7 +168,7 @@ def strays(client: redis.Redis, shards: int) -> Iterator[Problem]:
 
 
 def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
-    """Results that the index names and nobody is owed: the session is gone, or is the child of another one."""
+    """Yield results in the index that nobody waits for: the session is gone, or is the child of another one."""
     for shard in shards:
         owed = ledger.sweep.unpublished_results(shard)
         roots = {

@@ -24,7 +24,7 @@ def breaks(snapshot: Snapshot) -> Iterator[Broken]:
 
 
 def of_tree(snapshot: Snapshot) -> Iterator[Broken]:
-    """Of those what holds of a deleted session, too."""
+    """Yield those of the breaks that apply to a deleted session, too."""
     yield from _session(snapshot)
     yield from _root(snapshot)
     yield from _schedule(snapshot)

@@ -38,7 +38,7 @@ class LostSessions:
         self._proof = proof
 
     def find(self, *, newest: int | None) -> list[Problem]:
-        """Name those that nobody has accepted; with ``newest`` of so many of the newest messages only."""
+        """Name the lost sessions that nobody has accepted; with ``newest`` only those of so many newest messages."""
         lost = list(self._lost(newest, self._accepted()))
         problems = [_problem(one) for one in lost[:_MOST_NAMED]]
         if more := lost[_MOST_NAMED:]:
@@ -47,7 +47,8 @@ class LostSessions:
         return problems
 
     def accept(self, session: str, database: Database, signer: Signer) -> str:
-        """Sign that a lost session, and those below it, are given up; say what was done. A second time does nothing.
+        """Sign that a lost session, and those below it, are given up; return what was done. A second time does
+        nothing.
 
         Raises:
             Refused: the ledger has the session, or the trail does not.

@@ -150,7 +150,7 @@ class TakenMessages:
         return self._now_ms < began_ms + mark_ms(header, self._max_age_ms) - CLOCK_SKEW_MS
 
     def _still_unmarked(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
-        """Those whose mark is what it was: a router may have come between two looks. Each message once."""
+        """Return the suspects whose mark is unchanged: a router may have come between two looks. Each message once."""
         found: dict[tuple[str, str, str], _Suspect] = {}
         for one, mark in zip(suspects, self._marks([one.mention for one in suspects]), strict=True):
             again = _judge(one.mention, mark)
@@ -203,7 +203,7 @@ class TakenMessages:
 
 
 def _judge(mention: Mention, mark: str | None) -> _Suspect | None:
-    """Whom a mark leaves under suspicion; None: it is that of a message that was acted upon.
+    """Return the suspect that a mark leaves; None if the message was carried out.
 
     A mark without a digest is that of a message which waited: it came back under the entry that the mark names.
     """

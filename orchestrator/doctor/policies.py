@@ -101,5 +101,5 @@ def still_out(snapshot: Snapshot) -> list[Item]:
 
 
 def outstanding(snapshot: Snapshot) -> list[Group]:
-    """The groups of which something has not come back yet, whatever rule they are under."""
+    """Return the groups with outstanding callbacks, whatever rule they are under."""
     return [group for group in groups(snapshot) if group.owed]

@@ -153,7 +153,7 @@ def _repair(parts: Container, session: str, found: list[Problem], audit: AuditRe
 
 
 def _tell_again(parts: Container, child: str) -> None:
-    """Have the parent told of an end as its agent said it."""
+    """Deliver a child's end to its parent again, as its agent reported it."""
     about, text, whole, attached, body = parts.ledger.answer_as_kept(child)
     said = parts.authenticity.status_of(about, text, whole, attached, body)
     parts.ledger.sweep.tell_again(child, said)

@@ -77,7 +77,7 @@ def read(octets: bytes, limits: ParseLimits) -> AgentMessage | None:
 
 
 def texts(octets: bytes, limits: ParseLimits) -> list[str] | None:
-    """The texts in the body of an envelope that is so spelt, in their order; None: it is spelt otherwise."""
+    """Return the texts in the body of an envelope in canonical form, in their order; None if it is not in that form."""
     document = _document(octets, limits)
     if document is None:
         return None
@@ -150,7 +150,7 @@ class _Document:
         return text[text.index(">", text.index(_BODY)) + 1 : text.rindex("</body>")]
 
     def read(self, text: str) -> AgentMessage | None:
-        """The message; None: it is spelt otherwise, or its header breaks a rule.
+        """Return the message; None if it is not in canonical form, or its header breaks a rule.
 
         Raises:
             ValueError: a value is none that there is.
@@ -292,7 +292,7 @@ def _schemas(model: type[Part]) -> dict[str, Any]:
 
 
 def _convert(model: type[Part], field: Binding) -> Convert | None:
-    """Makes the value of its text; None: it is the text."""
+    """Return the conversion of a text to its value; None if the value is the text."""
     match field.kind:
         case Kind.TEXT:
             return _unescaped

@@ -102,7 +102,7 @@ class MessageType:
 
     @cached_property
     def task_part(self) -> str | None:
-        """The field of the body in which its task-id stands: empty for the body itself, None where it has none."""
+        """The field of the body that holds its task-id: empty for the body itself, None if it has none."""
         if "task_id" in self.body.model_fields:
             return ""
         inner = (one for one in bindings(self.body) if one.model is not None and one.mark is None)
@@ -120,7 +120,7 @@ class MessageType:
 
     @cached_property
     def statuses(self) -> tuple[str, ...]:
-        """The values that its status may have; none where it has no status."""
+        """The values that its status may have; empty if it has no status."""
         status = self.body.model_fields.get("status")
         return tuple(get_args(status.annotation)) if status is not None else ()
 
@@ -244,7 +244,7 @@ def named_type(value: str) -> str:
 
 
 def task_id_of(body: Part | None) -> str:
-    """The task-id in a body; empty where its type has none, or it cannot be read."""
+    """Return the task-id in a body; empty if its type has none, or it cannot be read."""
     row = _BY_BODY.get(type(body))
     if row is None or row.task_part is None:
         return ""

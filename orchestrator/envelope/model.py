@@ -81,7 +81,7 @@ class Signature(Part):
 
 
 def _form(body: Any) -> str:
-    """The form in which a body travels; `clear` if it can be read as it stands."""
+    """Return the form of a body in its message; `clear` if it can be read as it stands."""
     form = body.get("form") if isinstance(body, dict) else getattr(body, "form", None)
     return str(form or "clear")
 

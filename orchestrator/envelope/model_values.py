@@ -1,4 +1,4 @@
-"""The values that an envelope is made of: text, names, moments, numbers; each knows how it travels.
+"""Values of which an envelope is made: text, names, times, numbers; each knows its form in XML.
 
 Every type here accepts exactly what the schema and the rules of layer 2 accept, so that any model
 that could be built encodes to a valid envelope and decodes to itself.
@@ -142,7 +142,7 @@ def is_base64(text: str) -> bool:
 
 
 def _no_surrogates(value: Any) -> Any:
-    """Lone surrogates are no text in any encoding; they become U+FFFD, so that the rest can travel."""
+    """Replace lone surrogates, which no encoding has, by U+FFFD, so that the rest can be sent."""
     if isinstance(value, str) and not value.isascii():
         return _SURROGATE.sub("\ufffd", value)
     return value

@@ -198,7 +198,7 @@ def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) ->
 
 
 def _check_prolog(octets: bytes, limit: int) -> None:
-    """Let nothing pass to the parser but a root element behind white space, comments and instructions.
+    """Refuse anything before the root element but white space, comments and instructions.
 
     In the place of the root a document type declaration would stand; inside it the same octets are text.
     """

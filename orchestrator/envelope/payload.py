@@ -1,4 +1,4 @@
-"""Large payloads: compression that cannot explode, and a store in Redis for what is too large to travel.
+"""Large payloads: compression that cannot explode, and a store in Redis for what is too large to send.
 
 A blob is a hash under the SHA-256 of its octets. It is written under another key that expires,
 and gets its name when it is complete: a crash leaves nothing behind.

@@ -1,5 +1,5 @@
-"""The text that an agent is given for a message: a task with all that goes with it, a question, a word; and what stands
-beside the text of a report, under headings and in lists. The headings are the names of the protocol's elements.
+"""Prompts made of messages: a task with all its parts, a question, a message; and the parts of a report beside its
+text, under headings and in lists. The headings are the names of the protocol's elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Prompt = LaunchBody | Query | Message
 
 
 def title_of(body: LaunchBody) -> str:
-    """Return what people call it."""
+    """Return the title of a body, for people."""
     match body:
         case TaskDelegation(task=about) | ReviewRequest(review=about) | Escalation(escalation=about):
             return about.title
@@ -36,7 +36,9 @@ def title_of(body: LaunchBody) -> str:
 
 
 def prompt_of(body: Prompt) -> str:
-    """The description of a task, followed by one section for each further thing that it says; a question; a word."""
+    """Return the description of a task, then a section for each of its other parts; or the text of a question or
+    message.
+    """
     match body:
         case TaskDelegation(task=task):
             return _text(
@@ -104,7 +106,7 @@ _OF_THE_END: Final = frozenset({"status", "completion_timestamp"})
 
 
 def details_of(body: DetailedBody, text: str) -> str:
-    """Return what a body says beside its text; empty where that is nothing."""
+    """Return the parts of a body other than its text, as text; empty if there are none."""
     row = MESSAGE_TYPES[body.type]
     without = {row.text, *_ELSEWHERE, *(_OF_THE_END if row.ends else ())}
     parts = []

@@ -104,7 +104,7 @@ def schema_findings(
 
 
 def _located(root: etree._Element, message: str) -> Finding:
-    """A finding out of what libxml2 says, with its place where one element alone can be meant."""
+    """Return a finding for an error of libxml2, with its place if only one element can be meant."""
     quoted = _ELEMENT_SAID.match(message)
     try:
         meant = [] if quoted is None else list(islice(root.iter(quoted[1]), 2))
@@ -117,7 +117,7 @@ def _located(root: etree._Element, message: str) -> Finding:
 
 
 def _detailed(root: etree._Element, seconds: float) -> Iterator[Finding]:
-    """The findings; what is not found in that time is left out."""
+    """Yield the findings; what is not found within ``seconds`` is left out."""
     from xmlschema.validators.exceptions import XMLSchemaChildrenValidationError
 
     detailed_schema = _detailed_schema()

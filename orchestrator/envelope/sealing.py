@@ -1,4 +1,4 @@
-"""Puts a body into the form in which it travels, and takes it out again.
+"""Puts a body into the form in which it is sent, and takes it out again.
 
 On the way out: compress what is large, encrypt what is secret, store what is too large to travel. On
 the way in the same backwards, each step at most once, and every step checks what it gets. The
@@ -31,7 +31,7 @@ _ORDER: Final = (ClaimCheckBody, EncryptedBody, CompressedBody)
 
 
 class Encrypter:
-    """Seals what goes out. Safe to share between threads.
+    """Seals outgoing messages. Safe to share between threads.
 
     Args:
         blobs: where the bodies go that are too large to travel.
@@ -76,7 +76,7 @@ class Encrypter:
         return sign_message(self.seal(message, recipient=recipient), signer, now_ms=now_ms)
 
     def seal(self, message: AgentMessage, *, recipient: Recipient | None = None) -> AgentMessage:
-        """The message with its body in the form in which it travels, and without a signature if that changed it.
+        """Return the message with its body in the form in which it is sent, without a signature if that changed it.
 
         Raises:
             PayloadError: the body is larger than the store takes, or than a router opens.
@@ -129,7 +129,7 @@ class Encrypter:
 
 
 class Opener:
-    """Opens what comes in. Safe to share between threads.
+    """Opens incoming messages. Safe to share between threads.
 
     Args:
         blobs: where stored bodies are.
@@ -170,7 +170,7 @@ class Opener:
         return self._opened(message, decrypt=False)
 
     def stored(self, message: AgentMessage) -> bytes:
-        """The octets that are stored apart from the message; none where it has its body with it.
+        """Return the octets that are stored apart from the message; empty if the message has its body.
 
         Raises:
             PayloadError: they are too large, missing or altered.

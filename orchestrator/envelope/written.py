@@ -85,7 +85,7 @@ def read_message(written: str) -> WrittenMessage:
 
 
 def _parse(written: str) -> etree._Element:
-    """The tree of a message, in our namespace whatever it says of that."""
+    """Return the tree of a message, in our namespace whatever namespace it declares."""
     opening, end, rest = written.partition(">")
     if "xmlns" not in opening:
         opening = f'{opening} xmlns="{NAMESPACE}"'

@@ -51,7 +51,7 @@ class Revocation(NamedTuple):
     at_ms: int
 
     def stricter(self, other: Revocation | None) -> Revocation:
-        """Return this one or another one of the same key, whichever leaves less."""
+        """Return this revocation or another one of the same key, whichever is stricter."""
         if other is None or self.compromised > other.compromised:
             return self
         return other if other.compromised > self.compromised else min(self, other)

@@ -65,7 +65,8 @@ def payload(text: str | bytes) -> bytes:
 
 
 def verify(text: str | bytes, purpose: Purpose, find: Callable[[str], K | None]) -> tuple[dict[str, Any], K]:
-    """Return the claims and the key that has signed them. Whether that key may, and may still, is for the caller to judge.
+    """Return the claims and the key that has signed them. The caller decides whether that key may sign them, and
+    still may.
 
     Raises:
         SignatureError: with the rule: the text has another form, is not signed, or not by a key that ``find`` finds.

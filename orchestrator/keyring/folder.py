@@ -199,7 +199,7 @@ class KeyFolder:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """Return what changes when a file is replaced; None: there is no such file."""
+    """Return a stamp that changes when a file is replaced; None if there is no such file."""
     try:
         status = os.stat(path)  # noqa: PTH116 - with each signature, and pathlib takes its time
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def is_key_id(text: str) -> bool:
 
 
 def by_agent_and_age(each: KeyCertificate) -> tuple[str, str, bool, int, str]:
-    """Return by what certificates are sorted: of two that were issued in one second the current one is the newer."""
+    """Return the sort key of certificates: of two that were issued in one second the current one is the newer."""
     return each.agent, each.use, each.current, each.created_ms, each.key_id
 
 

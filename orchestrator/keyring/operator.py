@@ -76,7 +76,7 @@ class Operator:
         return authority, secret
 
     def signer(self) -> Signer:
-        """Return what signs claims with the operator's key.
+        """Return the signer of claims with the operator's key.
 
         Raises:
             KeyringError: as :meth:`create`.

@@ -265,7 +265,7 @@ class KeyRegistry:
         return None if raw is None else _text(raw)
 
     def _publish_operator(self, authority: Authority) -> str:
-        """Make the operator known where nobody is; return the certificate that stands."""
+        """Register the operator if none is registered; return the certificate that stands."""
         self._client.setnx(keys.operator_key(), authority.pem)
         return self._operator_pem() or authority.pem
 

@@ -30,7 +30,7 @@ class Keyring:
         self._lock = threading.Lock()
 
     def signer(self, agent: str) -> Signer:
-        """The agent's current signer, known to everybody. Ask for it for each message: it may be rotated.
+        """Return the agent's current signer, known to everybody. Ask for it for each message: it may be rotated.
 
         Raises:
             KeyringError: the key has to be made and this is not the operator's host, or the folder and Redis

@@ -43,7 +43,7 @@ class Approvals:
         title: str,
         envelope: Outgoing,
     ) -> tuple[str, ApprovalRequest]:
-        """Ask a person; the id, and what was asked for, which an earlier try of the run may have done before.
+        """Ask a person for approval; return its id and the request, which may be that of an earlier try of the run.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
@@ -128,7 +128,7 @@ class Approvals:
         return [approval for approval in self.listed(shard) if not self._is_open(approval)]
 
     def drop_strays(self, shard: int) -> int:
-        """Take off the index what no session asks for any more; how many that were."""
+        """Remove from the index the approvals that are no longer open; return how many."""
         # An id is asked for once, so what is not open now never will be.
         found = self.strays(shard)
         return int(self._ledger.redis.zrem(ledger_keys.approvals(shard), *found)) if found else 0

@@ -81,7 +81,7 @@ class Concurrency:
         self._shards = range(shards)
 
     def announce(self, agents: Mapping[str, tuple[str, int | None]]) -> None:
-        """Say what the definitions of a worker want: of each agent its queue and how many runs at once."""
+        """Announce what a worker's definitions ask for: for each agent its queue and how many runs at once."""
         for shard in self._shards:
             facts: list[Arg] = []
             for agent, (queue, most) in agents.items():
@@ -90,7 +90,7 @@ class Concurrency:
             self._scripts.run("set_limit", _limits_keys(shard), ["[]", *facts])
 
     def limit_agent(self, agent: str, most: Most) -> None:
-        """Let so many runs of an agent be at work at once, from now on.
+        """Limit the runs of an agent that are at work at once, from now on.
 
         Raises:
             InputError: it is less than one, or less than there are shards.
@@ -107,7 +107,8 @@ class Concurrency:
             self._set(shard, f"agent:{agent}", value, ring=[agent])
 
     def limit_tree(self, root: str, most: Most) -> list[str]:
-        """Let so many runs of one tree be at work at once, from now on; the agents whose workers are to be told.
+        """Limit the runs of one tree that are at work at once, from now on; return the agents whose workers to
+        notify.
 
         Raises:
             InputError: it is less than one.
@@ -138,12 +139,16 @@ class Concurrency:
         return not known
 
     def unpause(self, kind: Kind, name: str, *, agents: Sequence[str]) -> bool:
-        """Let ready runs be taken again; False: it was not paused. ``agents``: whose rings begin again."""
+        """Let ready runs be taken again; False if it was not paused. ``agents``: those whose notifications begin
+        again.
+        """
         changed = [self._set(shard, f"paused:{kind}:{name}", "", ring=agents) for shard in self._shards]
         return any(changed)
 
     def unblock(self, shard: int) -> list[str]:
-        """Make blocked runs of each tree ready again, as far as there is room; the agents whose workers are to be told."""
+        """Make blocked runs of each tree ready again, as far as there is room; return the agents whose workers to
+        notify.
+        """
         told: list[str] = []
         for root in map(text, sorted(self._redis.smembers(ledger_keys.blocked_trees(shard)))):
             reply = self._scripts.run("unblock", [ledger_keys.running(shard)], ["", root, _UNBLOCKED_AT_ONCE])
@@ -151,7 +156,7 @@ class Concurrency:
         return told
 
     def forget_slots(self, shard: int, *, recount: bool) -> tuple[int, int]:
-        """Forget slots that have no run any more; with ``recount`` count again what is at work.
+        """Forget slots that have no run any more; with ``recount`` also count the runs at work anew.
 
         Returns:
             How many slots were forgotten, and how many counts were wrong.
@@ -268,7 +273,7 @@ class Concurrency:
         return lost
 
     def put_back(self) -> None:
-        """Let hold again what was lost, unless it was lifted meanwhile."""
+        """Restore limits and pauses that were lost, unless they were lifted meanwhile."""
         for shard in self._shards:
             for field, value in self.copies().get(ledger_keys.run_limits(shard), {}).items():
                 self._redis.hsetnx(ledger_keys.run_limits(shard), field, value)

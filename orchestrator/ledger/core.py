@@ -126,7 +126,9 @@ class LedgerCore(LedgerReader):
     def vouch_for_item(
         self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
     ) -> str:
-        """The proof that ``by`` says this to a session, which the agent ``to`` runs; empty where nobody vouches."""
+        """Return ``by``'s proof of an item for a session, which the agent ``to`` runs; empty if nothing is attested
+        here.
+        """
         if self.vouch is None:
             return ""
         return self.vouch(Statement.of_record(item, session, record, text), by=by, to=to)
@@ -143,7 +145,9 @@ class LedgerCore(LedgerReader):
         body: str = "",
         by: str,
     ) -> str:
-        """The proof that ``by`` says how a session ended: its answer or its failure; empty where nobody vouches."""
+        """Return ``by``'s proof of how a session ended, with its answer or its failure; empty if nothing is attested
+        here.
+        """
         if self.vouch is None:
             return ""
         end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
@@ -152,7 +156,7 @@ class LedgerCore(LedgerReader):
     def vouch_for_task(
         self, session: str, facts: Mapping[str, Any], prompt: str, task: str, *, by: str
     ) -> str:
-        """The proof that ``by`` gives this task to a session with these fields; empty where nobody vouches."""
+        """Return ``by``'s proof of a session's task with these fields; empty if nothing is attested here."""
         if self.vouch is None:
             return ""
         return self.vouch(Statement.of_task(session, facts, prompt, task), by=by, to=str(facts["agent"]))
@@ -160,13 +164,13 @@ class LedgerCore(LedgerReader):
     def vouch_for_own(
         self, what: str, owner: str, agent: str, text: str, *, by: str = "", about: str = ""
     ) -> str:
-        """The proof that ``by``, else the agent itself, has kept this for an agent; empty where nobody vouches."""
+        """Return the proof, by ``by`` or else the agent, of an agent's own record; empty if nothing is attested here."""
         if self.vouch is None:
             return ""
         return self.vouch(Statement.of_own(what, owner, agent, text, about=about), by=by or agent, to=agent)
 
     def replicate(self, what: str, run_id: str) -> None:
-        """Wait until the replicas have what was just done, so that a failover does not take it back.
+        """Wait until the replicas have the last writes, so that a failover does not lose them.
 
         Too few replicas are named in the log, and by the doctor; the transition counts all the same.
         """
@@ -185,7 +189,9 @@ class LedgerCore(LedgerReader):
         return self.large_texts.shorten(session, text, above_bytes=self.limits.inline_bytes, seal=seal)
 
     def owned_keys(self, session_id: str, *, but: Collection[str] = ()) -> list[str]:
-        """The keys of every run of a session, of their effects and prints, and of the large texts that it has said, ``but`` some."""
+        """Return the keys of every run of a session, of their effects and output, and of the session's large texts,
+        ``but`` some.
+        """
         runs = [decode.text(run) for run in self.redis.lrange(ledger_keys.runs(session_id), 0, -1)]
         of_run = (ledger_keys.run, ledger_keys.effects, ledger_keys.steps, ledger_keys.reserved)
         of_runs = [key(run) for run in runs for key in of_run]

@@ -53,7 +53,7 @@ def mapping(raw: Mapping[Any, Any]) -> dict[str, str]:
 
 
 class _Facts:
-    """The fields of one hash; what cannot be read has its default, and is noted."""
+    """Fields of one hash; unreadable ones have their defaults, and are noted."""
 
     def __init__(self, h: Mapping[str, str]) -> None:
         self._h = h
@@ -118,7 +118,7 @@ def _is_rule(rule: Mapping[str, Any]) -> bool:
 
 
 def session(h: Mapping[str, str], session_id: str = "") -> Session:
-    """A session from its hash. What cannot be read of it has its default, and is named in ``damage``.
+    """Return a session from its hash. Unreadable fields have their defaults, and are named in ``damage``.
 
     ``session_id`` is the id that its key has.
     """
@@ -195,7 +195,7 @@ def run(h: Mapping[str, str]) -> Run:
 
 
 def run_as_far_as_it_goes(h: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
-    """A run whose holder is to fail it where it cannot be read, and what cannot be read of it."""
+    """Return a run; of a damaged one what its holder needs in order to fail it, and why it cannot be read."""
     try:
         return run(h), ()
     except DamagedRecord as error:
@@ -206,7 +206,7 @@ def run_as_far_as_it_goes(h: Mapping[str, str]) -> tuple[Run, tuple[str, ...]]:
 
 
 def with_proof(kept: str) -> tuple[str, str]:
-    """The proof and the text of what an agent keeps for itself, which stand on two lines."""
+    """Return the proof and the text of an agent's own record, which are on two lines."""
     proof, line, said = kept.partition("\n")
     return (proof, said) if line else ("", kept)
 

@@ -154,7 +154,7 @@ def seed_of(ledger: LedgerReader, session_id: str) -> Seed | None:
 
 
 def as_given(item: Item, text: str, *, session: str) -> tuple[Item, str]:
-    """An item of another session as a fork is given it: nobody waits for a reply to it."""
+    """Return an item of another session as a fork gets it: nobody waits for a reply to it."""
     # The id of a question says who is to be replied to, which is a session of another tree.
     name = item.id if item.kind == "completion" else item_id(session, f"fork:{item.id}")
     extra = {

@@ -102,7 +102,7 @@ class Inbox:
         open_ms: int | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """Put what an agent says into the queue of another session: a question, a reply, a message.
+        """Put a message of an agent into the queue of another session: a question, a reply, a message.
 
         A question to its own session is one to the user. ``open_ms``: how long a question may stay open, 0 for as
         long as it takes; None: as the limits say.
@@ -179,7 +179,8 @@ class Inbox:
     def claim_item(
         self, claim: Claim, item_id: str, *, waits: Literal["wait", "give up", ""] = ""
     ) -> tuple[Item, str] | None:
-        """Take one queued item into the current run: how a blocking call gets its answer; None: not there yet.
+        """Take one queued item into the current run, as a blocking call does for its answer; None if it is not there
+        yet.
 
         ``waits`` tells everybody who looks that the run stands still for it from now on, or does no longer.
 
@@ -194,7 +195,7 @@ class Inbox:
         )
 
     def flush(self, session_id: str) -> Flushed:
-        """Let one new run claim what is queued, if the session is not busy and its waiting policy is met."""
+        """Start one new run that claims what is queued, if the session is not busy and its waiting policy is met."""
         return self.flush_all([session_id])[0]
 
     def flush_all(self, session_ids: Sequence[str], known: Mapping[str, int] = _NOTHING) -> list[Flushed]:

@@ -1,4 +1,4 @@
-"""The steps that runs recorded: what each gave, so that a run that is tried again does not do it twice."""
+"""Steps that runs recorded: the result of each, so that another try of the run does not repeat it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Journal:
         return int(number or 0), int(size or 0)
 
     def record(self, claim: Claim, header: StepHeader, value: bytes) -> StepRecord:
-        """Record what a step gave. Returns what is recorded: an earlier record of the same step stays.
+        """Record the result of a step. Return the record that is kept: an earlier one of the same step stays.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.

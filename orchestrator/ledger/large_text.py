@@ -73,7 +73,7 @@ class LargeTexts:
         return Shortened(text=self._seals.write(head, seal), ref=self.put(session, text, seal=seal))
 
     def put(self, session: str, text: str, *, seal: Seal | None = None) -> dict[str, Any]:
-        """Store a text of any size for ``session``; what refers to it.
+        """Store a text of any size for ``session``; return its reference.
 
         Raises:
             PayloadError: it is larger than the store takes.
@@ -145,7 +145,7 @@ def digest_of(text: str) -> str:
 
 
 def beginning(text: str, limit_bytes: int = HEAD_BYTES) -> str:
-    """A text that may be cut, cut to so many bytes."""
+    """Return a text, cut to ``limit_bytes`` bytes if it is longer."""
     octets = text.encode(errors="replace")
     if len(octets) <= limit_bytes:
         return text
@@ -164,7 +164,7 @@ def check_text(name: str, value: object) -> str:
 
 
 def check_size(name: str, value: str, most: int = MAX_BESIDE_BYTES) -> None:
-    """See that what stands beside a text is short: every look at the session reads it.
+    """Check that a value beside the text is short: every look at the session reads it.
 
     Raises:
         InputError: it is not.

@@ -131,7 +131,7 @@ class Launches:
         )
 
     def _begins_with(self, fork: Fork, session: str, agent: str) -> dict[str, str]:
-        """The texts of a new session that is a fork; who makes it vouches for what its agent would have kept for itself."""
+        """Return the texts of a new session that is a fork; whoever makes it attests the agent's own records."""
         texts = dict(fork.kept_texts(self._core.seals))
         for what in {"state", "memory"} & texts.keys():
             proof = self._core.vouch_for_own(what, session, agent, texts[what], by=fork.by)
@@ -186,7 +186,7 @@ class Launches:
         return [ledger_keys.session(claim.session)], [body, *octets]
 
     def _child(self, claim: Claim, launch: Launch, octets: list[Arg]) -> dict[str, object]:
-        """Return what the script is asked for about a child, whose texts and facts are appended to ``octets``."""
+        """Return the script's request about a child, and append the child's texts and facts to ``octets``."""
         envelope, seal = launch.envelope, None
         if envelope.encrypted:
             seal = Seal(label=claim.root, by=claim.agent, to=(launch.agent, launch.caller_agent))
@@ -270,7 +270,7 @@ class Launches:
 
     @staticmethod
     def started(session_id: str, reply: Sequence[bytes]) -> RunRef | None:
-        """The run to dispatch after the ``start`` of a session, or None when there is nothing to send."""
+        """Return the run to dispatch after the ``start`` of a session; None if there is nothing to send."""
         if reply[0] != b"started":
             return None
         return RunRef(

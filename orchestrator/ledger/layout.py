@@ -33,7 +33,7 @@ def launch(
     envelope: Arg,
     task: str,
 ) -> dict[str, object]:
-    """Return what ``launch`` is asked for about one session, and append what goes behind the request to ``octets``."""
+    """Return the request of ``launch`` about one session, and append what follows the request to ``octets``."""
     first = len(octets) + 2
     octets += (prompt, envelope, task, *pairs(facts))
     return {**{name: fact for name, fact in about.items() if fact}, "at": first, "facts": 2 * len(facts)}
@@ -71,7 +71,7 @@ def end_of_try(
 
 
 def _middle_out(text: str, chars: int) -> str:
-    """The beginning of a text and more of its end, in at most so many characters."""
+    """Return the beginning of a text and more of its end, in at most ``chars`` characters."""
     # Halves of surrogate pairs have a form in JSON that scripts cannot read.
     text = text.encode(errors="replace").decode()
     if len(text) <= chars:

@@ -38,7 +38,7 @@ class Leftover:
 
 
 def found(ledger: Ledger) -> Iterator[Leftover]:
-    """Everything of this kind that there is now. Looks through all keys of the server.
+    """Yield all leftovers that there are now. Looks through all keys of the server.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -135,7 +135,7 @@ def _spent(ledger: Ledger, budgets: Sequence[str]) -> Iterator[Leftover]:
 
 
 def _wrong(ledger: Ledger, shard: int, budgets: Sequence[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Budget, resource, what it says, and what is right."""
+    """Yield budget, resource, the recorded amount and the right one."""
     running = ledger_keys.running(shard)
     runs: list[str] = []
     replies: list[Any] = []

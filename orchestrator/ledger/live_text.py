@@ -82,7 +82,8 @@ class LiveText:
         return decode.text(pipeline.execute()[0])
 
     def begin(self, session: str, run: str, number: int, *, earlier: Earlier | None) -> None:
-        """An answer of the model begins: the run's ``number``-th. ``earlier``: what earlier tries of the run wrote.
+        """Note that the run's ``number``-th answer of the model begins. ``earlier``: what earlier tries of the run
+        wrote.
 
         Raises:
             redis.RedisError: it could not be written.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Words:
-    """The mark of a field that holds what somebody says: in the ledger it is encrypted, where its session is."""
+    """The mark of a text field, which is encrypted in the ledger if its session is."""
 
     json: bool = False  #: the words are values of JSON
 

@@ -27,13 +27,13 @@ class Printed:
 
 
 class PrintedTexts:
-    """The prints of sessions. What the transitions of the ledger do is never held up by them."""
+    """Outputs of sessions. The transitions of the ledger never wait for them."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
     def write(self, session: str, number: int, printed: Printed, *, ttl_s: float) -> None:
-        """Write down what a try of the session's ``number``-th run has printed so far, in place of what was there.
+        """Store the output so far of a try of the session's ``number``-th run, in place of what was there.
 
         Raises:
             redis.RedisError: it could not be written.

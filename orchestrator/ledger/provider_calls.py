@@ -121,7 +121,7 @@ class ProviderCalls:
         return bool(lost and self._core.redis.zrem(key, *lost))
 
     def release(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
-        """A call has ended; ``tokens`` is what it took, None: what was counted."""
+        """Note the end of a call; ``tokens`` is what it took, None: what was counted."""
         asked = request(
             model=lane.model,
             call=granted.call,
@@ -133,6 +133,8 @@ class ProviderCalls:
         self._core.scripts.run("release_call", [ledger_keys.provider_held(lane.account)], [asked])
 
     def hold_back(self, lane: Lane, *, for_ms: int, why: str = "") -> int:
-        """Let nobody call the provider under this key for so long; until when, in ms since the epoch."""
+        """Hold back all calls of the provider under this key for ``for_ms``; return until when, in ms since the
+        epoch.
+        """
         held = [ledger_keys.provider_held(lane.account)]
         return int(self._core.scripts.run("hold_back", held, [self._core.now, for_ms, why])[0])

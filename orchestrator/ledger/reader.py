@@ -28,7 +28,7 @@ _FAILURES: dict[SessionState, type[SessionFailed]] = {
 
 
 class OwnTexts(NamedTuple):
-    """The task of a session, and what its agent keeps for itself."""
+    """Task of a session, and its agent's own records."""
 
     prompt: str
     task: str  #: what was said beside the prompt, as JSON
@@ -85,7 +85,7 @@ class LedgerReader:
         return found
 
     def run(self, run_id: str) -> Run | None:
-        """The run of that id, or None."""
+        """Return the run of that id, or None."""
         raw = self.redis.hgetall(ledger_keys.run(run_id))
         return self.seals.run(decode.run(decode.mapping(raw))) if raw else None
 
@@ -121,11 +121,11 @@ class LedgerReader:
         return list(dict.fromkeys(json.loads(kept))) if kept else []
 
     def asked(self, session_id: str, question: str) -> str:
-        """The session to which a session put a question that has no reply yet; empty if there is none."""
+        """Return the session to which a session put a question that has no reply yet; empty if there is none."""
         return decode.text(self.redis.hget(ledger_keys.session(session_id), f"question:{question}"))
 
     def items(self, session_id: str) -> list[Item]:
-        """Everything a session is owed or was sent, by sequence number; what is still owed comes last."""
+        """Return all items of a session by sequence number; those still outstanding come last."""
         found = [
             self.seals.item(decode.item(decode.text(i), record))
             for i, record in self.redis.hgetall(ledger_keys.items(session_id)).items()
@@ -138,7 +138,7 @@ class LedgerReader:
         return self.seals.item(decode.item(item_id, record)) if record else None
 
     def texts(self, session_id: str, names: Sequence[str]) -> dict[str, str]:
-        """The texts of items; also of ``prompt``, ``result`` and ``state``. What is missing is left out."""
+        """Return the texts of items; also of ``prompt``, ``result`` and ``state``. Missing ones are left out."""
         if not names:
             return {}
         children = {name: child for name in names if (child := child_of(name))}
@@ -159,12 +159,12 @@ class LedgerReader:
         return {name: self.seals.read(decode.text(text)) for name, text in found.items() if text is not None}
 
     def own_texts(self, session: Session) -> OwnTexts:
-        """The task of a session, and what its agent keeps for itself."""
+        """Return the task of a session, and its agent's own records."""
         names = ["prompt", "state", "task", "memory"]
         return self.own_texts_in(session, self.redis.hmget(ledger_keys.bodies(session.id), names))
 
     def own_texts_in(self, session: Session, raw: Sequence[Any]) -> OwnTexts:
-        """The same from what the ledger has: prompt, state, task, memory."""
+        """Return the same from the ledger's values: prompt, state, task, memory."""
         kept_prompt, kept_state, kept_task, kept_memory = map(decode.text, raw)
         prompt, task = self.seals.read(kept_prompt), self.seals.read(kept_task)
         state_proof, kept_state = decode.with_proof(kept_state)
@@ -217,7 +217,7 @@ class LedgerReader:
         return session.state, texts.get("result")
 
     def final_answer(self, session_id: str) -> str | SessionFailed | None:
-        """The answer of a session that has ended, or the exception for its caller; None: it has not ended.
+        """Return the answer of a session that has ended, or the exception for its caller; None if it has not ended.
 
         Raises:
             UnknownSession, PayloadError: as :meth:`result`.
@@ -232,8 +232,8 @@ class LedgerReader:
     def answer_as_kept(
         self, session_id: str
     ) -> tuple[Session, str, dict[str, Any] | None, dict[str, Any], str]:
-        """A session, its latest answer as its agent vouches for it, the reference to a large one, the attachments, and
-        what the report says beside the answer, as JSON. All are of one moment.
+        """Return a session, its latest answer as its agent attested it, the reference to a large one, the
+        attachments, and the report's other parts as JSON. All are of one moment.
 
         Raises:
             UnknownSession: there is no such session.

@@ -43,7 +43,7 @@ class Runs:
     def claim(
         self, run_id: str, claim_id: str, *, session_id: str, worker: str, version: str = ""
     ) -> Claimed | None:
-        """Take a certain queued run under a random claim id; None when another has it or it has ended.
+        """Claim a certain queued run under a random claim id; None if another has it or it has ended.
 
         ``version`` is what the worker has of it, as in a slot.
         """
@@ -51,7 +51,7 @@ class Runs:
         return self._held(claim_id, self._core.transition("claim", session_id, **asked))
 
     def claim_next(self, shard: int, wish: Next) -> None:
-        """Take the next ready run that a slot serves, if there is one: ``wish`` holds it then."""
+        """Take the next ready run that a slot serves, if there is one, and put it into ``wish``."""
         self._fulfil(wish, self._core.scripts.run("claim_next", *self._next_call(shard, wish)))
 
     def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
@@ -143,7 +143,7 @@ class Runs:
         following: Next | None = None,
         answer_questions: Callable[[Sequence[str]], bool] | None = None,
     ) -> Committed | RetryLater | TooLate:
-        """End a run with what its agent returned or how it failed.
+        """End a run with its agent's answer or failure.
 
         The envelope that reports the end of the session is made only when the session has ended, or
         at once when the caller expects that. With ``about``, the session as it was when the run was claimed, its agent
@@ -245,7 +245,7 @@ class Runs:
                     )
 
     def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
-        """Let an item that a run carries die, because nobody vouches for it; False when it is not the run's any more.
+        """Let an item of a run die, because its proof does not hold; False if it is not the run's any more.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
@@ -254,7 +254,7 @@ class Runs:
         return bool(reply[0] == b"rejected")
 
     def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Shortened, str]:
-        """The answer or the reason of an end, and what its report says beside it, as the ledger is to hold them."""
+        """Return the answer or the reason of an end, and the report's other parts, as the ledger stores them."""
         if outcome.status == "completed":
             short = self._core.shorten(session, outcome.text, seal)
         else:
@@ -279,7 +279,7 @@ class Runs:
         )
 
     def _keep_memory(self, claim: Claim, outcome: Outcome) -> Shortened:
-        """Store what an executor keeps of its conversation; it expires by itself if the commit does not come."""
+        """Store an executor's memory of its conversation; it expires by itself if the commit does not come."""
         if outcome.memory is None or outcome.status != "completed":
             return Shortened(text="", ref=None)
         return self._core.large_texts.shorten(
@@ -294,7 +294,9 @@ class Runs:
         return json.dumps({**memory.ref, "proof": proof})
 
     def _keep_attachments(self, claim: Claim, outcome: Outcome, seal: Seal | None) -> dict[str, Any]:
-        """Store what is attached to an answer; the references by name. It expires by itself if the commit does not come."""
+        """Store the attachments of an answer; return their references by name. They expire if the commit does not
+        come.
+        """
         if outcome.status != "completed":
             return {}
         return {

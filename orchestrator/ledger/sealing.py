@@ -98,7 +98,7 @@ class Seals:
         return {**record, **written, **({"encrypted": True} if seal is not None else {})}
 
     def read(self, text: str, *, label: str = "") -> str:
-        """A text, readable as far as it can be opened; with a ``label`` only what was sealed under it."""
+        """Return a text, decrypted as far as possible; with a ``label`` only what was sealed under it."""
         if not has_sealed(text):
             return text
         failed = False
@@ -114,7 +114,7 @@ class Seals:
         return Opened(replace_sealed(text, one), text, failed)
 
     def model(self, value: M) -> M:
-        """A session, a run or a try with its words readable."""
+        """Return a session, a run or a try with its texts readable."""
         found: dict[str, Any] = {}
         kind: type = type(value)
         for name, mark in encrypted_fields(kind).items():
@@ -124,13 +124,13 @@ class Seals:
         return replace(value, **found) if found else value
 
     def run(self, run: Run) -> Run:
-        """A run with its words and those of its tries readable."""
+        """Return a run with its texts and those of its tries readable."""
         tries = tuple(map(self.model, run.tries))
         changed = any(new is not old for new, old in zip(tries, run.tries, strict=True))
         return self.model(replace(run, tries=tries) if changed else run)
 
     def item(self, item: Item) -> Item:
-        """An item with its words readable."""
+        """Return an item with its texts readable."""
         extra = {name: self.read(item.extra[name]) for name in RECORD_TEXTS if item.extra.get(name)}
         changed = any(extra[name] is not item.extra[name] for name in extra)
         return self.model(replace(item, extra={**item.extra, **extra}) if changed else item)

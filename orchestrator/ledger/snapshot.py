@@ -73,7 +73,7 @@ class Snapshot:
 
 
 def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
-    """A consistent picture of one session, or None when it is gone. What cannot be read of it is ``damage``."""
+    """Return a consistent picture of one session; None if it is gone. Unreadable records are named in ``damage``."""
     shard = shard_of(session_id)
     run_ids, root, run = list[str](), session_id, ""
     while True:
@@ -154,7 +154,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
 
 
 def _indexes(shard: int, root: str, session: str, run: str) -> dict[str, tuple[str, str]]:
-    """Name → the key of an index and what it knows a session, or its run, by."""
+    """Return, by name, the key of each index and its member for a session, or for its run."""
     timers = ledger_keys.timers(shard)
     return {
         "dispatch": (ledger_keys.queued(shard), run),
@@ -171,7 +171,7 @@ def _indexes(shard: int, root: str, session: str, run: str) -> dict[str, tuple[s
 
 
 def _readable(reply: Any, what: str, damage: list[str]) -> Any:
-    """A reply; None, with a note in ``damage``, if its key was written by somebody else."""
+    """Return a reply; None, with a note in ``damage``, if its key was written by somebody else."""
     if not isinstance(reply, Exception):
         return reply
     if not is_wrong_type(reply):
@@ -207,7 +207,7 @@ def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
 
 
 def _lost_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> dict[str, int]:
-    """The timers of a session's own end, of its next deadline and of its questions that its records speak of, and that are gone."""
+    """Return the missing timers of a session's end, its next deadline and its questions, by its records."""
     wanted: dict[str, int] = {}
     if session.state not in (*CLOSED, SessionState.FINISHED, SessionState.DAMAGED):
         wanted = {

@@ -99,7 +99,7 @@ class Spending:
         return bool(reply[0] == b"done")
 
     def budget(self, session: str) -> BudgetState | None:
-        """The budget of a session as it stands; None: it has none."""
+        """Return the budget of a session as it stands; None if it has none."""
         raw: Any = self._client.hgetall(ledger_keys.budget(session))
         return budget_state(decode.mapping(raw)) if raw else None
 

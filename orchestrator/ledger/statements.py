@@ -86,7 +86,8 @@ class Statement(NamedTuple):
         message: str = "",
         body: str = "",
     ) -> Statement:
-        """The end of a session: its answer with what is attached to it, or with the status `failed` the reason.
+        """Return the statement of a session's end: its answer with attachments, or with the status `failed` the
+        reason.
 
         ``message`` is the id of the envelope that reports it, and ``body`` what that says beside the text, as JSON.
         """
@@ -105,7 +106,7 @@ class Statement(NamedTuple):
 
     @classmethod
     def of_task(cls, session: str, facts: Mapping[str, Any], prompt: str, task: str) -> Statement:
-        """The task of a session that has these fields: its prompt, and what is said beside that, as JSON."""
+        """Return the statement of the task of a session with these fields: its prompt, and its other parts as JSON."""
         about = {name: facts.get(name) for name in ("title", "message", "sealed")}
         return cls.of_record(
             TASK,

@@ -37,7 +37,7 @@ class Sweep:
         self._core.redis.set(ledger_keys.sweep(shard), self._core.server_ms())
 
     def leases(self, shard: int) -> list[Lease]:
-        """Every run that is held, with its renewal counter as it stands; none that cannot be read."""
+        """Return every held run, with its renewal counter as it stands; unreadable ones are left out."""
         ids = [decode.text(i) for i in self._core.redis.zrange(ledger_keys.running(shard), 0, -1)]
         pipe = self._core.redis.pipeline(transaction=False)
         for run in ids:
@@ -87,7 +87,7 @@ class Sweep:
         return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
 
     def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
-        """The agents whose queue is to be rung now: they have ready runs, and the last ring is long ago."""
+        """Return the agents whose workers to notify now: they have ready runs, and the last notification is long ago."""
         batch = self._core.scripts.batch()
         for agent in agents:
             batch.script(
@@ -125,7 +125,7 @@ class Sweep:
         return [decode.text(i) for i in self._core.redis.zrange(ledger_keys.waiting(shard), 0, -1)]
 
     def closing(self, shard: int) -> list[str]:
-        """Closed sessions that still have children to stop or to let go."""
+        """Return closed sessions that still have children to stop or to let go."""
         return [decode.text(i) for i in self._core.redis.zrange(ledger_keys.closing(shard), 0, -1)]
 
     def unpublished_results(self, shard: int) -> list[str]:
@@ -200,11 +200,13 @@ class Sweep:
         return bool(self._core.transition("restore_text", child, text)[0] == b"restored")
 
     def tell_again(self, child: str, status: str) -> bool:
-        """Have a parent told of the end of a child that counts as told and is not; False: there is nothing to tell."""
+        """Deliver to a parent the end of a child that is marked as delivered and is not; False if there is nothing to
+        deliver.
+        """
         return bool(self._core.transition("tell_again", child, status=status)[0] != b"nothing")
 
     def reopen_question(self, question: str, *, asker: str, asked: str) -> bool:
-        """Let the asker of a question that is still to be answered wait for it again; False: it does, or need not."""
+        """Let the asker of a question that is still open wait for it again; False if it does, or need not."""
         ids = {"question": question, "reply": reply_id(question), "asker": asker}
         return bool(self._core.transition("reopen_question", asked, **ids)[0] == b"open")
 
@@ -216,7 +218,7 @@ class Sweep:
                 self._core.redis.zadd(ledger_keys.timers(shard_of(question)), {timer: due_ms}, nx=True)
 
     def forget_stop(self, session_id: str) -> None:
-        """Take the mark off a session that it is to be ended, which nobody has asked for."""
+        """Remove the mark that a session is to be ended, which nobody has asked for."""
         self._core.redis.hdel(ledger_keys.session(session_id), "stop_pending")
 
     def close_tree(self, tree: Sequence[Session]) -> bool:

@@ -46,7 +46,7 @@ class Termination:
                     return reply
 
     def _vouch_for_failure(self, session_id: str, reason: str, by: str) -> str:
-        """The proof that ``by`` has ended a session, for this reason; empty where nobody vouches."""
+        """Return ``by``'s proof that it has ended a session, for this reason; empty if nothing is attested here."""
         found = self._core.find([session_id]) if self._core.vouch is not None else []
         return self._core.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
 
@@ -107,13 +107,13 @@ class Termination:
         return cast('Literal["queued", "ended", "moved"]', decode.text(reply[0]))
 
     def abandon(self, parent: str, callback: str, reason: str) -> bool:
-        """Let a callback die that a closed parent is still owed; False if it is not owed."""
+        """Let an outstanding callback of a closed parent die; False if it is not outstanding."""
         return bool(self._core.transition("abandon", parent, callback=callback, reason=reason)[0] == b"dead")
 
     def inherit(
         self, parent: str, heir: str, child: str, callback: str
     ) -> Literal["handed", "not owed", "no heir", "kin"]:
-        """A closed parent hands a callback that is still owed to its heir.
+        """Hand an outstanding callback of a closed parent to its heir.
 
         Returns ``handed``; ``not owed`` (any more: the child has ended, or somebody else has seen to it);
         ``no heir`` (it is gone or will not run again); or ``kin`` (the child is the heir or above it, so
@@ -141,7 +141,8 @@ class Termination:
         return above
 
     def finish_cleanup(self, session_id: str, *, seen_as: SessionState | None = None) -> bool:
-        """Finish the cleanup of a closed session, whose children have all ended or were let go; False while some have not.
+        """Finish the cleanup of a closed session whose children have all ended or been let go; False if some have
+        not.
 
         ``seen_as``: the state in which the caller has just gone through all of its items. Nothing is done before a
         caller has gone through them in the present state.

@@ -206,7 +206,7 @@ class Slot:
 
 @dataclass(kw_only=True)
 class Next:
-    """A slot's wish for its next run, which may be fulfilled in one round trip with the commit before it."""
+    """A slot's request for its next run, which may be answered in one round trip with the commit before it."""
 
     slot: Slot
     claim: str  #: a claim id of its own

@@ -31,7 +31,7 @@ _log = get_logger()
 
 
 class Authenticity:
-    """Vouches for what this process writes into the ledger, and judges what others have written.
+    """Attests what this process writes into the ledger, and verifies what others have written.
 
     With ``required=False`` what nobody vouches for is believed, as unsigned messages are.
     """
@@ -88,7 +88,7 @@ class Authenticity:
         attachments: Mapping[str, Any],
         body: str = "",
     ) -> str:
-        """:meth:`fault` of the final answer of a session and of what is attached to it, as the operator can tell."""
+        """Return the :meth:`fault` of a session's final answer and its attachments, as the operator can tell."""
         faults = self._faults_of_answer(session, text, whole, attachments, body)
         return faults["completed"] if all(faults.values()) else ""
 

@@ -330,7 +330,7 @@ class MessageFactory:
         matter: EscalationMatter | None = None,
         terms: Terms = NO_TERMS,
     ) -> Outgoing:
-        """``sender`` hands on to ``recipient`` what its task ``escalated`` cannot settle.
+        """Return the escalation by which ``sender`` hands ``recipient`` what its task ``escalated`` cannot settle.
 
         ``matter`` has the other fields.
         """

@@ -1,4 +1,4 @@
-"""The table of verbs: each request as a judge of what comes from outside, as JSON schema and as what is kept of it."""
+"""The table of verbs: each request as a validator of outside input, as JSON schema and as what is kept of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of which requests are made: how each is judged, shown in JSON schema, and written as JSON."""
+"""Values in requests: how each is checked, shown in JSON schema, and written as JSON."""
 
 from __future__ import annotations
 

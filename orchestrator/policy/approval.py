@@ -144,5 +144,5 @@ def read_decision(
 
 
 def refused(approval: str, why: str) -> Decision:
-    """A decision that counts as a no, although nobody made it."""
+    """Return a decision that counts as denied, although nobody made it."""
     return Decision(approval=approval, approved=False, comment=why, how="refused")

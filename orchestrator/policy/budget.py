@@ -164,7 +164,7 @@ def most_tokens(text: str) -> int:
 
 
 def amount(resource: str, number: int) -> str:
-    """A number of a resource in words: `120 tokens`, `0.25 USD`."""
+    """Return an amount of a resource as text: `120 tokens`, `0.25 USD`."""
     if resource == "nano":
         return f"{number / NANO:.6f}".rstrip("0").rstrip(".") + " USD"
     word = RESOURCES[resource]
@@ -172,14 +172,14 @@ def amount(resource: str, number: int) -> str:
 
 
 def describe(cost: Cost) -> str:
-    """A cost in words."""
+    """Return a cost as text."""
     money = f", {amount('nano', cost.nano_usd)}" if cost.nano_usd else ""
     guess = f" ({cost.estimated} of them estimated)" if cost.estimated else ""
     return f"{amount('requests', cost.requests)}, {cost.input_tokens} + {cost.output_tokens} tokens{guess}{money}"
 
 
 def total(costs: Iterable[Cost]) -> str:
-    """The sum of costs in words; empty where there are none."""
+    """Return the sum of costs as text; empty if there are none."""
     summed = sum(costs, Cost())
     return describe(summed) if summed != Cost() else ""
 

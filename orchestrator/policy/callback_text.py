@@ -58,7 +58,7 @@ def render_callbacks(
     read_on: Callable[[Callback], str] | None = None,
     read_attached: Callable[[Callback], str] | None = None,
 ) -> str:
-    """The text of one resume: ``callbacks`` in the order given, then what a user said meanwhile.
+    """Return the text of one resume: ``callbacks`` in the order given, then what a user said meanwhile.
 
     Args:
         callbacks: what is delivered; may be empty.

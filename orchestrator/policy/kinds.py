@@ -29,12 +29,12 @@ MAX_CHARS: Final = 100
 
 
 def question_kind(word: str) -> str:
-    """The kind of a question that its asker calls ``word``."""
+    """Return the kind of a question that its asker calls ``word``."""
     return _own(word, taken=SYSTEM, default="query")
 
 
 def message_kind(word: str) -> str:
-    """The kind of a message whose ``message-type`` is ``word``; it asks nothing and reports nothing."""
+    """Return the kind of a message whose ``message-type`` is ``word``; it asks nothing and reports nothing."""
     return _own(word, taken=SYSTEM | QUESTIONS, default="message")
 
 

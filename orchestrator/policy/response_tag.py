@@ -35,7 +35,7 @@ def tag_extract(text: str, tag: str) -> str | None:
 
 
 def tag_strip(text: str, tag: str) -> str:
-    """The text without the block that :func:`tag_extract` reads; unchanged if there is none."""
+    """Return the text without the block that :func:`tag_extract` reads; unchanged if there is none."""
     found = _find(text, tag)
     return text if found is None else text[: found[0]] + text[found[3] :]
 

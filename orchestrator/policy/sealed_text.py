@@ -40,7 +40,7 @@ def defused(text: str) -> str:
 
 
 def replace_sealed(text: str, read: Callable[[re.Match[str]], str]) -> str:
-    """The text with each sealed one replaced by what ``read`` makes of its parts: sender, readers, label, content."""
+    """Return the text with each sealed one replaced by what ``read`` makes of its sender, readers, label and content."""
     return _TOKEN.sub(read, text)
 
 

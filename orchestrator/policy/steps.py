@@ -35,7 +35,7 @@ def is_within(key: str, other: str) -> bool:
 
 
 def effect_key(kind: str, what: str, step: str) -> str:
-    """The key of an effect that a step has: ``what`` tells it from others of its kind in that step."""
+    """Return the key of an effect of a step: ``what`` distinguishes it from others of its kind in that step."""
     return f"{kind}:{what}{EFFECT_MARK}{step}"
 
 
@@ -51,7 +51,7 @@ class Sequence:
         self._waiting = deque(key for _, key in ordered)
 
     def expected(self, asked: Collection[str]) -> str | None:
-        """The step that has to come next, when these were asked for; None: any may come."""
+        """Return the step that has to come next after ``asked``; None if any may come."""
         while self._waiting and self._waiting[0] in asked:
             self._waiting.popleft()
         return self._waiting[0] if self._waiting else None

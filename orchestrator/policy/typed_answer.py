@@ -1,4 +1,4 @@
-"""Answers as values: what an agent answers is a text; what it means may be JSON of a type."""
+"""Answers as values: an agent answers in text, which may be JSON of a type."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Delivery:
         self._write_reply = write_reply
 
     def send(self, ready: Sequence[RunRef]) -> bool:
-        """Tell workers of runs. If the broker fails, the runs stay ready and the sweep rings."""
+        """Notify workers of runs. If the broker fails, the runs stay ready and the sweep notifies."""
         try:
             self._send(ready)
         except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the runs)
@@ -78,7 +78,7 @@ class Delivery:
         return True
 
     def flush(self, sessions: Iterable[str], known: Mapping[str, int] = MappingProxyType({})) -> int:
-        """Resume each of these sessions that is not busy and has what it waits for; how many were resumed.
+        """Resume each of these sessions that is not busy and has what it waits for; return how many.
 
         ``known`` spares asking how far they are. It may be out of date: the ledger checks it.
         """
@@ -203,7 +203,7 @@ class Delivery:
                     )
 
     def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
-        """The children that these items are about, with what is to become of each."""
+        """Yield the children of these items, each with what is to become of it."""
         for start in range(0, len(items), _BATCH):
             policies = {i.child: session.policy_for(i.on_close) for i in items[start : start + _BATCH]}
             for child in self.ledger.find(list(policies)):
@@ -230,7 +230,7 @@ class Delivery:
             self.ledger.abandon(session.id, item.id, "its session is gone")
 
     def give_up(self, question: str, reason: str) -> None:
-        """End an open question or approval that has waited long enough: its asker is told so."""
+        """End an open question or approval that has waited long enough, and tell its asker."""
         asker = asker_of(question) or session_of_approval(question)
         for session in self.ledger.find([asker] if asker else []):
             if question in session.approvals:
@@ -269,7 +269,7 @@ class Delivery:
         self._fail(approval, decision_id(approval), session.id, text, facts=facts, envelope=envelope)
 
     def _close_question(self, session: Session, item: Item) -> None:
-        """Tell whoever asked a closed session that no answer will come."""
+        """Tell the asker of a question to a closed session that no answer will come."""
         why = f"session {session.id} {session.state}: {session.reason}"
         self._refuse_reply(item.id, asker=item.child, agent=session.agent, why=why)
 

@@ -26,7 +26,7 @@ _BEGINS_MS: Final = 5_000
 
 
 def check_format(client: redis.Redis, url: str) -> None:
-    """Return if the ledger has the format of this program; one that says none has it from now on.
+    """Check that the ledger has the format of this program; a ledger without a format gets it.
 
     Raises:
         UnsupportedFormat: an older or a newer program wrote it.

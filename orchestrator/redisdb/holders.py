@@ -17,7 +17,7 @@ _PREFIX: Final = "orchestra-"
 
 
 def connection_name(part: str, mark: str) -> str:
-    """The name of a connection by which a process shows that it is there; ``part`` is what it is of the stack."""
+    """Return the name of a connection by which a process shows that it lives; ``part`` is its part of the stack."""
     return f"{_PREFIX}{part}@{mark}"
 
 

@@ -136,7 +136,7 @@ def any_of_runs() -> str:
 
 
 def parts_of_run(name: str) -> tuple[str, str]:
-    """The run that a key belongs to, and what it holds of it; empty for the run itself."""
+    """Return the run to which a key belongs, and which part of it the key holds; empty for the run itself."""
     run, _, what = name.partition(":run:")[2].partition(":")
     return run, what
 
@@ -147,5 +147,5 @@ def any_budget() -> tuple[str, str]:
 
 
 def session_in(name: str) -> str:
-    """The session that a key belongs to; empty if it belongs to none."""
+    """Return the session to which a key belongs; empty if it belongs to none."""
     return name.partition(":session:")[2].partition(":")[0]

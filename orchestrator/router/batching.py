@@ -35,7 +35,7 @@ _REPORTERS: Final = SYSTEM_AGENTS - {OPERATOR}
 
 
 class BatchedCommand(ABC):
-    """Puts messages into a batch and reads what became of each."""
+    """Puts messages into a batch and reads the outcome of each."""
 
     #: The script that carries them out.
     script: ClassVar[str]

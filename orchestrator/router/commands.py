@@ -119,7 +119,7 @@ class ScriptCommand:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Nothing is to be changed: the outcome is known."""
+    """A step that changes nothing: the outcome is known."""
 
     outcome: CommandOutcome
 
@@ -168,7 +168,7 @@ class ConversationLimits:
         return mark_ms(received.message.header, self.max_age_ms) + received.ahead_ms
 
     def mark(self, received: ReceivedMessage) -> dict[str, str | int]:
-        """Return what a script has to know of a message to mark and acknowledge it."""
+        """Return what a script needs to mark and acknowledge a message."""
         return {**self.place(received), "group": received.group, "keep_ms": self.max_age_ms}
 
     def place(self, received: ReceivedMessage) -> dict[str, str | int]:

@@ -122,7 +122,7 @@ def shard_of_message(message: AgentMessage, shards: int) -> int:
 
 
 def attempt_of(entry: Entry) -> int:
-    """Which attempt an entry is; what cannot be read counts as the first."""
+    """Parse the attempt of an entry; 1 if malformed."""
     text = entry.extra.get(ATTEMPT_FIELD, "1")
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
 

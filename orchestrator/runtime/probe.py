@@ -113,12 +113,14 @@ def _listening(beginning: str) -> list[str]:
 
 
 def _ask(name: str) -> str | None:
-    """The line that a process of this user answers; None: it is gone, or somebody else's."""
+    """Return the line that a process of this user answers; None if it is gone, or somebody else's."""
     return _asked(name)[1] or None
 
 
 def _asked(name: str) -> tuple[int, str]:
-    """The process of this user that listens there, and the line that it answers; 0: it is gone, or somebody else's."""
+    """Return the process of this user that listens there, and the line that it answers; 0 if gone, or somebody
+    else's.
+    """
     pid = 0
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(ANSWER_S)

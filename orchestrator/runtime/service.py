@@ -151,7 +151,7 @@ def serve(
 
 
 class _Watched(threading.Event):
-    """The wish to stop, as the loop of a service sees it: each look at it is a sign of life."""
+    """Stop request as the loop of a service sees it: each look at it is a sign of life."""
 
     def __init__(self, stop: threading.Event, life: SignsOfLife) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ def hung_services(client: redis.Redis) -> list[tuple[ServiceRecord, float]]:
 
 
 def _record(raw: bytes | str) -> ServiceRecord | None:
-    """A registered record; None if it is not valid, because something else wrote it."""
+    """Return a registered record; None if it is not valid, because something else wrote it."""
     try:
         return _records().validate_json(raw)
     except ValueError:

@@ -57,7 +57,8 @@ class Consumer:
         return self._streams.read(self._group, self.name, portions, block_ms=block_ms)
 
     def left_over(self, *, limit: int) -> Iterator[list[Entry]]:
-        """Take over what dead consumers held, ``limit`` entries of a stream at a time; nothing until the next look is due.
+        """Yield the entries that dead consumers held, ``limit`` of a stream at a time; nothing until the next look is
+        due.
 
         One stream comes after the other, so that a crash counts against no entry of another stream.
         A caller that stops early goes on at its next call.

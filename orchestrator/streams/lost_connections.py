@@ -1,4 +1,4 @@
-"""Which processes are dead, by their connections, so that others take over at once what they held.
+"""Detection of dead processes, by their connections, so that others take over at once what they held.
 
 The kernel closes the connections of a process that is killed. A process that was not connected at two looks counts as
 dead. That can be wrong: the process may be stopped, or its connection may have broken in a moment in which it had no
@@ -21,7 +21,7 @@ SETTLED_S: Final = 5.0
 
 
 def mark_in(name: str) -> str:
-    """The mark of a process at the end of a consumer's name or of a claim; empty: it has none."""
+    """Return the mark of a process at the end of a consumer's name or of a claim; empty if it has none."""
     return name.partition("@")[2]
 
 

@@ -39,7 +39,7 @@ class PriorityReader:
         return SHARES[PRIORITIES[-1]] if self._flooded else FULL_SHARE
 
     def next_round(self, *, block_ms: int) -> list[Entry]:
-        """The next entries, highest priority first; waits up to ``block_ms`` when there are none."""
+        """Return the next entries, highest priority first; wait up to ``block_ms`` if there are none."""
         portions = []
         quiet_above = True
         for priority, streams in self._by_priority.items():

@@ -296,7 +296,7 @@ class RedisStreams:
         return sum(answer for answer in answers if isinstance(answer, int))
 
     def pending(self, group: str, stream: StreamId, *, most: int) -> list[Pending]:
-        """The oldest entries that were handed out and not acknowledged; none where the group is missing."""
+        """Return the oldest entries that were handed out and not acknowledged; empty if the group is missing."""
         try:
             rows: Any = self._redis.xpending_range(self._key(stream), group, "-", "+", most)
         except redis.ResponseError as error:
@@ -429,7 +429,7 @@ def _ms_of(entry_id: bytes) -> int:
 
 
 def entry_of(stream: StreamId, row: Any) -> Entry | None:
-    """An entry as the server answers with it: its id, and its fields in a row; None: it was deleted by hand."""
+    """Return an entry from the server's answer: its id, and its fields in a row; None if it was deleted by hand."""
     if row is None or row[1] is None:
         return None  # deleted by hand while it was pending
     data = None

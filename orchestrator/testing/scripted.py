@@ -154,7 +154,7 @@ class ScriptedSession:
         self._others.tell_parent(_id(child), text)
 
     def reply(self, question: Effect | str, text: str) -> None:
-        """Whoever the agent asked replies.
+        """Reply to a question, in the name of whoever the agent asked.
 
         Raises:
             InputError: the session has no such open question.
@@ -182,7 +182,7 @@ class ScriptedSession:
         self._others.say(self.id, text)
 
     def stop(self, reason: str = "stopped by the test") -> None:
-        """Ask the session to stop; a run that is at work hears of it by its next effect."""
+        """Ask the session to stop; a run that is at work learns of it at its next effect."""
         self._ledger.stop(self.id, reason)
 
     def pass_time(self, seconds: float) -> None:

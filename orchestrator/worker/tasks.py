@@ -1,4 +1,4 @@
-"""The Celery tasks: a submission by hand, and the ring that has a slot take runs from the ledger."""
+"""Celery tasks: a submission by hand, and the notification on which a slot takes runs from the ledger."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _REASONS: Final = {"tuple_type": "input should be a list"}
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorKind:
-    """A row of the table of executors: what there is to know of one beside the module that runs its agents."""
+    """A row of the table of executors: the properties of one, beside the module that runs its agents."""
 
     options: type[ExecutorOptions]
     #: The module with `execute` and `explain`, imported when the first of its agents runs; empty: workers run none.

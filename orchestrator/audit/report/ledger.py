@@ -210,7 +210,7 @@ class LedgerFigures:
             self._agents.popitem(last=False)
 
     def _agent(self, session: str) -> str:
-        """The agent of a session: by its first transition, or by the message that launched it; '': nobody knows."""
+        """Return the agent of a session, by its first transition or by the message that launched it; '' if unknown."""
         known = self._agents.get(session)
         if known is None:
             query = (

@@ -31,7 +31,7 @@ def make_report(
     by: Unit | None = None,
     progress: Progress = lambda _what, _done, _all: None,
 ) -> Report:
-    """A report on what was published in a time.
+    """Return a report on the messages that were published in a period.
 
     Args:
         made_ms: when it is made.

@@ -47,7 +47,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True)
 class Period:
-    """A time; None: without a bound."""
+    """A period of time; None: without a bound."""
 
     since_ms: int | None = None
     until_ms: int | None = None
@@ -103,7 +103,7 @@ class MessageFigures:
         return int(self._store.query(query.where(*self._within, _M.correlation_id != ""))[0][0])
 
     def longest_conversation(self) -> str:
-        """The one with the most entries; empty: there is none."""
+        """Return the conversation with the most entries; empty if there is none."""
         query = select(_M.correlation_id).where(*self._within, _M.correlation_id != "")
         query = query.group_by(_M.correlation_id).order_by(func.count().desc(), _M.correlation_id).limit(1)
         rows = self._store.query(query)

@@ -72,7 +72,7 @@ class FailureRow:
 
 @dataclass(slots=True, kw_only=True)
 class CallbackRow:
-    """Callbacks that sessions of an agent were promised, and what became of them.
+    """Callbacks that sessions of an agent launched, and their outcomes.
 
     ``carried + launched = delivered + dead + pending``.
     """

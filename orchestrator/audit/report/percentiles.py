@@ -56,7 +56,7 @@ class Histogram:
         self._counts[ms >> dropped << dropped] += 1
 
     def percentiles(self) -> Percentiles:
-        """Those of what was added."""
+        """Return the percentiles of the values that were added."""
         total = self._counts.total()
         if not total:
             return Percentiles()

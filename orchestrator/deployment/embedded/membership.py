@@ -157,7 +157,7 @@ def _start_server_manager(data: Path) -> subprocess.Popen[bytes]:
 
 
 def _raise_failure(server_manager: subprocess.Popen[bytes]) -> None:
-    """Raise what a server manager that ended said about it; silence means that another one was quicker."""
+    """Raise the failure that a server manager reported before it ended; silence means that another one was quicker."""
     output, _ = server_manager.communicate()
     for line in output.splitlines():
         with suppress(ValueError):

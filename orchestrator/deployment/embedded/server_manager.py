@@ -300,7 +300,7 @@ def sweep_leftovers(data: Path) -> None:
 
 
 def main(data: Path) -> int:
-    """Run the server manager of a data folder; a failure is said as one JSON line on standard output."""
+    """Run the server manager of a data folder; report a failure as one JSON line on standard output."""
     lock = lock_path(data).open("w")
     if not try_to_lock(lock):
         return 3

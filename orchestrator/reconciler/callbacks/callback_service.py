@@ -111,7 +111,7 @@ class CallbackService:
         return handled + len(entries)
 
     def _handle(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Do what events ask for; returns the events that are done."""
+        """Handle events; return those that are done."""
         failpoint("callbacks.read")
         to_flush: dict[str, None] = {}
         known: dict[str, int] = {}

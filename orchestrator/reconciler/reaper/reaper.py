@@ -196,7 +196,7 @@ class Reaper:
         return 1
 
     def _unblock(self, concurrency: Concurrency, shard: int) -> int:
-        """Ring for runs whose tree was at its limit when they were to be taken, and has room again."""
+        """Notify workers of runs whose tree was at its limit and has room again."""
         return self._tell(concurrency.unblock(shard))
 
     def _forget_slots(self, concurrency: Concurrency, shard: int) -> int:
@@ -206,13 +206,13 @@ class Reaper:
         return forgotten
 
     def _ring(self, agents: Sequence[str]) -> int:
-        """Ring for ready runs that nobody takes: the first ring was lost, or all workers were busy."""
+        """Notify workers of ready runs that nobody takes: the first notification was lost, or all workers were busy."""
         return self._tell(
             [agent for shard in self._shards for agent in self._ledger.sweep.rings(shard, agents)]
         )
 
     def _tell(self, agents: Sequence[str]) -> int:
-        """Ring the workers of these agents; how many agents that were."""
+        """Notify the workers of these agents; return how many agents."""
         if not agents:
             return 0
         try:

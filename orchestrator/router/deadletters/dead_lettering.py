@@ -295,7 +295,7 @@ class DeadLettering:
 
 
 def _launch(entry: Entry, message: AgentMessage) -> tuple[str, str] | None:
-    """Session and message-id of the launch that a message is, or None."""
+    """Return session and message-id of the launch in a message; None if it is no launch."""
     session = launched_task(entry, message.body) if message.body.type in SESSION_STARTING else ""
     return (session, message.header.message_id.lower()) if is_session_id(session) else None
 

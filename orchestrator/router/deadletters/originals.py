@@ -29,7 +29,7 @@ class Original:
 
 
 class Originals:
-    """Judges messages that are to be replayed."""
+    """Verifies messages that are to be replayed."""
 
     def __init__(self, parts: Container, *, clock: Clock, opener: Opener) -> None:
         self._parts = parts
@@ -37,7 +37,7 @@ class Originals:
         self._validator = build_validator(parts, clock)
 
     def verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
-        """The message in ``octets``, with what keeps its signature from counting now, if anything.
+        """Return the message in ``octets``, with the reason why its signature does not count now, if there is one.
 
         Raises:
             Unverified: it is not valid; or it does not verify and ``sign_unverified`` is false.

@@ -197,7 +197,7 @@ class Replays:
         return _Planned(message, fault, Replayed(how="message", id=new_id), None, by_operator)
 
     def _stream_of(self, message: AgentMessage, shard: int) -> StreamId:
-        """The stream that a message belongs in, whatever stream it was found in."""
+        """Return the stream in which a message belongs, whatever stream it was found in."""
         priority = message.header.priority or self._parts.routing[message.body.type].priority
         return StreamId(shard, message.body.type, priority)
 
@@ -239,7 +239,7 @@ class Replays:
         return root_session_id(seed, self._parts.settings.shards)
 
     def _submit(self, message: AgentMessage, body: LaunchBody, *, session: str, verified: bool) -> None:
-        """Make a root session of what a message gives its recipient to do, with all that its session was given.
+        """Make a root session of the task in a message, with all options of that task's session.
 
         Its group and the tasks that it waited for are those of its old parent, and count no more. What nobody is known
         to have signed gives its session a task and nothing else.

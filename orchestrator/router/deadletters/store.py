@@ -98,7 +98,7 @@ class DeadLetters:
         return sorted(found, key=lambda dead_letter: (dead_letter.at_ms, dead_letter.id))
 
     def expire(self, limits: DeadLimits) -> int:
-        """Drop what is too old, or too much under limits that have changed; how many. Harmless to repeat."""
+        """Drop dead letters that are too old, or too many under changed limits; return how many. Harmless to repeat."""
         batch = Scripts(self._redis).batch()
         for shard in range(self._shards):
             names = [keys.dead(shard), keys.dead_index(shard), keys.dead_usage(shard)]

@@ -59,7 +59,7 @@ class BlockedTask:
 
 
 class Dependencies:
-    """Judges tasks by those that they wait for."""
+    """Decides on tasks by those for which they wait."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Dependencies:
         return None
 
     def changed(self, parked: Sequence[DelayedMessage]) -> list[bool]:
-        """For each task that waits, whether it may be judged differently now.
+        """Return for each waiting task whether another look may decide differently now.
 
         So it is when a dependency changed, when it expires, and when it has waited long enough for an unknown task.
         """
@@ -172,7 +172,9 @@ class Dependencies:
         return max(FIRST_LOOK_MS, min(most, waited_ms))
 
     def hurry_waiters(self, messages: Sequence[ReceivedMessage]) -> bool:
-        """Let the tasks be looked at now that wait for sessions whose ends are reported here; whether there are any."""
+        """Have the tasks looked at now that wait for sessions whose ends are reported here; return True if there are
+        any.
+        """
         ends = [received for received in messages if MESSAGE_TYPES[received.type].ends == "task"]
         pipeline = self._redis.pipeline(transaction=False)
         for received in ends:
@@ -229,7 +231,7 @@ class Dependencies:
         return {session.id: session for session in self._ledger.find(list(named))}
 
     def _circle(self, shard: int, conversation: str, task: str, waited_for: Sequence[str]) -> list[str]:
-        """The circle that the task would close; empty: none.
+        """Return the circle that the task would close; empty if there is none.
 
         A blocked task goes on when the tasks it waits for have ended, and a session ends after its children.
         """

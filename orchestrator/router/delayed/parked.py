@@ -253,7 +253,7 @@ class DelayedMessages:
 
 
 def _raise_first(answers: list[Any]) -> list[Any]:
-    """The answers, if none is an exception; the first that is one is raised."""
+    """Return the answers; raise the first that is an exception."""
     for answer in answers:
         if isinstance(answer, Exception):
             raise answer

@@ -88,7 +88,7 @@ class Redelivery:
         return parked
 
     def _look_in(self, wait_ms: int) -> None:
-        """Look at what waits after so many milliseconds at the latest."""
+        """Look at waiting messages after ``wait_ms`` milliseconds at the latest."""
         self.something_waits = True
         self.next_look = min(self.next_look, machine.monotonic() + max(0, wait_ms) / 1000)
 
@@ -98,7 +98,7 @@ class Redelivery:
             self.next_look = 0.0
 
     def release(self) -> int:
-        """Put back what has waited long enough, and tasks whose dependencies changed; how many were put back."""
+        """Put back messages that have waited long enough, and tasks whose dependencies changed; return how many."""
         now_ms = self._clock.now_ms()
         due, next_ms = self._delayed.due(now_ms)
         tasks = [parked for parked in due if parked.tasks]

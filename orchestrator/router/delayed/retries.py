@@ -121,7 +121,7 @@ class Retries:
         return due if isinstance(due, RetryEnd) else Wait(due_ms=due)
 
     def _within_attempt(self, message: AgentMessage, rule: str, *, now_ms: int, since_ms: int) -> Wait | None:
-        """When to look again within the same attempt; None: the attempt has failed.
+        """Return when to look again within the same attempt; None if the attempt has failed.
 
         What a message names may be on its way: its launch in the hands of another router, its key being
         registered, a worker starting. An attempt waits for that for a while, and no longer than its timeout.

@@ -165,7 +165,7 @@ class ExternalLaunches:
 
 
 def _structured(body: LaunchBody | None) -> str:
-    """A task as the ledger keeps it beside its prompt; empty for what is too large, or no task."""
+    """Return a task as the ledger keeps it beside its prompt; empty if it is too large, or no task."""
     try:
         return pack(body.task) if isinstance(body, TaskDelegation) else ""
     except InputError:

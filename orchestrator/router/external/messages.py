@@ -36,7 +36,7 @@ from orchestrator.router.session_resolver import SessionResolver
 
 
 class ExternalMessages:
-    """Makes the steps for messages of external programs; none of it is in the ledger yet."""
+    """Makes the steps for messages of external programs, which are not in the ledger yet."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class ExternalMessages:
         kind: str,
         body: DetailedBody,
     ) -> Step:
-        """Something that a child's parent must hear before the child has ended."""
+        """Return the step for something that a child's parent must receive before the child has ended."""
         if session is None:
             return Resolved(session_unknown(received))
         parent = self._resolver.session(session.parent, received.recipient, received)

@@ -165,7 +165,8 @@ class Outboxes:
         return [entry for row in rows if (entry := entry_of(stream, row)) is not None]
 
     def collect(self, entries: Sequence[Entry], *, unread: bool = False) -> list[Entry]:
-        """Move what came from outboxes; the other entries, in their order. What cannot be moved now stays pending.
+        """Move entries that came from outboxes; return the others in order. Entries that cannot be moved now stay
+        pending.
 
         ``unread``: do not parse them, as that has ended routers; each is judged alone in its next stream.
         """

@@ -22,7 +22,7 @@ from orchestrator.router.received import ReceivedMessage
 
 
 def seal_for(session: Session, reader: str) -> Seal | None:
-    """For whom a message of an external program about or to a session is encrypted; None: the session is not."""
+    """Return the seal for an external program's message about or to a session; None if the session is not encrypted."""
     return Seal(label=session.root, by=ROUTER, to=(reader,)) if session.encrypted else None
 
 

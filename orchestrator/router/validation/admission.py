@@ -22,7 +22,7 @@ Verdict = ReceivedMessage | Rejection | tuple[ReceivedMessage, BlockedTask]
 
 
 class Admission:
-    """Judges the entries of a round: by their content, by their age, and by the tasks that they wait for."""
+    """Admits the entries of a round, or not: by their content, by their age, and by the tasks that they wait for."""
 
     def __init__(
         self,
@@ -64,7 +64,9 @@ class Admission:
         return (received, blocked) if isinstance(blocked, BlockedTask) else blocked or received
 
     def _unproven_wait(self, received: ReceivedMessage) -> Rejection | None:
-        """A rejection if an old message only claims that it waited; None: it is young, or its mark proves the wait."""
+        """Return a rejection if an old message only claims that it waited; None if it is young, or its mark proves
+        the wait.
+        """
         if not received.entry.waited or not self._validator.too_old(received.message):
             return None
         mark: Any = self._redis.get(keys.seen(received.entry.stream.shard, received.sender, received.id))

@@ -133,7 +133,7 @@ class Validator:
         return next(f for f in report.findings if f.severity == "error")
 
     def digest(self, message: AgentMessage, report: Report, octets: bytes) -> str | Rejection:
-        """The digest of what the sender has signed, or why the signature does not count."""
+        """Return the digest of what the sender has signed, or why the signature does not count."""
         if not self._signatures_required and message.signature is None:
             return signature.digest_of(octets)
         try:

@@ -49,7 +49,7 @@ class ApprovalRequests:
         default: Default = "deny",
         key: str | None = None,
     ) -> tuple[str, ApprovalRequest]:
-        """Ask a person and go on; the approval's id, and what was asked.
+        """Ask a person and go on; return the approval's id and the request.
 
         Raises:
             LimitExceeded: this session has as many open questions as it may.
@@ -154,7 +154,7 @@ class ApprovalRequests:
         return self._read(approval, request, found, digest=digest)
 
     def withdraw(self, approval: str, reason: str) -> bool:
-        """Nobody needs to answer any more; False when somebody has."""
+        """Withdraw an approval: nobody needs to answer any more; False if somebody has."""
         return self._effects.withdraw(approval, reason, asked=self._effects.held.session.id)
 
     def _read(

@@ -58,7 +58,7 @@ class Context(Messaging, Delegating, Durable):
     # --- policies ----------------------------------------------------------------------------
 
     def when_closed(self, policy: OnClose | None = None, *, heir: str | None = None) -> None:
-        """Say what becomes of the children that still run when this session is stopped, fails or is deleted.
+        """Set what becomes of the children that still run when this session is stopped, fails or is deleted.
 
         Args:
             policy: `stop`: they are stopped, too (the default of every session); `abandon`: they go on, and
@@ -95,7 +95,7 @@ class Context(Messaging, Delegating, Durable):
         deadline_s: float | None = None,
         window_s: float | None = None,
     ) -> None:
-        """Say when this session is to be resumed, from the end of this run on, until another call changes it.
+        """Set when this session is to be resumed, from the end of this run on, until another call changes it.
 
         Args:
             mode: `any`: as soon as one callback is there; `all`: when all are; `quorum`: when ``k`` are.

@@ -49,7 +49,7 @@ class Decrypter:
         return replace(held, prompt=prompt, texts={**held.texts, **texts})
 
     def text(self, item: Item, text: str) -> str:
-        """The text of an item, readable; of an item that cannot be opened, why: its sender hears of it, too."""
+        """Return the text of an item, decrypted; if it cannot be opened, the reason, which its sender gets, too."""
         if isinstance(text, Opened) and text.failed and is_sealed(text.kept):
             return (
                 f"[this {item.kind} from {item.agent} cannot be read: it is sealed, and no key in this data folder "

@@ -200,7 +200,7 @@ class Delegating(View):
         )
 
     def read_result(self, session: str, attachment: str = "", *, offset: int = 0, length: int) -> Piece:
-        """A part of what a child answered, or of what it attached to its answer.
+        """Return a part of a child's answer, or of an attachment of it.
 
         Args:
             session: the child, which has ended.

@@ -61,7 +61,7 @@ class Durable(View):
         self._sleep(lambda: [until_ms, -1])
 
     def _sleep(self, record: Callable[[], list[int]]) -> None:
-        """Return once the run has slept; what the first try recorded counts: until when, and for how long, or -1.
+        """Return once the run has slept; the record of the first try counts: until when, and for how long, or -1.
 
         A clock that goes back makes a sleep for a time no longer than twice that: the ledger wakes the run after that
         time at the latest, and a run whose moment is still further ahead than that has slept.

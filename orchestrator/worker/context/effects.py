@@ -69,7 +69,7 @@ class Effects:
 
     @property
     def thread(self) -> Thread:
-        """The place of what the run sends in the conversation: after the last message that it sent or received."""
+        """The conversation's thread for what the run sends: after the last message that it sent or received."""
         return self._after(self._last if self._last is not None else self._received_before())
 
     @property
@@ -97,7 +97,7 @@ class Effects:
         return Thread.after(message, about.correlation, about.chain, encrypted=about.encrypted)
 
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
-        """Record how far the session is; ``body`` is what its envelope says where the agent wrote it itself."""
+        """Record the progress of the session; ``body`` is the content of the envelope if the agent wrote it itself."""
         outgoing = self.write_status(progress, activity) if body is None else self.write_own(body)
         self.note_sent(self.show(progress, activity, envelope=outgoing))
 

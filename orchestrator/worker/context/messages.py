@@ -202,7 +202,7 @@ class MessageSender:
         return status
 
     def status(self, body: StatusUpdate) -> None:
-        """Show how far the session is. The parent is told where it is blocked, and need not reply.
+        """Report the progress of the session. The parent is told if it is blocked, and need not reply.
 
         Raises:
             InputError: the status is too large.

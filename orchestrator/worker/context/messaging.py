@@ -243,7 +243,7 @@ class Messaging(View):
         return self._message_sender.send_question(Question.of(request), to=to)
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
-        """The reply to a question of this session; None when it has not come after ``timeout_s`` seconds.
+        """Return the reply to a question of this session; None if it has not come after ``timeout_s`` seconds.
 
         A question that has no reply when the run ends stays open, and its reply resumes the session. The `status` of a
         reply that will not come is `failed`.
@@ -313,7 +313,7 @@ class Messaging(View):
     def status(
         self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
     ) -> None:
-        """Show how far this session is: ``progress`` in percent, and what it is doing now.
+        """Report the progress of this session: ``progress`` in percent, and its present activity.
 
         A parent is resumed with the status of a child that is blocked, and need not reply; ask it with `ask` for a reply.
 

@@ -53,7 +53,7 @@ class Permit:
         self.lane = lane
 
     def release(self, *, tokens: int | None = None) -> None:
-        """The call has ended; ``tokens`` is what it took, by default what was counted."""
+        """Note the end of the call; ``tokens`` is what it took, by default what was counted."""
         if self._open:
             self._open = False
             took_ms = round((machine.monotonic() - self._began) * 1000)
@@ -108,7 +108,7 @@ class ProviderLimits:
         return Permit(self, call.lane, found)
 
     def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "", why: str = "") -> None:
-        """A provider takes no calls under this key for so many seconds: nobody makes one before.
+        """Hold back all calls of a provider under this key for ``after_s`` seconds.
 
         A day counts at most: some providers give a moment where seconds belong. ``why`` is what people read of runs that
         wait for it, if it is not for the provider's limits: "is away".

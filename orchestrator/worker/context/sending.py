@@ -23,7 +23,7 @@ from orchestrator.worker.context.messages import MessageSender, Question
 
 
 class WrittenMessages:
-    """Sends what the agent of one run wrote."""
+    """Sends the messages that the agent of one run wrote."""
 
     def __init__(self, effects: Effects, sender: MessageSender, launches: Launches) -> None:
         self._effects = effects

@@ -27,7 +27,7 @@ class Reservation:
     def settle(
         self, *, requests: int = 1, input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0
     ) -> None:
-        """Say what the call did cost. More than was reserved counts as well.
+        """Record the cost of the call. More than was reserved counts as well.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
@@ -109,7 +109,7 @@ class RunSpending:
         return Reservation(self, name)
 
     def spend(self, reservation: str, cost: Cost) -> None:
-        """Count what a call did cost."""
+        """Count the cost of a call."""
         held = self._effects.held
         self._effects.retrying(
             "spend",

@@ -53,7 +53,7 @@ class Call:
                 raise InputError(f"step {self.name!r}: {what} = {value!r} is no number of seconds")
 
     def check_plain(self, value: object) -> None:
-        """See that neither the function nor what it gave is to be awaited.
+        """Check that neither the function nor its result is to be awaited.
 
         Raises:
             InputError: it is.
@@ -100,7 +100,7 @@ class Call:
             return await value if inspect.isawaitable(value) else value
 
     def wait_s(self, tries: int) -> float:
-        """Seconds to wait after so many calls that failed."""
+        """Return the seconds to wait after ``tries`` failed calls."""
         jitter = machine.random()
         base_ms = round(self.backoff_s * 1000)
         return (

@@ -22,7 +22,7 @@ _MODEL: Final = "model:"
 
 
 def encode(step: str, value: Any, *, type: Any = None, function: Callable[..., Any]) -> tuple[str, bytes]:
-    """The tag and the bytes of what a step gave.
+    """Return the tag and the bytes of a step's result.
 
     Args:
         step: its key, for the error.

@@ -1,4 +1,4 @@
-"""Durable steps: what a function gave is recorded, and a run that is tried again gets it without calling the function.
+"""Durable steps: a function's result is recorded, and another try of the run gets it without calling the function.
 
 A crash between the function and the record calls the function again. Its key, the same in each try, lets the
 function tell others that it was here before; effects of the context that it has are keyed by it.
@@ -165,7 +165,7 @@ class Steps:
     # --- for the context ---------------------------------------------------------------------
 
     def run(self, call: Call) -> Any:
-        """Carry out a step in this thread; what it gave, now or in an earlier try."""
+        """Carry out a step in this thread; return its result, from now or from an earlier try."""
         call.check()
         call.check_plain(None)
         self._read()
@@ -297,7 +297,7 @@ class Steps:
         return self._sequence.expected(self._asked)
 
     def _differ(self, asked: str, expected: str) -> None:
-        """This try asks for another step than an earlier one: refuse it, or drop what is left of that one."""
+        """Handle a step other than the one of an earlier try: refuse it, or drop what is left of that one."""
         if self._policy == "strict":
             raise StepMismatch(self._claim.run, asked, expected)
         assert self._recorded is not None
@@ -387,7 +387,7 @@ def _took_ms(began: float) -> int:
 
 
 def _named(error: BaseException) -> tuple[str, str]:
-    """The class and the words of an error, bounded, in a form that JSON has."""
+    """Return the class and the text of an error, bounded, in a form that JSON has."""
     message = str(error).encode(errors="replace").decode()
     if not message:
         frames = traceback.extract_tb(error.__traceback__)

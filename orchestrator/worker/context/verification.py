@@ -19,7 +19,7 @@ _log = get_logger()
 
 
 class Verifier:
-    """Checks the items of one run. What nobody vouches for dies, and the agent gets a refusal in its place."""
+    """Verifies the items of one run. One whose proof does not hold dies, and the agent gets a refusal in its place."""
 
     def __init__(self, effects: Effects, authenticity: Authenticity) -> None:
         self._effects = effects
@@ -42,7 +42,7 @@ class Verifier:
         return replace(held, items=tuple(item for item, _ in checked), texts=texts)
 
     def own(self, what: str, said: Statement, proof: str) -> None:
-        """Return if somebody vouches for the task of the session, or for what its agent has kept for itself.
+        """Check the proof of the session's task, or of its agent's own record.
 
         Raises:
             DamagedRecord: nobody does.

@@ -110,7 +110,8 @@ class View:
         return tuple(found)
 
     def parse_callbacks(self, text: str) -> tuple[Callback, ...]:
-        """The callbacks in a text, such as `prompt`; `genuine` are those that this run was given, word for word.
+        """Return the callbacks in a text, such as `prompt`; `genuine` are those that this run was given, word for
+        word.
 
         One that is copied from another session or an earlier run, or altered, is not, whatever its id.
         """

@@ -40,7 +40,7 @@ _thread = threading.local()
 
 
 def share_this_thread() -> None:
-    """Several runs work in the present thread, by turns: none of them may wait for another one in it."""
+    """Let several runs work in the present thread, by turns: none of them may wait for another one in it."""
     _thread.is_shared = True
 
 
@@ -81,7 +81,7 @@ class Blocking:
             self._slot_sharing.check_depth(what)
 
     def child(self, child: str, *, timeout_s: float | None, answer: Answer | None) -> Taken | None:
-        """The end of a child; None when it has not come after ``timeout_s`` seconds.
+        """Return the end of a child; None if it has not come after ``timeout_s`` seconds.
 
         What the child asks meanwhile can only be answered here: with ``answer``, or by saying at once that
         there will be no reply.
@@ -94,7 +94,8 @@ class Blocking:
         )
 
     def answer(self, item: str, question: str, *, awaited: str, timeout_s: float | None) -> Taken | None:
-        """The item that answers a question or an approval; None when it has not come after ``timeout_s`` seconds, or never will.
+        """Return the item that answers a question or an approval; None if it has not come in ``timeout_s`` seconds,
+        or never will.
 
         ``awaited`` is the session that is to answer.
         """
@@ -148,7 +149,7 @@ class Blocking:
     def _wait(
         self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
     ) -> Taken | None:
-        """Wait for an item; ``tend`` does what is to be done meanwhile and says whether waiting makes sense."""
+        """Wait for an item; ``tend`` does the work meanwhile and returns whether waiting makes sense."""
         taken: list[Taken] = []
 
         def ready() -> bool:

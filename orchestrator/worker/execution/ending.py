@@ -60,7 +60,7 @@ def answer_with_plan(context: Context, answer_of: Callable[[], str], *, given: b
 
 
 def answered(text: str, context: Context, effects: Effects) -> Outcome:
-    """The outcome of a run whose agent has answered, with what the agent itself wrote of the end of its task.
+    """Return the outcome of a run whose agent has answered, with the agent's own report of the end of its task.
 
     Raises:
         StepMismatch: an earlier try asked for a step that this one did not ask for.
@@ -151,7 +151,7 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
 
 
 def _filled(own: TaskCompletion, answer: str, effects: Effects) -> TaskCompletion:
-    """A task-completion that an agent wrote, with what it left out."""
+    """Return an agent's own task-completion, with what it left out filled in."""
     return with_values(
         own,
         task_id=effects.held.session.reported_as,

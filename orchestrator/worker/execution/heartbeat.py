@@ -52,7 +52,7 @@ class ClaimStatus:
         return max(0.0, self.ends_at - machine.monotonic())
 
     def ask_to_stop(self, reason: str, *, timed_out: bool = False) -> None:
-        """Let the agent know; the first reason counts."""
+        """Ask the agent to stop; the first reason counts."""
         if not self._stop_reason:
             self.timed_out = timed_out
             self._stop_reason = reason

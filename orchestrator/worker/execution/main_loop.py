@@ -1,4 +1,4 @@
-"""Lets the signs of life of a worker come from the loop of its main process, which takes tasks and sees to the pool."""
+"""Signs of life of a worker from the loop of its main process, which takes tasks and manages the pool."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class MainLoop(bootsteps.StartStopStep):
             self._beating.callback(entry.cancel)
 
     def stop(self, consumer: Any) -> None:
-        """There is no connection, or the worker ends, which may wait for its runs: nobody expects the loop to look up."""
+        """Expect no sign of life: there is no connection, or the worker ends, which may wait for its runs."""
         self._beating.close()

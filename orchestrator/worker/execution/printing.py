@@ -82,7 +82,7 @@ class Prints:
         self.flush()
 
     def flush(self) -> None:
-        """Write down what has come since the last time. A server that is away costs the prints and nothing else."""
+        """Store what has come since the last time. If the server is away, only this output is lost."""
         with self._lock:
             size, text = self._tail.seen, self._tail.end
             if self._write is None or size == self._written:

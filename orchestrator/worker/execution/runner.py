@@ -95,7 +95,7 @@ _log = get_logger()
 
 
 def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker: str) -> Verdict:
-    """Claim a certain run, let its agent work, and commit what it did.
+    """Claim a certain run, run its agent, and commit the outcome.
 
     Nothing is done when another worker has it or it has ended.
 
@@ -131,7 +131,7 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
 
 
 def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = None) -> RunEnd:
-    """Let the agent of a held run work, and commit what it did; ``following`` is taken with that commit.
+    """Run the agent of a claimed run, and commit the outcome; ``following`` is taken with that commit.
 
     Nothing follows where the worker is to end by then. A run that it holds already, and has not begun, is given back.
     A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
@@ -289,7 +289,7 @@ class _RunOfAgent:
         raise error  # not while the group is handled, which would take the place of what led to the error
 
     def _account(self) -> None:
-        """Tell the audit trail which durable steps this try recorded, and what it spent on models."""
+        """Report to the audit trail which durable steps this try recorded, and what it spent on models."""
         steps, parts = self._steps.finished, list[str]()
         if steps:
             more = f" and {len(steps) - SHOWN_STEPS} more" if len(steps) > SHOWN_STEPS else ""

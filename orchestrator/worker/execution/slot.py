@@ -50,7 +50,7 @@ class SlotLoop:
         self._taken = 0
 
     def run(self) -> Counter[Verdict]:
-        """Execute what is ready; what came of the runs.
+        """Execute ready runs; return how many ended with each verdict.
 
         Raises:
             ServerUnavailable: the ledger is out of reach, and the run that was to come next was not begun.
@@ -81,7 +81,9 @@ class SlotLoop:
         return verdicts
 
     def _take_soon(self, first: int) -> tuple[Claimed | None, int]:
-        """The next ready run, waiting a moment for one: what a run has set off is often ready before a ring arrives."""
+        """Return the next ready run, waiting a moment: what a run has started is often ready before a notification
+        arrives.
+        """
         for pause_s in LINGER_S:
             machine.sleep(pause_s)
             held, shard = self._take(first=first)
@@ -90,7 +92,7 @@ class SlotLoop:
         return None, first
 
     def _take(self, *, rung: bool = False, first: int = 0) -> tuple[Claimed | None, int]:
-        """The next ready run of any shard, and its shard; none once the worker is to end."""
+        """Return the next ready run of any shard, and its shard; none once the worker is to end."""
         shards = self._runtime.parts.settings.shards
         for shard in ((first + n) % shards for n in range(shards)):
             if self._runtime.stopping():

@@ -1,4 +1,4 @@
-"""One thread per process that renews leases and runs timers while its agents work.
+"""A thread per process that renews leases and runs timers while its agents work.
 
 It is there from the first run on: a thread for each run would cost a short one more than its own work.
 """

@@ -29,7 +29,7 @@ _SHOWN_ERRORS: Final = 5
 
 
 def execute(definition: AgentDefinition, context: Context) -> str:
-    """Call the agent; what it returns, as text. Nothing is the empty text, other values are JSON.
+    """Call the agent; return its result as text. None is the empty text, other values are JSON.
 
     A completion or an error report also says how the session ended.
 

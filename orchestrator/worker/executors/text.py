@@ -172,7 +172,9 @@ class _Finishing:
         return TextAnswer(text=text)
 
     def _take(self, text: str) -> tuple[list[str], str]:
-        """The messages in a text, and the rest. What stands in the tag is the result, unless it is one message alone."""
+        """Return the messages in a text, and the rest. The content of the tag is the result, unless it is one message
+        alone.
+        """
         content = tag_extract(text, RESPONSE) if self._context.parent else None
         if content is None:
             return find_messages(text, self._is_quoted)
@@ -220,7 +222,7 @@ class _Finishing:
 
 
 def _read(written: list[str]) -> tuple[list[WrittenMessage], list[str]]:
-    """Messages as they were written, read; and what is wrong with those that cannot be."""
+    """Return the messages parsed, and what is wrong with those that cannot be."""
     if len(written) > MAX_MESSAGES:
         return [], [f"there are {len(written)} messages in it; {MAX_MESSAGES} are the most"]
     messages, wrong = [], []
@@ -234,7 +236,9 @@ def _read(written: list[str]) -> tuple[list[WrittenMessage], list[str]]:
 
 
 def _bare(text: str) -> str:
-    """A text without what a quotation may change: white space, quotation marks of lines, entities, escapes of JSON."""
+    """Return a text without what a quotation may change: white space, quotation marks of lines, entities, escapes of
+    JSON.
+    """
     return _CHANGEABLE.sub("", unescape(unescape(restore(text))))
 
 

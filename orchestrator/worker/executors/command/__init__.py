@@ -18,7 +18,7 @@ DIFF = "diff"
 
 
 def execute(definition: AgentDefinition, context: Context) -> str:
-    """Let the program work on what this run is about; its result.
+    """Run the program on this run's work; return its result.
 
     Raises:
         AgentProgramError: it cannot be run, failed, or gave no answer.

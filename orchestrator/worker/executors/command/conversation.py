@@ -33,7 +33,7 @@ class TurnByTurn:
         self._live = LiveStatus(context)
 
     def say(self, text: str) -> TextAnswer:
-        """Say something to the agent; what it answers.
+        """Send a text to the agent; return its answer.
 
         Raises:
             AgentProgramError: the program cannot be run, failed, or gave no answer.

@@ -116,7 +116,7 @@ def _read(control: int) -> bytes:
 
 
 def _reap(child: int) -> int | None:
-    """Collect whatever has ended; the status of the command if it has."""
+    """Collect processes that have ended; return the status of the command if it is among them."""
     status = None
     while True:
         try:
@@ -162,7 +162,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _children() -> list[int]:
-    """The processes whose parent this one is; none where the system does not say."""
+    """Return the processes whose parent this one is; empty if the system does not say."""
     own, found = str(os.getpid()), []
     try:
         names = os.listdir("/proc")  # noqa: PTH208  (pathlib costs more time than the rest of this program)

@@ -31,7 +31,7 @@ class Permissions:
     def decide(
         self, tool: str, arguments: object, options: Sequence[PermissionOption]
     ) -> PermissionOption | None:
-        """The option that the program gets; None: its request is cancelled.
+        """Return the option that the program gets; None if its request is cancelled.
 
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
@@ -73,7 +73,7 @@ class Permissions:
 
 
 def choose(reply: str, options: Sequence[PermissionOption]) -> PermissionOption | None:
-    """The option that a reply names: by name, by id, or by its first word. None: the request is cancelled.
+    """Return the option that a reply names: by name, by id, or by its first word; None if the request is cancelled.
 
     A reply that names no option and does not begin with consent is no consent. "Always" counts right after it.
     """

@@ -160,7 +160,7 @@ class AgentProcess:
         return self.wait(look)
 
     def _feed(self, words: memoryview) -> memoryview:
-        """Write what the pipe takes; what is left. A program that does not want its input need not take it."""
+        """Write what the pipe takes; return what is left. A program that does not want its input need not take it."""
         try:
             return words[os.write(self.stdin.fileno(), words[:_PIECE]) :]
         except BlockingIOError:

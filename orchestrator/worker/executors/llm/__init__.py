@@ -17,7 +17,7 @@ __all__ = ["execute", "explain"]
 
 
 def execute(definition: AgentDefinition, context: Context) -> str:
-    """Let the model go on with the session; its answer, or what it waits for.
+    """Let the model go on with the session; return its answer, or what it waits for.
 
     Raises:
         Retry: the provider is away or overloaded.

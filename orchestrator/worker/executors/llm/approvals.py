@@ -71,7 +71,7 @@ def ask_people(
     conversation: Sequence[ModelMessage],
     kept: Sequence[ModelMessage],
 ) -> dict[str, Pending]:
-    """Ask for the approval of each of these calls; what each waits for.
+    """Ask for the approval of each of these calls; return what each waits for.
 
     ``kept`` is what is kept of the conversation. The calls are made from it afterwards.
 

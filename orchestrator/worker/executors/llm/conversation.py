@@ -36,7 +36,7 @@ _WAITS = "waits for: "
 
 
 def converse(definition: AgentDefinition, options: LlmOptions, context: Context) -> str:
-    """Run the model until it answers or waits; its answer, or what it waits for.
+    """Run the model until it answers or waits; return its answer, or what it waits for.
 
     Raises:
         NoResponse: an answer in text had no tag, twice.
@@ -216,7 +216,7 @@ def _pending(definition: AgentDefinition, requests: DeferredToolRequests) -> dic
 
 
 def _wait(context: Context, pending: dict[str, Pending]) -> str:
-    """Say what this session waits for, by the tool calls that do; the same for people."""
+    """Set what this session waits for, by the tool calls that wait; return the same as text for people."""
     waits = [one for one in pending.values() if one.kind == "wait"]
     if waits:
         context.wait_for(waits[0].mode, k=waits[0].k, deadline_s=waits[0].timeout_s)

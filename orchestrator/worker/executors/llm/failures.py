@@ -143,7 +143,7 @@ def _is_passing_status(error: Exception) -> bool:
 
 
 def _rule_of(error: Exception) -> str:
-    """Which rule of its form an answer broke, and what stood there; else what the library says."""
+    """Return which rule of its form an answer broke, and the value there; else the library's message."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ValidationError):
         cause = cause.__cause__
