@@ -228,7 +228,7 @@ class NotGenuine(Refused):
     """An answer in the ledger is not the one that its agent gave. Raised with (session, agent, why)."""
 
     template = (
-        "the answer of session {0} is not what agent {1!r} has given, or nobody vouches for it: {2}; "
+        "the answer of session {0} cannot be authenticated as that of agent {1!r}: {2}; "
         "`orchestra audit show {0}` has what was signed"
     )
 

@@ -266,5 +266,5 @@ def _how_it_ended(
     # A session that has something outstanding is stopped although its run completed.
     completed = any(r.id == run and r.state is RunState.COMPLETED for r in client.runs(session.id))
     if session.state is SessionState.FINISHED or completed:
-        return "done", "its agent was done before it heard of it"
+        return "done", "its agent had finished before it learnt of it"
     return "by itself", "its agent stopped as it was asked to"

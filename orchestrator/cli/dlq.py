@@ -88,7 +88,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 @click.option(
     "--sign-unverified",
     is_flag=True,
-    help="Sign the one dead letter named as the operator, although its sender is not known to have said it; "
+    help="Sign the one dead letter named as the operator, although the signature of its sender does not verify; "
     "the audit trail says so.",
 )
 @json_option

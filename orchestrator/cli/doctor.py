@@ -1,4 +1,4 @@
-"""``orchestra doctor`` and ``orchestra why``: the promise proved, and one session explained."""
+"""``orchestra doctor`` and ``orchestra why``: every callback accounted for, and one session explained."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def doctor(
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Prove the promise, or name what breaks it and what is stuck.
+    """Check that no callback is lost or doubled; name what is wrong and what is stuck.
 
     It looks at all trees that are not at rest, and at those that came to rest within the last hour. With --full it
     looks at every session that is kept, reads all large texts, and looks through all keys for what nobody refers to: once
@@ -87,8 +87,8 @@ def doctor(
 
     --accept needs the operator's key, and names a session that need not be submitted again.
 
-    Exit code 0: the promise holds and everything moves (warnings allowed); 1: it does not hold; 2: could not look; 3: it
-    holds, and something is stuck.
+    Exit code 0: every callback is accounted for and everything moves (warnings allowed); 1: something is broken; 2: could
+    not look; 3: nothing is broken, and something is stuck.
     """
     import redis
 
@@ -184,7 +184,7 @@ def _print(diagnosis: Diagnosis) -> None:
     if len(diagnosis.waits) > _SHOWN_WAITS:
         say(f"pending  … and {len(diagnosis.waits) - _SHOWN_WAITS} more (--json lists all)")
     counts = Counter(str(f.severity) for f in diagnosis.findings)
-    verdict, colour = ("the promise holds", "green") if diagnosis.holds else ("BROKEN", "red")
+    verdict, colour = ("all accounted for", "green") if diagnosis.holds else ("BROKEN", "red")
     evidence = "ledger, runs and audit trail" if diagnosis.audited else "ledger and runs"
     say(f": {diagnosis.tally}", mark=verdict, colour=colour)
     say(

@@ -26,7 +26,7 @@ MEANINGS: Final = {
     Exit.NO: "no: the session failed, was stopped or deleted; or what was checked does not hold",
     Exit.REFUSED: "refused, or a part of it: wrong usage, or something that is not there, not allowed or not possible now. One line on "
     "standard error says why; `doctor`: it could not look",
-    Exit.NOT_YET: "not yet: the session goes on, no reply has come, or `--timeout` has passed; `doctor`: the promise holds, and "
+    Exit.NOT_YET: "not yet: the session goes on, no reply has come, or `--timeout` has passed; `doctor`: nothing is broken, and "
     "something is stuck",
     Exit.NO_STACK: "no stack answers: none runs on the data folder, or its server is away or takes no commands; try again later",
     Exit.BUG: "a fault in the command itself, with its traceback; please report it",

@@ -39,8 +39,8 @@ sources_option = click.option(
     "sources",
     multiple=True,
     metavar="MODULE_OR_FILE",
-    help="Where agents are defined that another host serves: their keys are made where there are none, and the "
-    "operator signs what they are. May be repeated.",
+    help="Definitions of agents that another host serves: keys that they lack are made, and the operator signs their "
+    "records. May be repeated.",
 )
 
 

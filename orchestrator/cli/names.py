@@ -101,7 +101,7 @@ def _found(parts: Container, reference: Reference) -> str:
         latest = _latest(parts, 1)
         if not latest:
             raise InputError(
-                'no session is the last: there are none yet; submit one: orchestra submit AGENT "PROMPT"'
+                'there is no last session, as there is none yet; submit one: orchestra submit AGENT "PROMPT"'
             )
         return latest[0].id
     ids = parts.ledger.beginning_with(reference)

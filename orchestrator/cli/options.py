@@ -174,7 +174,7 @@ def text_of(argument: str) -> str:
     except UnicodeDecodeError as error:
         from orchestrator.errors import InputError
 
-        raise InputError(f"standard input is not text in UTF-8 (octet {error.start}); convert it") from error
+        raise InputError(f"standard input is not text in UTF-8 (byte {error.start}); convert it") from error
 
 
 def known_type(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -73,7 +73,7 @@ def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise Refused(f"{file} is not text in UTF-8 (octet {error.start}); convert it") from error
+        raise Refused(f"{file} is not text in UTF-8 (byte {error.start}); convert it") from error
 
 
 def _say_waves(plan: Plan) -> None:

@@ -43,7 +43,7 @@ _AGENT_CELLS = (10, 24)
 
 @dataclass(frozen=True)
 class PromiseCount:
-    """The promise in numbers, over some sessions."""
+    """Counts of callbacks over some sessions."""
 
     launched: int
     delivered: int

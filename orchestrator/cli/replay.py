@@ -46,7 +46,7 @@ _PAGE = 500
 @click.option(
     "--sign-unverified",
     is_flag=True,
-    help="Sign one message as the operator, although its sender is not known to have said it; the audit trail says so.",
+    help="Sign one message as the operator, although the signature of its sender does not verify; the audit trail says so.",
 )
 @json_option
 @stack_options

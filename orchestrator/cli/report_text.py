@@ -40,7 +40,7 @@ def lines_of(report: Report) -> Iterator[str]:
         )
         for row in report.callbacks_by_agent
     ]
-    header = ("Callbacks promised to", "carried", "launched", "delivered", "pending", "dead")
+    header = ("Callbacks to", "carried", "launched", "delivered", "pending", "dead")
     yield from _table(header, callbacks)
     agents = [
         (a.agent, *map(number, (a.sent, a.received, a.dead, a.tasks.count)), *_times(a.tasks)[:2])
@@ -91,7 +91,7 @@ def _totals(report: Report) -> Iterator[str]:
     if row.launched or row.carried:
         before = f" and {number(row.carried)} from before" if row.carried else ""
         yield (
-            f"{number(row.launched):>10}  callbacks promised{before}: {number(row.delivered)} delivered, "
+            f"{number(row.launched):>10}  callbacks launched{before}: {number(row.delivered)} delivered, "
             f"{number(row.pending)} pending, {number(row.dead)} dead"
         )
     if report.spent.requests:

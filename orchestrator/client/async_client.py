@@ -191,7 +191,7 @@ class AsyncClient:
             if over and not events:
                 return
             if until is not None and loop.time() >= until:
-                raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
+                raise TimeoutError(f"session {session} has not ended after {timeout_s:g} s")
 
     async def watch(self, session: str, *, timeout_s: float | None = None) -> AsyncIterator[list[Session]]:
         """As :meth:`Client.watch`."""

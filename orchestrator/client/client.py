@@ -685,7 +685,7 @@ class Client:
             if over and not events:
                 return
             if until is not None and machine.monotonic() >= until:
-                raise TimeoutError(f"session {session} is not over after {timeout_s:g} s")
+                raise TimeoutError(f"session {session} has not ended after {timeout_s:g} s")
 
     def stream_step(self, session: str, after: str = "") -> tuple[list[LiveEvent], bool]:
         """As :meth:`stream`, in steps of a quarter of a second: events, and whether the session had ended before.

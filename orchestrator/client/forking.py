@@ -40,7 +40,7 @@ class Forking:
             InputError: it cannot be forked there; the error says why.
             KeyInUse: the key was used before, for another session.
             EmptyPrompt, UnknownAgent, StreamFull: as of a submission.
-            PayloadError: what the run was given is not kept any more, or is larger than the store takes.
+            PayloadError: what the run was given is no longer kept, or is larger than the store takes.
         """
         session_id, at, prompt = request["session"], request["at"], request.get("prompt")
         about = self._ledger.session(session_id)
@@ -93,7 +93,7 @@ class Forking:
         if found is None:
             kept = self._ledger.limits.fork_runs
             raise InputError(
-                f"what {run.id} found is not kept any more: {about.id} has had {about.runs} runs, and the last {kept} "
+                f"the beginning of {run.id} is no longer kept: {about.id} has had {about.runs} runs, and the last {kept} "
                 "can be forked; choose a later one"
             )
         authenticity = self._parts.authenticity

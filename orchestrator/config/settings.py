@@ -254,7 +254,7 @@ class Settings(BaseModel):
     )
     max_payload_bytes: Count = Field(
         16 * MIB,
-        description="Largest body in bytes that is opened, however it travels, and that a new task may have.",
+        description="Largest body in bytes that is opened, in whatever form it is sent, and that a new task may have.",
     )
     max_message_bytes: Count = Field(
         8 * MIB, description="Largest envelope in bytes that is parsed; a larger one is refused."
@@ -278,7 +278,7 @@ class Settings(BaseModel):
     tree_budget: str | None = Field(
         None,
         pattern=rf"^{_AMOUNT}(,{_AMOUNT})*$",
-        description="What a tree may spend on models, unless whoever submits it says otherwise: some of `requests=N`, "
+        description="What a tree may spend on models, unless its submitter sets another budget: some of `requests=N`, "
         "`tokens=N` and `usd=N`, separated by commas. Unset: as much as it takes.",
     )
     provider_limits: ProviderLimits = Field(
@@ -350,8 +350,8 @@ class Settings(BaseModel):
     )
     encrypt: Literal["agents", "all"] = Field(
         "agents",
-        description="Whose messages are encrypted for whom they are sent to, and sealed in the ledger: those from and to "
-        "agents that say `encrypt`, and all that follows from them, or everybody's.",
+        description="Messages to encrypt for their recipients and to seal in the ledger: `agents`, those from and to agents "
+        "that set `encrypt` and all that follow from them; `all`.",
     )
     signatures_required: bool = Field(
         True, description="Whether the router refuses an envelope without a signature."
@@ -359,7 +359,7 @@ class Settings(BaseModel):
 
     submissions: Literal["open", "token"] = Field(
         "open",
-        description="Who may begin a session with a plain Celery message: `open`, whoever can write to the broker; "
+        description="Who may begin a session with a plain Celery message: `open`, anybody who can write to the broker; "
         "`token`, whoever brings a token of `Client.token`. `Client` and `orchestra submit` write "
         "to the ledger and need none.",
     )

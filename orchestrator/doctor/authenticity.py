@@ -54,7 +54,7 @@ def _kept(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) -> Ite
         yield Problem(Severity.BREAK, "damaged", "state", f"{session.id}: {fault}", session=session.id)
     for what, said, proof in texts.own if authenticity.reads_as_operator else ():
         if fault := authenticity.fault(said, proof, reader=OPERATOR):
-            yield _finding(session.id, what, f"nobody vouches for its {what}: {fault}")
+            yield _finding(session.id, what, f"its {what} cannot be authenticated: {fault}")
     if run is None or run.state not in (RunState.QUEUED, RunState.RUNNING):
         return
     records = ledger.journal.read(run.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from orchestrator.display.text import counted
 from orchestrator.doctor.approvals import requests
 from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
@@ -38,7 +39,7 @@ def _wait_of(snapshot: Snapshot, terms: Terms) -> _Wait | None:
     if session.state in (SessionState.SCHEDULED, SessionState.PENDING):
         return _unrouted(session)
     if session.state in CLOSED:
-        left = f"{session.state}; {session.owed} children are still to be stopped or let go"
+        left = f"{session.state}; {counted(session.owed, 'child', 'children')} still to be stopped or let go"
         mover = "the callback service, and each child's own end"
         return (left, mover, f"swept every {terms.sweep_s:g} s") if session.owed else None
     if snapshot.stop_pending:
@@ -74,8 +75,8 @@ def _to_run(snapshot: Snapshot, run: Run, terms: Terms) -> _Wait:
         f"{run.id} is queued for a worker that serves agent {session.agent!r}{again}",
         f"nobody: {terms.nobody}; {start}"
         if terms.nobody
-        else "a free worker; the reaper rings workers again while none takes it",
-        "rung for again after a second, then ever more rarely",
+        else "a free worker; the reaper notifies workers again while none takes it",
+        "notified again after a second, then ever more rarely",
     )
 
 

@@ -67,7 +67,7 @@ def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
         session.entry,
         f"{session.id} never starts: its {kind} (entry {entry}) is gone from group {ROUTER_GROUP!r} and no "
         f"router has routed it; find out who else reads as that group or deletes entries, then stop the session "
-        f"(orchestra stop {session.id}), of which its parent hears, and submit or delegate the task again",
+        f"(orchestra stop {session.id}), which its parent is told, and submit or delegate the task again",
         session=session.id,
     )
 

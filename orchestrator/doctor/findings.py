@@ -12,7 +12,7 @@ Broken = tuple[str, str, str]
 class Severity(StrEnum):
     """Severity of a finding."""
 
-    BREAK = "break"  #: the promise does not hold
+    BREAK = "break"  #: a callback is lost or doubled, or a record is wrong
     STUCK = "stuck"  #: nothing is lost, but it will not move by itself, or is late
     WARNING = "warning"  #: a set-up that weakens a guarantee
 
@@ -56,7 +56,7 @@ class Blocker:
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """The promise in numbers over many sessions."""
+    """Counts of callbacks over many sessions: launched = delivered + pending + dead."""
 
     #: Sessions.
     sessions: int
@@ -104,7 +104,7 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """0: the promise holds, and all moves; 1: it does not hold; 3: it holds, and something is stuck."""
+        """The exit code. 0: nothing is broken, and all moves; 1: something is; 3: nothing is, and something is stuck."""
         if not self.holds:
             return 1
         return 3 if any(f.severity == Severity.STUCK for f in self.findings) else 0

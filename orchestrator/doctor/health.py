@@ -180,7 +180,7 @@ def results(ledger: Ledger, shards: Iterable[int]) -> Iterator[Problem]:
             yield stuck(
                 "result-owed-to-nobody",
                 stray,
-                f"a result of {stray} is in the index of owed results, and it is not a root: the sweep takes it off",
+                f"a result of {stray} is in the index of unpublished results, and it is not a root: the sweep removes it",
             )
 
 
@@ -267,7 +267,7 @@ def _weaknesses(client: redis.Redis, settings: Settings) -> Iterator[tuple[str, 
         yield "replicas-not-waited-for", f"{waits}: {loss}"
     if replicas < settings.replicas:
         waits = f"{replicas} of replicas = {settings.replicas} are connected"
-        loss = "each claim, step and commit waits a second for them, in vain, and a failover can lose it; start them"
+        loss = "each claim, step and commit waits a second for them without success, and a failover can lose it; start them"
         yield "replicas-missing", f"{waits}: {loss}"
     policy = config.get("maxmemory-policy")
     if config.get("maxmemory", "0") != "0" and policy != "noeviction":

@@ -77,7 +77,7 @@ def _root(snapshot: Snapshot) -> Iterator[Broken]:
         yield (
             "result-unindexed",
             "",
-            f"is {s.state}, and its result is neither stored for its caller nor in the index of owed results",
+            f"is {s.state}, and its result is neither stored for its caller nor in the index of unpublished results",
         )
     elif "expire" not in snapshot.indexed:
         yield ("expiry-lost", "", f"is {s.state}, and no timer removes its tree after its lifetime")

@@ -21,7 +21,7 @@ from orchestrator.ledger.snapshot import Snapshot
 
 
 def breaks(snapshot: Snapshot, evidence: Evidence) -> Iterator[Problem]:
-    """Everything about one session that the promise does not allow."""
+    """Yield everything about one session that breaks the invariant of its callbacks."""
     for rule, subject, message in _broken(snapshot, evidence):
         yield Problem(Severity.BREAK, rule, subject, message, session=snapshot.session.id)
 
@@ -133,7 +133,7 @@ def _owed(snapshot: Snapshot, item: Item) -> Iterator[Broken]:
         yield (
             "told-too-early",
             item.id,
-            f"{item.child} counts as having told its parent of its end, and has not ended ({child.state})",
+            f"{item.child} is marked as reported to its parent, and has not ended ({child.state})",
         )
     elif child.parent_notified or child.state in CLOSED:
         yield (
@@ -184,5 +184,5 @@ def _at_rest(snapshot: Snapshot) -> Iterator[Broken]:
         yield (
             "waits-for-nothing",
             "",
-            "is idle with nothing outstanding, and nobody lets it give its answer",
+            "is idle with nothing outstanding, and nothing completes it",
         )

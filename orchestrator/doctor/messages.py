@@ -218,6 +218,6 @@ def _not_compared(doubts: Mapping[_Suspect, str]) -> Iterator[Problem]:
         yield warning(
             "messages-not-compared",
             stream,
-            f"{stream}: nobody can tell whether {counted(number, 'message')} of the audit trail "
+            f"{stream}: it is unknown whether {counted(number, 'message')} of the audit trail "
             f"{'was' if number == 1 else 'were'} routed, as {reason}",
         )

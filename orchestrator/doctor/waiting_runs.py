@@ -33,9 +33,9 @@ def limits_lost(parts: Container) -> Iterator[Problem]:
     for field, value in sorted(parts.concurrency.lost().items()):
         what, _, name = field.removeprefix("paused:").partition(":")
         was = (
-            f"{what} {name!r} was paused at {isoformat(int(value))}, and is not any more"
+            f"{what} {name!r} was paused at {isoformat(int(value))}, and no longer is"
             if field.startswith("paused:")
-            else f"the limit {field} {value} does not hold any more"
+            else f"the limit {field} {value} is no longer in force"
         )
         yield stuck(
             "limits-lost", field, f"{was}: the key was deleted; `orchestra doctor --fix` puts it back"

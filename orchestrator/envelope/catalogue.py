@@ -28,7 +28,7 @@ RULES: Final[dict[str, Rule]] = {
     ),
     "encoding": Rule(
         "parser",
-        "The octets are what the declaration says: UTF-8, UTF-16 or a common 8-bit or East Asian one.",
+        "The bytes are what the declaration says: UTF-8, UTF-16 or a common 8-bit or East Asian one.",
     ),
     "dtd": Rule("parser", "There is no document type declaration, so no entity either."),
     "malformed": Rule("parser", "The document is well-formed XML 1.0 with namespaces."),

@@ -131,7 +131,7 @@ def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
             processing-instruction or schema-instance.
     """
     if len(octets) > limits.size:
-        message = f"is larger than {limits.size} octets; send large content compressed or as a claim check"
+        message = f"is larger than {limits.size} bytes; send large content compressed or as a claim check"
         raise Unparsable(found("size", message, value=str(len(octets))))
     octets = _as_utf8(octets)
     if not _ROOT.match(octets):
@@ -216,7 +216,7 @@ def _check_prolog(octets: bytes, limit: int) -> None:
         raise Unparsable(_wrong_encoding("utf-8")) from None
     message = "the document does not begin with an element; send XML with agent-message as its root"
     if len(octets) > limit <= end + len(b"<!---->"):
-        message = f"the document has {limit} octets and more before its first element; leave the comments out"
+        message = f"the document has {limit} bytes and more before its first element; leave the comments out"
     raise Unparsable(Finding("malformed", "error", line, None, None, message))
 
 

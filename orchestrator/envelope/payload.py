@@ -69,18 +69,18 @@ def decompress(
         raise _too_large(size, max_bytes)
     if max_ratio is not None and is_bomb(size, len(compressed), max_ratio=max_ratio):
         raise PayloadError(
-            f"a payload of {size} octets is more than {max_ratio} times the {len(compressed)} octets that it is "
+            f"a payload of {size} bytes is more than {max_ratio} times the {len(compressed)} bytes that it is "
             "compressed to; send it uncompressed, or store it and send a claim check"
         )
     octets = inflate(compressed, limit=size)
     if len(octets) > size:
         raise PayloadError(
-            f"a payload decompresses to more than the {size} octets that its message says; it was altered"
+            f"a payload decompresses to more than the {size} bytes that its message says; it was altered"
         )
     if len(octets) != size or hashlib.sha256(octets).hexdigest() != sha256.lower():
         raise PayloadError(
-            f"a payload of {len(octets)} octets has another digest or length than its message says "
-            f"({size} octets, SHA-256 {sha256}); it was altered or cut"
+            f"a payload of {len(octets)} bytes has another digest or length than its message says "
+            f"({size} bytes, SHA-256 {sha256}); it was altered or cut"
         )
     return octets
 
@@ -145,7 +145,7 @@ class BlobStore:
             self._write(upload, "facts", json.dumps(facts, sort_keys=True))
             if not self._scripts.run("store_blob", [upload, name], [ttl_ms, ref.chunks]):
                 raise PayloadError(
-                    f"the upload of {ref.size} octets expired before it was complete; send them again"
+                    f"the upload of {ref.size} bytes expired before it was complete; send them again"
                 )
         except BaseException:
             self._drop(upload)
@@ -187,7 +187,7 @@ class BlobStore:
             compressed += chunk
             if len(compressed) > at_most:
                 raise PayloadError(
-                    f"payload {ref.sha256} has more octets than its message says; it was altered"
+                    f"payload {ref.sha256} has more bytes than its message says; it was altered"
                 )
         return bytes(compressed)
 
@@ -241,4 +241,4 @@ def _ref(sha256: str, facts: bytes | str | None) -> BlobRef | None:
 
 
 def _too_large(size: int, limit: int) -> PayloadError:
-    return PayloadError(f"a payload of {size} octets is larger than the limit of {limit}; send it in parts")
+    return PayloadError(f"a payload of {size} bytes is larger than the limit of {limit}; send it in parts")

@@ -104,7 +104,7 @@ def _timestamp(text: str, element: etree._Element, reading: Reading, attribute: 
 def _base64(text: str, element: etree._Element, reading: Reading, attribute: str | None = None) -> str:
     text = unspaced(text)
     if not is_base64(text):
-        message = "is not base64 with padding (RFC 4648, section 4); encode the octets again"
+        message = "is not base64 with padding (RFC 4648, section 4); encode the bytes again"
         reading.fail("base64", message, element, value=text, attribute=attribute)
     return text
 

@@ -54,14 +54,14 @@ _TYPE_RULES: Final = {
     "positive-count": ("number", "is not a whole number from 1 on; write one without sign or leading zeros"),
     "index": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
     "rank": ("number", "is not a whole number from 0 on; write one without sign or leading zeros"),
-    "size": ("number", "is not a number of octets; write a whole number without sign or leading zeros"),
+    "size": ("number", "is not a number of bytes; write a whole number without sign or leading zeros"),
     "chunk-count": ("number", "is not a whole number from 1 on; write one without sign or leading zeros"),
     "hours": ("number", "is not a number of hours from 0 on; write it like 2 or 2.5"),
     "progress": ("percentage", "is not a whole number from 0 to 100; write one without a percent sign"),
     "percentage": ("percentage", "is not a share from 0% to 100%; write it like 82.5%"),
     "flag": ("flag", "is neither true nor false; write one of them"),
     "sha256": ("sha256", "is not a SHA-256 digest; write its 64 hexadecimal digits"),
-    "base64": ("base64", "is empty; put the base64 of the octets here"),
+    "base64": ("base64", "is empty; put the base64 of the bytes here"),
     "body-type": ("body-type", "is not a type of body; use one of "),
 }
 

@@ -86,7 +86,7 @@ class Encrypter:
         octets = codec.encode_body(message.body)
         if len(octets) > self._max_bytes and message.body.type in SESSION_STARTING:
             raise PayloadError(
-                f"a {message.body.type} of {len(octets)} octets is larger than the limit of {self._max_bytes} "
+                f"a {message.body.type} of {len(octets)} bytes is larger than the limit of {self._max_bytes} "
                 "(max_payload_bytes); put the text into a file and name that"
             )
         if recipient is None and len(octets) <= min(self._compress_above, self._claim_check_above):
@@ -209,7 +209,7 @@ class Opener:
         content = encryption.decrypt(body.xml, find_key=self._find_key, bound=bound)
         if len(content) > self._limits.size:
             raise DecryptionError(
-                f"the decrypted body is larger than {self._limits.size} octets; send it in parts"
+                f"the decrypted body is larger than {self._limits.size} bytes; send it in parts"
             )
         return f'<body xmlns="{NAMESPACE}" type="{body.type}">'.encode() + content + b"</body>"
 

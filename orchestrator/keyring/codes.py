@@ -118,7 +118,7 @@ class Codes:
             SignatureError: nobody is known to have written them; with the rule.
         """
         if not proof:
-            raise SignatureError("signature-missing", "nobody vouches for it")
+            raise SignatureError("signature-missing", "no writer has attested it")
         name, *parts = proof.split(" ")
         key = self._lookup(name)
         if key is None:

@@ -92,7 +92,7 @@ class LargeTexts:
         """
         session, sha256 = str(ref["session"]), str(ref["sha256"])
         if hashlib.sha256(octets).hexdigest() != sha256:
-            raise ValueError(f"these are not the octets of {sha256}")
+            raise ValueError(f"these are not the bytes of {sha256}")
         self._store(session).put(octets, ttl_s=UNUSED_TTL_S, anew=True)
         with self._client.pipeline(transaction=True) as pipe:
             pipe.persist(ledger_keys.large_text(session, sha256))

@@ -96,7 +96,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
             break
         run_ids, root, run = now  # they were not asked for yet, or have changed meanwhile
     facts = replies[1]
-    items = _readable(replies[2], "what it is owed and was sent", damage) or {}
+    items = _readable(replies[2], "its items", damage) or {}
     queue = _readable(replies[3], "its queue", damage) or []
     bodies = _readable(replies[4], "its texts", damage) or []
     found_in = {

@@ -25,7 +25,7 @@ transitions = of_shard("transitions", "transitions", "stream", "ledger",
     "permanent; trimmed below what the audit writer has acknowledged",
     "What each step of a script changed in the ledger, for the audit trail: the script, and a line for each change.")
 notices = of_shard("notices", "notices", "stream", "ledger",
-    "permanent; an entry leaves when every target was told or has given it up; about 100,000 at most",
+    "permanent; an entry leaves when every target got it or has given it up; about 100,000 at most",
     "What the notifier tells people of: questions, approvals, ends of roots, dead callbacks; there since a notifier first ran.")
 totals = of_shard("totals", "totals", "hash", "ledger", PERMANENT,
     "Counters of the shard: envelopes published for each stream, messages dropped from each inbox that was full.")

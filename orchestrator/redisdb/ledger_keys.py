@@ -19,7 +19,7 @@ from orchestrator.redisdb.key_table import (
 session = of_id("session", "session:<session>", "hash", "ledger", TREE,
     "The session's facts: agent, parent, root, state, current run, counters, policies.")
 items = of_id("items", "session:<session>:items", "hash", "ledger", SESSION,
-    "Item id → JSON record of everything this session is owed or was sent: callbacks, questions, prompts.")
+    "Item id → JSON record of each item of this session: callbacks, questions, messages, prompts.")
 bodies = of_id("bodies", "session:<session>:bodies", "hash", "ledger", SESSION,
     "Item id → its text; also `prompt`, `task`, `result` and `state` of the session itself, the last with its proof on the first line. What a parent was told of a child's end is in the child's, under the callback's id, and in the parent's once the child is deleted.")
 live = of_id("live", "session:<session>:live", "stream", "ledger", "an hour after its last entry",
@@ -34,7 +34,7 @@ runs = of_id("runs", "session:<session>:runs", "list", "ledger", SESSION,
 past = of_id("past", "session:<session>:past", "hash", "ledger", SESSION,
     "What its last runs found when they began: `state:<number>`, `memory:<number>` of a run; `from`, the first of them.")
 large_texts = of_id("large_texts", "session:<session>:large-texts", "set", "ledger", SESSION,
-    "SHA-256 of each large text that this session has said; the bodies hold its beginning.")
+    "SHA-256 of each large text of this session; the bodies hold its beginning.")
 large_text = of_part("large_text", "session:<session>:whole:<sha256>", "hash", "ledger",
     "as its session; an hour while no transition refers to it",
     "A large text of this session, in chunks, as a blob is kept.")
@@ -64,11 +64,11 @@ queued = of_shard("queued", "queued", "zset", "ledger", "permanent; one member f
 ready = in_shard("ready", "ready:<agent>", "zset", "ledger", "permanent; one member for each ready run",
     "An agent's queued runs that a slot may take now, by priority, then turns of the trees.")
 turns = in_shard("turns", "turns:<agent>", "hash", "ledger", "as long as the agent has ready runs",
-    "The last turn of each tree among an agent's ready runs, and when workers were last told that there are some.")
+    "The last turn of each tree among an agent's ready runs, and when workers were last notified of them.")
 run_limits = of_shard("run_limits", "limits", "hash", "ledger", "permanent; a few fields for each agent",
     "Runs at once: `agent:<name>`, `tree:<root>`, `trees`, with `default:<name>` and `queue:<name>` by workers; `paused:agent:<name>`, `paused:queue:<name>` since when.")
 limits_said = of_shard("limits_said", "limits-said", "hash", "ledger", "permanent; a field for each limit and pause of an operator",
-    "What of `limits` an operator has said, once more: the doctor puts it back where `limits` was overwritten or deleted.")
+    "The settings of an operator in `limits`, once more: the doctor puts them back where `limits` was overwritten or deleted.")
 at_work = of_shard("at_work", "at-work", "hash", "ledger", "permanent; two fields for each run at work",
     "`agent:<name>`, `tree:<root>` → runs that are held and do not stand still in a call.")
 blocked_trees = of_shard("blocked_trees", "blocked", "set", "ledger",
@@ -91,8 +91,8 @@ sweep = of_shard("sweep", "sweep", "string", "ledger", PERMANENT,
     "When the last reconciliation sweep began, in milliseconds by the server's clock.")
 replicated = of_shard("replicated", "replicated", "string", "ledger", PERMANENT,
     "The run whose claim, step or commit was last waited for on the replicas; written so that `WAIT` has something to wait for.")
-results = of_shard("results", "results", "zset", "ledger", "permanent; one member for each owed result",
-    "Root sessions whose Celery result is owed, scored by since when.")
+results = of_shard("results", "results", "zset", "ledger", "permanent; one member for each unpublished result",
+    "Root sessions whose Celery result is to be published, scored by since when.")
 # fmt: on
 
 
@@ -108,7 +108,7 @@ def provider_counts(account: str, model: str) -> str:
     return f"{PREFIX}:{{calls:{account}}}:counts:{model}"
 
 
-@key("{calls:<account>}:calls:<model>", "zset", "providers", "until the last call is over")
+@key("{calls:<account>}:calls:<model>", "zset", "providers", "until the last call has ended")
 def provider_calls(account: str, model: str) -> str:
     """Calls that are not over, scored by when they are at the latest."""
     return f"{PREFIX}:{{calls:{account}}}:calls:{model}"

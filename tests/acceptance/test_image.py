@@ -345,7 +345,7 @@ def test_the_stack_of_the_compose_file_runs_and_outlives_its_server(compose: Com
     again = compose.run("operator", "result", session[0], "--wait")
     assert again.stdout == "A B C D E F\n", again.stderr
     proof = compose.run("operator", "doctor")
-    assert (proof.returncode, "the promise holds" in proof.stdout) == (0, True), proof.stdout + proof.stderr
+    assert (proof.returncode, "all accounted for" in proof.stdout) == (0, True), proof.stdout + proof.stderr
     assert "9 launched = 9 delivered" in proof.stdout
 
     for name in parts:

@@ -143,12 +143,12 @@ def test_the_limit_on_size_is_that_of_the_settings(
 ) -> None:
     large = tmp_path / "large.xml"
     large.write_bytes(message.read_bytes().replace(b"hello", b"x" * 9_000_000))
-    assert "larger than 8388608 octets" in orchestra("message", "sign", str(large)).stderr
+    assert "larger than 8388608 bytes" in orchestra("message", "sign", str(large)).stderr
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
     assert orchestra("message", "sign", str(large), "-o", str(large)).exit_code == 0
     assert orchestra("message", "verify", str(large)).exit_code == 0
     monkeypatch.delenv("ORCHESTRA_MAX_MESSAGE_BYTES")
-    assert "larger than 8388608 octets" in orchestra("message", "verify", str(large)).stdout
+    assert "larger than 8388608 bytes" in orchestra("message", "verify", str(large)).stdout
 
 
 def test_a_damaged_key_file_is_named(orchestra: Orchestra, message: Path, tmp_path: Path) -> None:

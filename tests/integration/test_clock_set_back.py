@@ -124,4 +124,4 @@ def test_no_session_fails_when_the_clock_is_set_back(shifted: Shifted) -> None:
         assert (said.returncode, said.stdout.strip()) == (0, "2 parts"), said.stderr
     examined = shifted.orchestra("doctor", "--quick")
     assert f"{3 * ROOTS} sessions in {ROOTS} trees" in examined.stdout, examined.stdout
-    assert "the promise holds" in examined.stdout
+    assert "all accounted for" in examined.stdout

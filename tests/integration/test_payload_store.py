@@ -177,7 +177,7 @@ def test_chunks_without_end_do_not_fill_the_memory_of_the_reader(
     facts = {"size": ref.size, "stored_size": ref.stored_size, "chunks": 1_000}
     chunks = {str(number): bytes(CHUNK_BYTES) for number in range(3)}
     redis.hset(keys.blob(0, ref.sha256), mapping={**chunks, "facts": json.dumps(facts)})
-    with pytest.raises(PayloadError, match="more octets than its message says"):
+    with pytest.raises(PayloadError, match="more bytes than its message says"):
         blobs.get(ref)
 
 

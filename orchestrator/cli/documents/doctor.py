@@ -20,7 +20,7 @@ class BlockerDocument(Document):
 
 @prints(Tally)
 class TallyDocument(Document):
-    """The promise in numbers: launched = delivered + pending + dead."""
+    """Counts of callbacks: launched = delivered + pending + dead."""
 
 
 @prints(Diagnosis, only="holds promise tally trees full at_rest audited findings waits")
@@ -48,4 +48,4 @@ class Why(Document):
     held_up_by: tuple[HeldUpBy, ...] = Field(
         description="The way down to the session that holds everything up, which is the last."
     )
-    findings: tuple[DoctorFinding, ...] = Field(description="What breaks the promise in it.")
+    findings: tuple[DoctorFinding, ...] = Field(description="What is wrong with it.")

@@ -105,7 +105,7 @@ class Dependencies:
         since_ms = since_of(received.entry, now_ms)
         unknown = [task for task in unmet if standings[task] is DependencyStatus.UNKNOWN]
         if unknown and now_ms - since_ms >= timeout_s * 1000:
-            reason = f"it depends on {', '.join(unknown)}, of which nothing was heard within {timeout_s:g} s"
+            reason = f"it depends on {', '.join(unknown)}, of which no message came within {timeout_s:g} s"
             return reject("timeout", reason, received.message)
         ends = [received.expires_ms] if received.expires_ms is not None else []
         if unknown:

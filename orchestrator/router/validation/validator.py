@@ -81,7 +81,7 @@ class Validator:
         """Check what was read of an entry against the rules about its signature, sender, recipient and time."""
         if OCTETS_FIELD in entry.extra and entry.data is None:
             reason = (
-                f"it had {entry.extra[OCTETS_FIELD]} octets, more than the {self._limits.size} of a message "
+                f"it had {entry.extra[OCTETS_FIELD]} bytes, more than the {self._limits.size} of a message "
                 "(max_message_bytes); send large content compressed or in parts"
             )
             return Rejection(rule="size", reason=brief(reason))
@@ -219,7 +219,7 @@ class Validator:
         if not waited and self.too_old(message):
             yield reject(
                 "too-old",
-                f"the message is dated {header.timestamp}; duplicates of it could not be told any more: "
+                f"the message is dated {header.timestamp}; duplicates of it could no longer be recognised: "
                 "send a new one",
                 message,
             )

@@ -157,7 +157,7 @@ class Delegating(View):
         taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
-                f"session {child} of {agent!r} is not over after {timeout_s:g} s; its end comes as a callback"
+                f"session {child} of {agent!r} has not ended after {timeout_s:g} s; its end comes as a callback"
             )
         self._all = None
         return self._callback(*taken)
@@ -187,7 +187,7 @@ class Delegating(View):
         children = {i.child: i for i in items if i.kind == "completion" and i.callback}
         unknown = [session for session in sessions if session not in children]
         if unknown:
-            raise InputError(f"session {unknown[0]} is no child of {self.session} that owes it a callback")
+            raise InputError(f"session {unknown[0]} is not a child of {self.session} with a callback")
         awaited = list(sessions) or [
             child for child, item in children.items() if item.state in (ItemState.OWED, ItemState.QUEUED)
         ]

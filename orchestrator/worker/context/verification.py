@@ -49,7 +49,7 @@ class Verifier:
         """
         session, fault = self._effects.held.session, self._authenticity.fault
         if why := self._effects.retrying("verify", lambda: fault(said, proof, reader=session.agent)):
-            raise DamagedRecord(f"session {session.id}", f"nobody vouches for its {what}: {why}")
+            raise DamagedRecord(f"session {session.id}", f"its {what} cannot be authenticated: {why}")
 
     def items(self, given: Sequence[tuple[Item, str]]) -> list[tuple[Item, str]]:
         """Items and their texts as the agent may see them; a refusal is a failed one with nothing but the reason."""
@@ -73,7 +73,7 @@ class Verifier:
         self._effects.attempt(
             "reject",
             lambda: self._effects.ledger.reject(
-                self._effects.held.claim, item.id, f"not delivered, as nobody vouches for it: {fault}"
+                self._effects.held.claim, item.id, f"not delivered, as it cannot be authenticated: {fault}"
             ),
         )
         kept = {
@@ -81,7 +81,7 @@ class Verifier:
         }
         whose = f" of {item.agent}" if item.agent else ""
         refusal = (
-            f"[this {kind}{whose} was not delivered: what the ledger has of it is not what was said ({fault}); "
+            f"[this {kind}{whose} was not delivered: its record in the ledger is not what was sent ({fault}); "
             "the audit trail has the signed message]"
         )
         return replace(item, kind=kind, status="failed", title="", extra={**kept, "rejected": True}), refusal

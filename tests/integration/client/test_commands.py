@@ -270,7 +270,7 @@ def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orches
     assert orchestra("stop", queued).stdout == f"{queued} is stopped; its queued run never starts\n"
     for agent, end in (
         ("stopping", "is stopped: its agent stopped as it was asked to"),
-        ("quick", "is finished: its agent was done before it heard of it"),
+        ("quick", "is finished: its agent had finished before it learnt of it"),
     ):
         began.clear()
         session = orchestra("submit", agent, "x").stdout.strip()

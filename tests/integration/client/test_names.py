@@ -88,7 +88,7 @@ def test_the_last_root_session_is_called_last(stage: StackHarness, orchestra: Or
 def test_there_may_be_no_last_session(orchestra: Orchestra) -> None:
     done = orchestra("stop", "@last")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: no session is the last: there are none yet; submit one: ")
+    assert done.stderr.startswith("Error: there is no last session, as there is none yet; submit one: ")
 
 
 def test_a_beginning_of_several_ids_is_refused_and_lists_them(

@@ -322,6 +322,6 @@ def test_what_was_changed_in_the_memory_is_not_approved(
         else:
             client.resume(session, "go on")
         wait_until(lambda: client.session(session).state is SessionState.FAILED)
-        assert "nobody vouches for its memory" in client.session(session).reason
+        assert "its memory cannot be authenticated" in client.session(session).reason
         assert client.approvals() == []
     assert deploys.calls == []

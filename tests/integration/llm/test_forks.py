@@ -62,7 +62,7 @@ def test_memories_of_the_last_runs_are_kept_and_no_others(
             stage.redis.scard(ledger_keys.large_texts(session)) == 3
         )  # what the last two runs found, and what is there now
         assert len(list(stage.redis.scan_iter(f"ao:*:session:{session}:whole:*"))) == 3
-        with pytest.raises(InputError, match="is not kept any more"):
+        with pytest.raises(InputError, match="is no longer kept"):
             client.fork(session, "2")
         fork = client.fork(session, "3")
         assert client.wait(fork.id, timeout_s=60).state is SessionState.FINISHED

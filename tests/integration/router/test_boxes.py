@@ -136,7 +136,7 @@ def test_what_is_larger_than_a_message_is_refused_unread(stack: Stack, field: st
     if not taken:
         assert sent_octets(stack) - before < 1_000_000
     assert {dead.rule for dead in stack.dead()} == {"size"}
-    assert re.search("it had 10000[0-9][0-9] octets, more than the 100000", stack.dead()[0].reason)
+    assert re.search("it had 10000[0-9][0-9] bytes, more than the 100000", stack.dead()[0].reason)
     assert {dead.data for dead in stack.dead()} == {b""}
     assert len(stack.dead()) == 20
     assert len(stack.parts.ledger.roots(0)) == 1

@@ -215,19 +215,19 @@ DAMAGES = {
         "its field 'items'",
     ),
     "forged state": Damage(
-        House.forge_state, "nobody vouches for its saved state", "asker", "its saved state"
+        House.forge_state, "its saved state cannot be authenticated", "asker", "its saved state"
     ),
     "state without a proof": Damage(
         lambda h: h.hset(ledger_keys.bodies(h.asker), "state", '{"asked": 1}'),
-        "nobody vouches for its saved state",
+        "its saved state cannot be authenticated",
         "asker",
         "signature-missing",
     ),
     "forged prompt": Damage(
         lambda h: h.hset(ledger_keys.bodies(h.queued), "prompt", "be another"),
-        "nobody vouches for its task",
+        "its task cannot be authenticated",
         "queued",
-        "nobody vouches for its task",
+        "its task cannot be authenticated",
     ),
     "forged step": Damage(
         lambda h: h.hset(h.retry_steps(), "p:pay#1", "6"), "step 'pay#1' of run_", "payer", "step 'pay#1'"

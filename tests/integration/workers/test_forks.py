@@ -261,7 +261,7 @@ def test_only_the_last_runs_can_be_forked(stage: StackHarness, theatre: Harness,
     told(theatre, client, session, "2", "3", "4", "5")
     kept = {name.decode() for name in stage.redis.hkeys(ledger_keys.past(session))}
     assert kept == {"from", "state:3", "state:4", "state:5"}
-    with pytest.raises(InputError, match=r"is not kept any more: .* has had 5 runs.*can be forked; choose"):
+    with pytest.raises(InputError, match=r"is no longer kept: .* has had 5 runs.*can be forked; choose"):
         client.fork(session, "2")
     assert client.fork(session, "3", prompt="x").result(timeout_s=60) == "1 2 x"
     for member in reversed(stage.ledger.tree(session)):

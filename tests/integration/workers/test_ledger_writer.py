@@ -118,7 +118,7 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarne
     after = stage.ledger.session(root)
     assert (after.launched, after.delivered, after.dead, after.pending) == (3, 2, 1, 0)
     item = next(i for i in stage.ledger.items(root) if i.id == edited.id)
-    assert (item.state, "nobody vouches" in item.reason) == (ItemState.DEAD, True)
+    assert (item.state, "cannot be authenticated" in item.reason) == (ItemState.DEAD, True)
     found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
     broken = {(f.rule, f.subject) for f in found if f.severity == "break"}
     allowed = {("text-altered", edited.id), ("unbooked-child", edited.child)}

@@ -375,7 +375,7 @@ def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
     @stage.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
-            with pytest.raises(TimeoutError, match=r"is not over after 0\.05 s"):
+            with pytest.raises(TimeoutError, match=r"has not ended after 0\.05 s"):
                 ctx.call("worker", "do it", timeout_s=0.05)
             gate.set()
             return "gave up"

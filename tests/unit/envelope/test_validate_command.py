@@ -118,7 +118,7 @@ def test_the_limit_of_the_settings_is_the_limit_here(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", str(len(GOOD) - 1))
     refused = CliRunner().invoke(main, ["message", "validate", "-"], input=GOOD)
     assert refused.exit_code == 1
-    assert f"the document is larger than {len(GOOD) - 1} octets" in refused.stdout
+    assert f"the document is larger than {len(GOOD) - 1} bytes" in refused.stdout
     large = GOOD.replace(b"<subject>", b"<subject>" + b"x" * 9_000_000)
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
     assert CliRunner().invoke(main, ["message", "validate", "-"], input=large).exit_code == 0
