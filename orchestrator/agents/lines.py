@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 
 
 def line_of(name: str, text: str, key: str = "") -> int:
-    """The line of ``[agents.name]``, or of a key in that table or below it; 1 if it is spelt in a way that is not found."""
+    """Return the line of ``[agents.name]``, or of a key in that table or below it; 1 if it is spelt in a way that is
+    not found.
+    """
     parts = [part for part in key.split(".") if part and not part.isdigit()]
     lines = text.splitlines()
     for depth in reversed(range(len(parts))):
@@ -22,7 +24,7 @@ def line_of(name: str, text: str, key: str = "") -> int:
 
 
 def _dotted(parts: Iterable[str]) -> str:
-    """The pattern of a dotted key, each of its parts quoted or not."""
+    """Return the pattern of a dotted key, each of its parts quoted or not."""
     return r"\s*\.\s*".join(f"[\"']?{re.escape(part)}[\"']?" for part in parts)
 
 
@@ -32,7 +34,7 @@ def _heading_line(lines: Sequence[str], path: tuple[str, ...]) -> int:
 
 
 def _key_below(lines: Sequence[str], path: tuple[str, ...], *key: str) -> int:
-    """The line of a key in the table of that path; 0: it is not found there."""
+    """Return the line of a key in the table of that path; 0: it is not found there."""
     first = _heading_line(lines, path)
     entry = re.compile(rf"\s*{_dotted(key)}\s*[=.]")
     for number, line in enumerate(lines[first:], first + 1):

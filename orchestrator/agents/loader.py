@@ -40,7 +40,7 @@ ENTRY_POINTS: Final = "agent_orchestra.agents"
 
 
 def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
-    """The agents of all ``sources`` (module names and files), by name.
+    """Return the agents of all ``sources`` (module names and files), by name.
 
     Raises:
         AgentsFileError: a source cannot be loaded, holds no agent, or names an agent that another has too.
@@ -72,7 +72,8 @@ def load_agents(sources: Iterable[str]) -> dict[str, AgentDefinition]:
 def choose_served(
     catalogue: Mapping[str, AgentDefinition], serve: Collection[str]
 ) -> dict[str, AgentDefinition]:
-    """The agents that a worker serves: those that an entry of ``serve`` means, a name or `tag:TAG`; all without one.
+    """Return the agents that a worker serves: those that an entry of ``serve`` means, a name or `tag:TAG`; all
+    without one.
 
     External programs are run by nobody here, and stay.
 
@@ -110,7 +111,7 @@ def _load(source: str) -> list[AgentDefinition]:
 
 
 def _from_entry_points(source: str) -> list[AgentDefinition]:
-    """The agents that an installed package offers under a name, or with ``@all`` those of all packages."""
+    """Return the agents that an installed package offers under a name, or with ``@all`` those of all packages."""
     offered = entry_points(group=ENTRY_POINTS)
     chosen = [e for e in offered if source in ("@all", f"@{e.name}")]
     if not chosen:
@@ -196,7 +197,7 @@ def _import_file(source: str, path: Path) -> ModuleType:
 
 
 def _explain(error: BaseException, path: Path | None) -> str:
-    """The user's own line, the error, and where it was raised if that is in another file."""
+    """Return the user's own line, the error, and where it was raised if that is in another file."""
     if isinstance(error, SyntaxError) and error.filename:
         where = (
             f"line {error.lineno}"

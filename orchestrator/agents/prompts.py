@@ -43,7 +43,7 @@ def render_prompt(
     compact: bool = False,
     folder: Path | None = None,
 ) -> str:
-    """The protocol as an agent reads it, by its settings.
+    """Return the protocol as an agent reads it, by its settings.
 
     Args:
         definition: the agent.
@@ -79,7 +79,7 @@ def render_prompt(
 
 
 def _callback_example() -> str:
-    """A callback as an agent gets it, without the instruction that follows it."""
+    """Return a callback as an agent gets it, without the instruction that follows it."""
     text, close, _ = render_callbacks([_CALLBACK_EXAMPLE]).rpartition("</agent-callback>")
     return text + close
 
@@ -104,7 +104,7 @@ def _filled(name: str, values: Mapping[str, str], folder: Path | None) -> str:
 
 
 def _text(name: str, folder: Path | None) -> tuple[str, str]:
-    """A text, and where it is from."""
+    """Return a text, and where it is from."""
     own = None if folder is None else folder / f"{name}.md"
     if own is not None and own.is_file():
         try:

@@ -126,7 +126,9 @@ class AgentRecord(BaseModel):
         return self.executor == "foreign"
 
     def retry_ms(self, failures: int) -> int:
-        """Milliseconds that a run of this agent waits before it is tried again, having failed so often; by chance."""
+        """Return the milliseconds that a run of this agent waits before it is tried again, having failed so often; by
+        chance.
+        """
         return run_backoff_ms(
             failures,
             self.backoff,
@@ -143,7 +145,7 @@ class AgentRecord(BaseModel):
 
 @cache
 def system_record(name: str) -> AgentRecord:
-    """The record of one of the system's own agents."""
+    """Return the record of one of the system's own agents."""
     return AgentRecord(name=name, role="orchestrator", executor="system", description="part of the system")
 
 
@@ -218,7 +220,7 @@ class AgentRegistry:
         return bool(pipeline.execute()[0])
 
     def get(self, name: str) -> AgentRecord | None:
-        """The agent of that name, or None; up to a second old."""
+        """Return the agent of that name, or None; up to a second old."""
         if name in SYSTEM_AGENTS:
             return system_record(name)
         now = self._clock.monotonic()
@@ -235,7 +237,7 @@ class AgentRegistry:
         return record
 
     def all(self) -> list[AgentRecord]:
-        """Every registered agent, by name."""
+        """Return every registered agent, by name."""
         names = [name.decode() for name in self._redis.zrange(keys.agents(), 0, -1)]
         if not names:
             return []
@@ -249,7 +251,7 @@ class AgentRegistry:
         return {name.decode(): int(score) for name, score in found if score < _FOR_EVER_MS}
 
     def names(self) -> list[str]:
-        """The names of every registered agent, for messages that say what there is; up to a second old."""
+        """Return the names of every registered agent, for messages that say what there is; up to a second old."""
         now, cached = self._clock.monotonic(), self._names
         if cached is None or now - cached[0] >= CACHE_S:
             self._names = cached = now, [record.name for record in self.all()]

@@ -13,7 +13,7 @@ ROUTING_TABLE = "routing"
 
 
 def load_routing() -> RoutingTable:
-    """The routing table with the overrides in `[routing]` of the TOML file that the settings come from.
+    """Return the routing table with the overrides in `[routing]` of the TOML file that the settings come from.
 
     Raises:
         ConfigurationError: the file cannot be read, or a row in it is wrong.

@@ -30,7 +30,7 @@ def version_of(facts: Mapping[str, Any], *, source: str) -> str:
 
 
 def _form(value: Any, module: str) -> Any:
-    """A value as JSON that says the same in every process."""
+    """Return a value as JSON that says the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Path):
@@ -57,7 +57,7 @@ def _form(value: Any, module: str) -> Any:
 
 
 def _text_of_code(value: Any) -> str:
-    """The text of a function or class without its decorators; its name where there is no text."""
+    """Return the text of a function or class without its decorators; its name where there is no text."""
     try:
         text = textwrap.dedent(inspect.getsource(inspect.unwrap(value)))
         first = ast.parse(text).body[0]

@@ -35,7 +35,7 @@ class AuditParts(Protocol):
 
 
 def build_writer(parts: AuditParts, *, consumer: str) -> AuditWriter:
-    """A writer to the audit database of the settings.
+    """Return a writer to the audit database of the settings.
 
     Raises:
         AuditError: the database cannot be opened or made, or the head of it that is kept cannot be read.

@@ -61,7 +61,7 @@ def copy(
 
 @lru_cache(maxsize=8)
 def _insert(dialect: Dialect, table: Table) -> str:
-    """The driver's own spelling of an insert with a value for each column in order."""
+    """Return the driver's own spelling of an insert with a value for each column in order."""
     return str(insert(table).compile(dialect=dialect))
 
 

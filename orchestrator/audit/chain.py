@@ -80,7 +80,7 @@ def append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> En
 
 
 def unwritten_steps(db: Connection, record: StepsRecord) -> StepsRecord:
-    """The steps that are not in the database, each once, in their order."""
+    """Return the steps that are not in the database, each once, in their order."""
     new = {step.entry_id: step for step in record.steps}
     ids = sorted(new, key=order_of)
     query = select(TRANSITIONS.c.document).where(
@@ -93,7 +93,7 @@ def unwritten_steps(db: Connection, record: StepsRecord) -> StepsRecord:
 
 
 def unwritten_messages(db: Connection, records: Sequence[MessageRecord]) -> list[MessageRecord]:
-    """The messages that are not in the database, each once."""
+    """Return the messages that are not in the database, each once."""
     new = {(record.stream, record.entry_id): record for record in reversed(records)}
     by_stream: dict[str, list[str]] = {}
     for stream, entry_id in new:
@@ -106,7 +106,7 @@ def unwritten_messages(db: Connection, records: Sequence[MessageRecord]) -> list
 
 
 def unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadRecord]:
-    """The dead letters that are not in the database, each once."""
+    """Return the dead letters that are not in the database, each once."""
     new = {record.dead_id: record for record in reversed(records)}
     query = select(DEAD_LETTERS.c.dead_id).where(DEAD_LETTERS.c.dead_id.in_(new))
     for (dead_id,) in db.execute(query).fetchall():
@@ -115,10 +115,12 @@ def unwritten_dead(db: Connection, records: Sequence[DeadRecord]) -> list[DeadRe
 
 
 def commit(salt: str, sha256: str) -> str:
-    """The commitment to a message's digest and that of its stored body, which says nothing about the message once the salt is gone."""
+    """Return the commitment to a message's digest and that of its stored body, which says nothing about the message
+    once the salt is gone.
+    """
     return hashlib.sha256(f"{salt}{sha256}".encode()).hexdigest()
 
 
 def link(chain: str, values: Sequence[Any]) -> str:
-    """The chain after a row: SHA-256 of a JSON list of the chain before and the row's values."""
+    """Return the chain after a row: SHA-256 of a JSON list of the chain before and the row's values."""
     return hashlib.sha256(to_json([chain, *values])).hexdigest()

@@ -52,7 +52,7 @@ class Changes:
         return [change for _, change in page], following
 
     def of(self, session: str | None) -> list[Transition]:
-        """Every change of a session, or of all of them, oldest first."""
+        """Return every change of a session, or of all of them, oldest first."""
         # A row that was written later may hold entries that were read earlier, by another writer.
         found = self.page(session=session, limit=1 << 31)[0][::-1]
         return sorted(found, key=lambda change: (change.stream, *order_of(change.entry_id)))

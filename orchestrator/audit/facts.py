@@ -110,7 +110,7 @@ class FactsReader:
             return NOTHING
 
     def parsed(self, octets: bytes) -> Facts:
-        """The same, of a document in any spelling."""
+        """Return the same, of a document in any spelling."""
         try:
             root, text = parse(octets, self._limits)
             if schema_findings(root, text, self._limits, detailed=False):
@@ -129,7 +129,7 @@ class FactsReader:
         return _facts(header, collapse(task) if task else "", collapse(how) if how else "")
 
     def _apart(self, header: Header, root: etree._Element, octets: bytes) -> Facts:
-        """The facts where the body is compressed or stored, and the body that is stored.
+        """Return the facts where the body is compressed or stored, and the body that is stored.
 
         The task-id is empty if the body cannot be opened, or is encrypted.
         """
@@ -150,7 +150,7 @@ class FactsReader:
 
 
 def facts_of(message: AgentMessage) -> Facts:
-    """The facts of a message whose body stands in its envelope as it is."""
+    """Return the facts of a message whose body stands in its envelope as it is."""
     status = str(getattr(message.body, "status", ""))
     return _facts(message.header, task_id_of(message.body), status)
 

@@ -43,7 +43,7 @@ class Head(SignedDocument):
     transitions: End = End()
 
     def end(self, table: str) -> End:
-        """The end of one table."""
+        """Return the end of one table."""
         found: End = getattr(self, table)
         return found
 
@@ -84,7 +84,8 @@ class HeadSigner:
             self.known = head
 
     def next(self, stored: Head | None, before: Head, after: Head, signer: Signer) -> Head:
-        """The signed head that follows upon ``stored``. ``before`` and ``after`` are the ends around a batch, unsigned.
+        """Return the signed head that follows upon ``stored``. ``before`` and ``after`` are the ends around a batch,
+        unsigned.
 
         Raises:
             HeadChanged: ``before`` is not what was signed last.

@@ -24,7 +24,7 @@ class KeptHeads:
 
     @classmethod
     def of(cls, settings: Settings) -> KeptHeads:
-        """Those of the data folder of these settings."""
+        """Return those of the data folder of these settings."""
         return cls(settings.keys_dir / "audit-heads")
 
     def file(self, database: str) -> Path:

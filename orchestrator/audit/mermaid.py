@@ -12,7 +12,7 @@ _SPECIAL = re.compile(r"[^\w .,/@()\[\]:|+-]")
 
 
 def sequence_diagram(records: Sequence[MessageRecord]) -> str:
-    """The messages in the order in which they were published, with their times; a dead letter is crossed out."""
+    """Return the messages in the order in which they were published, with their times; a dead letter is crossed out."""
     names: dict[str, str] = {}
     lines = []
     for record in records:

@@ -16,7 +16,7 @@ class Keys(Protocol):
     """Source of public keys."""
 
     def lookup(self, key_id: str) -> KeyCertificate | None:
-        """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
+        """Return the trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
         ...
 
 
@@ -72,7 +72,7 @@ class Proof:
 
 
 def proof_of(keys: Keys, settings: Settings) -> Proof:
-    """The proof by these keys under the settings of a stack."""
+    """Return the proof by these keys under the settings of a stack."""
     return Proof(
         keys=keys,
         signatures_required=settings.signatures_required,

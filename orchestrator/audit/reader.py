@@ -95,7 +95,7 @@ class AuditReader:
         self.store = store
 
     def find(self, identifier: str) -> list[MessageRecord]:
-        """The messages that an id stands for, oldest first.
+        """Return the messages that an id stands for, oldest first.
 
         A message-id stands for its message, a correlation-id for its conversation, a session id or any other
         task-id for the launch and everything that followed upon it.
@@ -111,12 +111,12 @@ class AuditReader:
         return self._below(launches[0]) if launches else self.store.messages(_M.task_id == identifier)
 
     def launched_by(self, message_id: str) -> list[MessageRecord]:
-        """A launch by its message-id, and everything that followed upon it."""
+        """Return a launch by its message-id, and everything that followed upon it."""
         launches = self.find(message_id.lower())
         return self._below(launches[0]) if launches else []
 
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
-        """A launch and everything that followed upon it, directly or not."""
+        """Return a launch and everything that followed upon it, directly or not."""
         conversation = self.conversation(launch.correlation_id)
         replies: dict[str, set[str]] = {}
         for record in conversation:
@@ -129,7 +129,7 @@ class AuditReader:
         return [record for record in conversation if record.message_id in wanted]
 
     def conversation(self, correlation_id: str, *, limit: int | None = None) -> list[MessageRecord]:
-        """The messages of a conversation in the order in which they were published: all, or the first ones."""
+        """Return the messages of a conversation in the order in which they were published: all, or the first ones."""
         return self.store.messages(
             _M.correlation_id == correlation_id.lower(), order=(_M.published_ms, _M.seq), limit=limit
         )
@@ -159,7 +159,8 @@ class AuditReader:
         dead: bool = False,
         limit: int = 100,
     ) -> list[MessageRecord]:
-        """The latest messages that meet every condition given, newest first; ``before``: of those after that message.
+        """Return the latest messages that meet every condition given, newest first; ``before``: of those after that
+        message.
 
         ``text``: words that follow each other in what the message says. ``outcome``: `dead`, or how the task stands by a
         message that is not dead.
@@ -188,7 +189,7 @@ class AuditReader:
     def launches(
         self, correlation_id: str, *, parents: Mapping[str, Parent], proof: Proof
     ) -> LaunchRecords | None:
-        """The launches of one conversation, which is that of a whole tree: evidence for the doctor.
+        """Return the launches of one conversation, which is that of a whole tree: evidence for the doctor.
 
         ``parents`` are the sessions of the tree by the message-id that launched each. A launch that the ledger does not
         know is an accusation, and anybody can append an envelope: it counts if the parent's agent has signed it, and
@@ -221,7 +222,9 @@ class AuditReader:
         return LaunchRecords(children=children, messages=frozenset(row[2] for row in rows))
 
     def latest(self, *, since_ms: int, limit: int) -> list[Mention]:
-        """The newest messages that can be read and were not refused, those that were published later than that."""
+        """Return the newest messages that can be read and were not refused, those that were published later than
+        that.
+        """
         newest = select(func.coalesce(func.max(_M.seq), 0)).scalar_subquery()
         facts = [_M[name] for name in Mention._fields]
         asked = (
@@ -232,7 +235,9 @@ class AuditReader:
         return [Mention(*row) for row in self.store.query(asked)]
 
     def delegations(self, *, since_ms: int, newest: int | None) -> Iterator[list[Mention]]:
-        """The tasks that were given to agents, and not refused, since then; page by page, of the ``newest`` messages."""
+        """Yield the tasks that were given to agents, and not refused, since then; page by page, of the ``newest``
+        messages.
+        """
         top: int = self.store.query(select(func.coalesce(func.max(_M.seq), 0)))[0][0]
         after = -1 if newest is None else top - newest
         facts = [_M[name] for name in Mention._fields]
@@ -252,11 +257,11 @@ class AuditReader:
             after = page[-1].seq
 
     def xml(self, mention: Mention) -> bytes:
-        """The bytes of a message as they were published."""
+        """Return the bytes of a message as they were published."""
         return bytes(self.store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
 
     def given_above(self, mention: Mention) -> str:
-        """The agent that was given the task under which a message was sent; empty: the trail does not say."""
+        """Return the agent that was given the task under which a message was sent; empty if the trail does not say."""
         above = select(_M.parent_id).where(_M.seq == mention.seq).scalar_subquery()
         asked = (
             select(_M.recipient).where(_M.message_id == above, _M.type.in_(sorted(SESSION_STARTING))).limit(1)
@@ -264,7 +269,7 @@ class AuditReader:
         return "".join(row[0] for row in self.store.query(asked))
 
     def entries(self, mention: Mention) -> list[str]:
-        """The entries of its stream in which the same octets were published, its own among them."""
+        """Return the entries of its stream in which the same octets were published, its own among them."""
         return [row[0] for row in self.store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
 
     def was_refused(self, mention: Mention) -> bool:
@@ -281,7 +286,8 @@ class AuditReader:
         )
 
     def body(self, record: MessageRecord) -> bytes:
-        """The body of a message as a whole element: the stored one, the compressed one, or that of its envelope.
+        """Return the body of a message as a whole element: the stored one, the compressed one, or that of its
+        envelope.
 
         What is encrypted stays so. Nothing: the message has none that can be read, or its text was removed.
         """

@@ -37,7 +37,7 @@ def _seq() -> Column[int]:
 
 
 def _newest_first(name: str, column: str, which: str | None = None) -> Index:
-    """The index for a search by one column; ``which`` rows it has, where nearly all others have one value."""
+    """Return the index for a search by one column; ``which`` rows it has, where nearly all others have one value."""
     only = None if which is None else text(which)
     columns = (column, "published_ms", "seq")
     return Index(f"messages_by_{name}", *columns, sqlite_where=only, postgresql_where=only)

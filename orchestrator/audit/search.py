@@ -73,7 +73,7 @@ class Conditions:
         return len(self.facts) > 1 or bool(self.dead)
 
     def ways(self) -> Iterator[list[ColumnElement[bool]]]:
-        """The conditions that one index answers together, for each index."""
+        """Yield the conditions that one index answers together, for each index."""
         times = Conditions(since_ms=self.since_ms, until_ms=self.until_ms).where()
         for name, value in self.facts:
             if name in _INDEXED or _USUAL.get(name, value) != value:
@@ -101,7 +101,7 @@ class Search:
     def page(
         self, conditions: Conditions, phrase: Sequence[str] | None, *, before: int | None, limit: int
     ) -> list[MessageRecord]:
-        """The newest messages that meet the conditions and say the words of ``phrase`` one after the other.
+        """Return the newest messages that meet the conditions and say the words of ``phrase`` one after the other.
 
         ``before``: the number of the message after which the page begins. A phrase without a word is found nowhere.
         """
@@ -117,7 +117,7 @@ class Search:
         return list(islice(found, limit))
 
     def _meeting(self, conditions: Conditions, before: int | None, limit: int) -> list[MessageRecord]:
-        """The newest that meet the conditions."""
+        """Return the newest that meet the conditions."""
         few = self._few(conditions, _FEW) if conditions.several else None
         if few is not None:
             return list(self._records(self._sorted(few, conditions, before)[:limit]))
@@ -138,7 +138,9 @@ class Search:
     def _walk(
         self, conditions: Conditions, phrase: Sequence[str], before: int | None
     ) -> Iterator[MessageRecord]:
-        """Those that meet the conditions, some at a time, as far as the index has the phrase between their numbers."""
+        """Yield those that meet the conditions, some at a time, as far as the index has the phrase between their
+        numbers.
+        """
         indexed, size, query = self._store.indexed(), _PAGE, select(_M.seq).order_by(*_NEWEST)
         while True:
             where = [*conditions.where(), *self._below(before)]
@@ -152,7 +154,9 @@ class Search:
             before, size = numbers[-1], min(2 * size, _CHUNK)
 
     def _saying(self, phrase: Sequence[str], before: int | None) -> Iterator[MessageRecord]:
-        """The messages that say a phrase, with the highest number first: those not indexed yet, then the others."""
+        """Yield the messages that say a phrase, with the highest number first: those not indexed yet, then the
+        others.
+        """
         indexed = self._store.indexed()
         below = indexed + 1 if before is None else before
         later = () if before is None else (_M.seq < before,)
@@ -188,7 +192,9 @@ class Search:
         return self._numbers(select(_M.seq).select_from(dead.join(MESSAGES, same)), most)
 
     def _few_saying(self, conditions: Conditions, phrase: Sequence[str]) -> list[int] | None:
-        """The numbers of all messages that say the phrase, if those are few, of those not indexed yet meeting the conditions."""
+        """Return the numbers of all messages that say the phrase, if those are few, of those not indexed yet meeting
+        the conditions.
+        """
         indexed = self._store.indexed()
         found = self._find(phrase, indexed + 1, _FEW)
         if len(found) == _FEW:
@@ -201,7 +207,7 @@ class Search:
         return numbers if len(numbers) <= most else None
 
     def _sorted(self, numbers: Sequence[int], conditions: Conditions, before: int | None) -> list[int]:
-        """Those of the numbers whose messages meet the conditions and belong to the page or those after it."""
+        """Return those of the numbers whose messages meet the conditions and belong to the page or those after it."""
         unique, where = list(dict.fromkeys(numbers)), conditions.where(hidden=True)
         found: list[tuple[int, int]] = []
         for start in range(0, len(unique), _CHUNK):
@@ -213,7 +219,7 @@ class Search:
     # --- reading -----------------------------------------------------------------------------
 
     def _records(self, numbers: Sequence[int]) -> Iterator[MessageRecord]:
-        """The messages of these numbers, in their order, read as they are wanted."""
+        """Yield the messages of these numbers, in their order, read as they are wanted."""
         for start in range(0, len(numbers), _PAGE):
             page = numbers[start : start + _PAGE]
             records = {record.seq: record for record in self._store.messages(_M.seq.in_(page), order=())}

@@ -42,7 +42,7 @@ SHAPES: Final = """
 def sequence_svg(
     records: Sequence[MessageRecord], *, alone: bool = True, left_out: int = 0
 ) -> etree._Element:
-    """The messages in the order in which they were published; a dead letter is red, dashed and says why.
+    """Return the messages in the order in which they were published; a dead letter is red, dashed and says why.
 
     Args:
         alone: it has its style in itself.
@@ -77,7 +77,7 @@ def sequence_svg(
 
 
 def svg_text(svg: etree._Element) -> str:
-    """A diagram as the text of a file."""
+    """Return a diagram as the text of a file."""
     return etree.tostring(svg, encoding="unicode", pretty_print=True)
 
 

@@ -198,7 +198,7 @@ class AuditStore:
         return max(0, self._last - self._indexed)
 
     def indexed(self) -> int:
-        """The number of the last message whose words are in the index."""
+        """Return the number of the last message whose words are in the index."""
         with self.database.read() as db:
             return words.last(db)
 
@@ -228,7 +228,9 @@ class AuditStore:
         return len(texts)
 
     def misindexed(self) -> Iterator[int]:
-        """The messages that a search by their words may miss: somebody has changed the index. What is not indexed yet is read."""
+        """Yield the messages that a search by their words may miss: somebody has changed the index. What is not
+        indexed yet is read.
+        """
         query = (
             select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES)
             .outerjoin(BODIES, BODIES.c.sha256 == MESSAGES.c.body)
@@ -252,23 +254,23 @@ class AuditStore:
         order: Sequence[ColumnElement[Any]] = (MESSAGES.c.seq,),
         limit: int | None = None,
     ) -> list[MessageRecord]:
-        """The messages that every condition holds for, with the reason of those that are dead."""
+        """Return the messages that every condition holds for, with the reason of those that are dead."""
         query = _MESSAGE_ROWS.where(*where).order_by(*order).limit(limit)
         return [_record(row) for row in self.query(query)]
 
     def each_message(
         self, *where: ColumnElement[bool], order: Sequence[ColumnElement[Any]] = (MESSAGES.c.seq,)
     ) -> Iterator[MessageRecord]:
-        """The same one by one, without having all of them in memory."""
+        """Yield the same one by one, without having all of them in memory."""
         return map(_record, self.each(_MESSAGE_ROWS.where(*where).order_by(*order)))
 
     def query(self, query: Executable) -> Sequence[Any]:
-        """All rows of a reading query."""
+        """Return all rows of a reading query."""
         with self.database.read() as db:
             return db.execute(query).fetchall()
 
     def each(self, query: Executable) -> Iterator[Any]:
-        """The rows of a reading query, a step at a time."""
+        """Yield the rows of a reading query, a step at a time."""
         with (
             self.database.read() as db,
             db.execute(query, execution_options={"yield_per": _STEP, "stream_results": True}) as rows,
@@ -315,7 +317,9 @@ class AuditStore:
             return read_amendments(db)
 
     def unrefused(self) -> Iterator[Any]:
-        """Every message with text and without a dead letter, for itself or for another attempt with the same octets."""
+        """Yield every message with text and without a dead letter, for itself or for another attempt with the same
+        octets.
+        """
         refused = select(MESSAGES.c.sha256).join(
             DEAD_LETTERS,
             and_(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id),

@@ -39,7 +39,7 @@ def text_of(xml: bytes, stored: bytes = b"", *, known: bool = True) -> str:
 
 
 def parsed_text(xml: bytes, stored: bytes = b"") -> str:
-    """The same, of a document in any spelling."""
+    """Return the same, of a document in any spelling."""
     try:
         root = parse(xml, _LIMITS).root
     except Unparsable:
@@ -80,7 +80,7 @@ def indented(xml: bytes) -> list[str]:
 
 
 def _read(element: etree._Element) -> list[str]:
-    """The texts of an element and of those in it."""
+    """Return the texts of an element and of those in it."""
     opened: list[str] = []
     for packed in list(element.iter(_COMPRESSED)):
         opened += _inflated(packed)

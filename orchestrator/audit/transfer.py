@@ -108,7 +108,7 @@ def _batches(source: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
 
 def _lines(source: Path) -> Iterator[dict[str, Any]]:
-    """The rows of the file, between its first line and its last."""
+    """Yield the rows of the file, between its first line and its last."""
     tables = {table.name: {column.name for column in table.c} for table in _TABLES}
     whole = False
     try:

@@ -35,7 +35,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, entry: Entry) -> Step:
-        """The step in an entry of a stream of transitions."""
+        """Return the step in an entry of a stream of transitions."""
         return cls(entry.id, *next(iter(entry.extra.items()), ("", "")))
 
 
@@ -95,7 +95,7 @@ def unpack(document: bytes) -> list[Step]:
 
 
 def transitions_of(stream: str, step: Step) -> Iterator[Transition]:
-    """The changes that a step made, in their order."""
+    """Yield the changes that a step made, in their order."""
     at_ms = ms_of(step.entry_id)
     for line in step.changes.split("\n"):
         kind, session, identifier, state, detail, *_ = [*line.split(" ", 4), "", "", "", ""]
@@ -113,12 +113,12 @@ def transitions_of(stream: str, step: Step) -> Iterator[Transition]:
 
 
 def sessions_in(steps: Sequence[Step]) -> set[str]:
-    """The sessions whose changes the steps are."""
+    """Return the sessions whose changes the steps are."""
     return {session for step in steps for session in _SESSION.findall(step.changes)}
 
 
 def ms_of(entry_id: str) -> int:
-    """The time in the id of an entry; the last of the calendar if its author chose a later one."""
+    """Return the time in the id of an entry; the last of the calendar if its author chose a later one."""
     return min(int(entry_id.partition("-")[0]), _LATEST_MS)
 
 
@@ -129,5 +129,5 @@ def order_of(entry_id: str) -> tuple[int, int]:
 
 
 def digest(document: bytes) -> str:
-    """The SHA-256 of a document."""
+    """Return the SHA-256 of a document."""
     return hashlib.sha256(document).hexdigest()

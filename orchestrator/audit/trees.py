@@ -47,7 +47,7 @@ def trees(records: Sequence[MessageRecord]) -> list[Node]:
 
 
 def _top_of(node: Node, above: dict[int, Node]) -> Node:
-    """The node at the top of a node's tree. Each step halves the way of the next look: a chain may be long."""
+    """Return the node at the top of a node's tree. Each step halves the way of the next look: a chain may be long."""
     while (parent := above.get(id(node))) is not None:
         above[id(node)] = above.get(id(parent), parent)
         node = above[id(node)]

@@ -35,7 +35,7 @@ _PARTS: Final = 1 << 18
 
 
 def words_of(content: str) -> list[str]:
-    """The words of a text, in order, in lower case."""
+    """Return the words of a text, in order, in lower case."""
     # The first way gives the same as the second one in a quarter of its time.
     words = content.translate(_ASCII).split() if content.isascii() else _WORD.findall(content.casefold())
     return [word[:_LONGEST] for word in words] if len(max(words, key=len, default="")) > _LONGEST else words
@@ -65,7 +65,7 @@ def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
 
 
 def last(db: Connection) -> int:
-    """The number of the last message that is indexed; 0: none is."""
+    """Return the number of the last message that is indexed; 0: none is."""
     found = db.execute(text("SELECT rowid FROM message_words ORDER BY rowid DESC LIMIT 1")).scalar()
     return int(found or 0) // _PARTS
 
@@ -104,7 +104,8 @@ def erase(db: Connection) -> None:
 
 
 def find(db: Connection, phrase: Sequence[str], *, below: int, most: int, above: int = 0) -> list[int]:
-    """The numbers of the newest messages that have the words one after the other; not more than ``most`` rows' worth.
+    """Return the numbers of the newest messages that have the words one after the other; not more than ``most`` rows'
+    worth.
 
     Of those between two numbers, which are not among them.
     """

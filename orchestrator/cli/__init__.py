@@ -147,7 +147,9 @@ class LazyGroup(LazyCommands):
 
 
 def as_refusal(error: Exception) -> click.ClickException | None:
-    """The error as one line that says what to do, with its exit code; None: it is a bug, and gets its traceback."""
+    """Return the error as one line that says what to do, with its exit code; None if it is a bug, and gets its
+    traceback.
+    """
     match error:
         case click.FileError():
             return Refused(error.format_message())
@@ -173,7 +175,7 @@ def as_refusal(error: Exception) -> click.ClickException | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The sentence of an error with its line breaks folded."""
+    """Return the sentence of an error with its line breaks folded."""
     return " ".join(str(error).split())
 
 

@@ -49,6 +49,6 @@ def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool
 
 
 def _database(settings: Settings) -> int:
-    """The number of the database that Celery uses, as far as the settings name it."""
+    """Return the number of the database that Celery uses, as far as the settings name it."""
     number = urlsplit(settings.broker_url or settings.redis_url or "").path.strip("/")
     return int(number) if number.isdecimal() else 0

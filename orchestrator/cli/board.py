@@ -179,7 +179,7 @@ class Board:
     # --- picture -----------------------------------------------------------------------------------
 
     def _shown(self) -> list[Session]:
-        """The sessions that are not below a folded one."""
+        """Return the sessions that are not below a folded one."""
         hidden: set[str] = set()
         shown = []
         for session in self._sessions:

@@ -238,14 +238,16 @@ def _at_once(verdict: StopVerdict, done: str) -> str:
 
 
 def _longest_s(client: Client) -> float:
-    """The time in which a session that was asked to stop has ended."""
+    """Return the time in which a session that was asked to stop has ended."""
     settings = client.settings
     # If the worker is dead, the reaper ends its run when the lease has passed.
     return settings.stop_grace_s + settings.heartbeat_s + 2 * (settings.lease_s + settings.sweep_interval_s)
 
 
 def _end_of(client: Client, session: str) -> Session | None:
-    """A session that was asked to stop, once it has ended; None: it has not, after all the time that it is given."""
+    """Return a session that was asked to stop, once it has ended; None if it has not, after all the time that it is
+    given.
+    """
     try:
         return client.wait(session, timeout_s=_longest_s(client))
     except TimeoutError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def open_trail(settings: Settings) -> AuditReader:
-    """The audit trail, to read.
+    """Return the audit trail, to read.
 
     Raises:
         AuditError: there is none, or it cannot be read.
@@ -56,7 +56,7 @@ def _print_node(top: Node, *, xml: bool) -> None:
 
 
 def describe(record: MessageRecord) -> str:
-    """A message in one line."""
+    """Return a message in one line."""
     task = f" [{record.task_id}]" if record.task_id else ""
     dead = f"  DEAD {record.dead}" if record.dead else ""
     again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
@@ -66,7 +66,7 @@ def describe(record: MessageRecord) -> str:
 
 
 def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> list[MessageRecord]:
-    """The messages that an id names, oldest first.
+    """Return the messages that an id names, oldest first.
 
     The trail has a session whose task an external program gave under that program's task-id: then the ledger, if it
     answers, knows which message launched the session.

@@ -113,7 +113,7 @@ def _run(settings: Settings, targets: list[Path], interruption: _Interruption) -
 def _review(
     stack: LocalStack, targets: list[Path], interruption: _Interruption
 ) -> tuple[list[Session], str, list[int]]:
-    """The final picture of the tree, the report, and how many callbacks each resume carried."""
+    """Return the final picture of the tree, the report, and how many callbacks each resume carried."""
     from orchestrator.cli.watch import tree_display
 
     with open_client(stack.settings) as client, tree_display() as show:

@@ -29,7 +29,7 @@ _SHOWN_WAITS = 10
 
 
 def _trail(settings: Settings) -> AuditReader | None:
-    """The audit trail; None: it was not begun, or its server is away."""
+    """Return the audit trail; None if it was not begun, or its server is away."""
     from orchestrator.audit.reader import AuditReader
     from orchestrator.audit.store import AuditStore
     from orchestrator.errors import AuditUnavailable

@@ -40,7 +40,7 @@ class SessionFilter:
         return self != SessionFilter()
 
     def of_tree(self, sessions: Sequence[Session]) -> list[Session]:
-        """Those of a tree that are shown, with the sessions above them."""
+        """Return those of a tree that are shown, with the sessions above them."""
         parents = {session.id: session.parent for session in sessions}
         kept: set[str] = set()
         for session in filter(self, sessions):

@@ -62,7 +62,7 @@ def init(*, folder: Path, kind: str | None, as_json: bool) -> None:
 
 
 def _ask() -> str:
-    """The kind that the user chooses.
+    """Return the kind that the user chooses.
 
     Raises:
         click.UsageError: there is nobody to ask.

@@ -44,7 +44,7 @@ class Reference(str):
 def session_argument(
     name: str = "session", *, bare: bool = True, **options: Any
 ) -> Callable[[_Command], _Command]:
-    """An argument that takes a session: its id, the beginning of it, or ``@last``.
+    """Return an argument that takes a session: its id, the beginning of it, or ``@last``.
 
     With ``bare`` the beginning may lack the ``ses_``; an argument that takes other names as well does not allow that.
     """
@@ -54,14 +54,14 @@ def session_argument(
 
 
 def session_option(*names: str, **options: Any) -> Callable[[_Command], _Command]:
-    """An option that takes a session, as :func:`session_argument`, or another name."""
+    """Return an option that takes a session, as :func:`session_argument`, or another name."""
     return click.option(
         *names, callback=partial(_noted, bare=False), shell_complete=complete_sessions, **options
     )
 
 
 def agent_argument(name: str = "agent", **options: Any) -> Callable[[_Command], _Command]:
-    """An argument that takes the name of an agent."""
+    """Return an argument that takes the name of an agent."""
     return click.argument(name, shell_complete=complete_agents, **options)
 
 
@@ -78,7 +78,7 @@ def _noted(
 
 
 def look_up(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a command with the ids of the sessions that they refer to.
+    """Return the values of a command with the ids of the sessions that they refer to.
 
     A beginning that no id has stays as it is, for the command to say so.
 

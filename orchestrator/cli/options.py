@@ -93,7 +93,7 @@ def stack_options(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def settings_of(**options: Any) -> Settings:
-    """The settings of a command; unknown variables in the environment are named on standard error."""
+    """Return the settings of a command; unknown variables in the environment are named on standard error."""
     from orchestrator.config.settings import load_settings, unknown_variables
 
     settings = load_settings(**options)
@@ -103,7 +103,7 @@ def settings_of(**options: Any) -> Settings:
 
 
 def _time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    """Milliseconds since the epoch of a time, or of so long ago."""
+    """Return the milliseconds since the epoch of a time, or of so long ago."""
     from orchestrator.errors import InputError
     from orchestrator.policy.moments import parse_duration, parse_moment
 
@@ -122,7 +122,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, value: str | Non
 
 
 def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Command], Command]:
-    """An option that takes a time, or how long ago it was; ``--since`` is the parameter ``since_ms``."""
+    """Return an option that takes a time, or how long ago it was; ``--since`` is the parameter ``since_ms``."""
     return click.option(
         name,
         f"{name.strip('-').replace('-', '_')}_ms",
@@ -161,7 +161,7 @@ def wait_options(help: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
 
 
 def text_of(argument: str) -> str:
-    """The text of an argument; ``-`` reads standard input.
+    """Return the text of an argument; ``-`` reads standard input.
 
     Raises:
         InputError: standard input is no text.
@@ -178,7 +178,7 @@ def text_of(argument: str) -> str:
 
 
 def known_type(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """A message type as it was given.
+    """Return a message type as it was given.
 
     Raises:
         click.BadParameter: there is no such type; nothing would be found, as if all were well.
@@ -299,14 +299,14 @@ def _text(context: click.Context, _parameter: click.Parameter, value: str) -> st
 
 
 def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> Any:
-    """A mapping of pairs NAME=VALUE; None without any."""
+    """Return a mapping of pairs NAME=VALUE; None without any."""
     if wrong := [value for value in values if "=" not in value]:
         raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
     return dict(value.split("=", 1) for value in values) or None
 
 
 def _object(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Any:
-    """A JSON object."""
+    """Return a JSON object."""
     if value is None:
         return None
     try:

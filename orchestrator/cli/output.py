@@ -57,7 +57,7 @@ def _styled(text: str, style: str) -> str:
 
 
 def _colour() -> bool | None:
-    """The colour setting for click: none, or by the kind of output."""
+    """Return the colour setting for click: none, or by the kind of output."""
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -74,7 +74,9 @@ def write_raw(content: bytes | str, *, newline: bool = True) -> None:
 
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
-    """A JSON document that is readable and safe on a terminal: what could act on one is escaped, and no value changes."""
+    """Return a JSON document that is readable and safe on a terminal: what could act on one is escaped, and no value
+    changes.
+    """
     # A newline within a value is escaped already.
     lines = json.dumps(value, ensure_ascii=False, indent=indent).split("\n")
     return "\n".join(line if line.isprintable() else "".join(map(_in_json, line)) for line in lines)

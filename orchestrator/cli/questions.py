@@ -100,7 +100,7 @@ def reply(settings: Settings, *, question: str, text: str, as_json: bool) -> Non
 
 
 def _asked_by(client: Client, session: str) -> str:
-    """The one open question of a session."""
+    """Return the one open question of a session."""
     asked = [one.id for one in client.questions(session) if one.session == session]
     if len(asked) != 1:
         what = f"asks {len(asked)} things ({', '.join(asked)}): name one" if asked else "asks nothing"

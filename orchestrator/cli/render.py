@@ -80,7 +80,7 @@ class Line:
 
 
 def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: bool = False) -> list[Line]:
-    """The tree whose first session is its top, each with its id.
+    """Return the tree whose first session is its top, each with its id.
 
     Cells of a ``narrow`` terminal begin with what tells sessions from each other.
 
@@ -142,7 +142,9 @@ def _most_important(
 
 
 def agent_width(sessions: Iterable[Session]) -> int:
-    """The columns in which the names of agents line up; a name that is longer than most screens bear sticks out."""
+    """Return the columns in which the names of agents line up; a name that is longer than most screens bear sticks
+    out.
+    """
     longest = max((len(session.agent) for session in sessions), default=0)
     return min(max(longest, _AGENT_CELLS[0]), _AGENT_CELLS[1])
 
@@ -153,7 +155,7 @@ def session_line(session: Session) -> str:
 
 
 def _head(session: Session, width: int) -> str:
-    """The agent, in ``width`` columns, and the state of a session."""
+    """Return the agent, in ``width`` columns, and the state of a session."""
     return f"{session.agent:<{width}} {session.state:<8}"
 
 
@@ -218,7 +220,7 @@ def progress(session: Session, below: Sequence[Session] = ()) -> int | None:
 
 
 def bar(percent: int, cells: int = _BAR_CELLS) -> str:
-    """A progress bar."""
+    """Return a progress bar."""
     full = cells * percent // 100
     return f"{'█' * full}{'░' * (cells - full)} {percent:>3}%"
 

@@ -125,7 +125,7 @@ def replay(
 def _chosen(
     reader: AuditReader, settings: Settings, identifier: str | None, conditions: dict[str, Any], limit: int
 ) -> list[MessageRecord]:
-    """The messages that are to be replayed, oldest first."""
+    """Return the messages that are to be replayed, oldest first."""
     asked = {name: value for name, value in conditions.items() if value not in (None, False)}
     if (identifier is None) == (not asked):
         raise click.UsageError("give an id, or conditions as for `orchestra audit search`, and not both")

@@ -20,7 +20,7 @@ _BAR: Final = 40
 
 
 def lines_of(report: Report) -> Iterator[str]:
-    """The lines of a report; what came from elsewhere is made visible."""
+    """Yield the lines of a report; what came from elsewhere is made visible."""
     yield f"Audit report, {_period(report)}"
     yield visible(f"of {report.database}, made {isoformat(report.made_ms)}")
     yield ""
@@ -132,7 +132,7 @@ def _times(times: object) -> tuple[str, ...]:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table whose first column is as wide as there is room for; the others, of numbers, are flush right."""
+    """Yield a table whose first column is as wide as there is room for; the others, of numbers, are flush right."""
     if not rows:
         return
     shown = [[visible(cell) for cell in row] for row in rows]

@@ -45,7 +45,7 @@ def router(settings: Settings, types: str | None) -> None:
 
 
 def _message_types(text: str | None) -> tuple[str, ...]:
-    """The message types in a list separated by commas; None: all.
+    """Return the message types in a list separated by commas; None: all.
 
     Raises:
         click.BadParameter: one of them is no message type.

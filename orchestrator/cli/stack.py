@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_client(settings: Settings) -> Client:
-    """A client that says on standard error when it waits for Redis.
+    """Return a client that says on standard error when it waits for Redis.
 
     Raises:
         ConfigurationError, ServerUnavailable: as the constructor of `Client`.

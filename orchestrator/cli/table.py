@@ -69,7 +69,9 @@ def print_table(
 
 
 def fitted(cells: Sequence[str], widths: Sequence[int], width: int | None) -> list[str]:
-    """The cells of a row, padded to their columns, with no more of them than fit; what was cut ends with an ellipsis."""
+    """Return the cells of a row, padded to their columns, with no more of them than fit; what was cut ends with an
+    ellipsis.
+    """
     found: list[str] = []
     left = width if width is not None else sys.maxsize
     last = max((at for at, cell in enumerate(cells) if cell), default=0)
@@ -88,7 +90,7 @@ def fitted(cells: Sequence[str], widths: Sequence[int], width: int | None) -> li
 
 
 def cut(text: str, room: int) -> str:
-    """The text in so many columns at most."""
+    """Return the text in so many columns at most."""
     if cell_len(text) <= room:
         return text
     return f"{chop_cells(text, room - 1)[0]}…" if room > 1 else "…"

@@ -145,7 +145,7 @@ def transitions(
 
 
 def to_amend(settings: Settings) -> tuple[Database, Signer]:
-    """The audit database, to write to it, and the operator who signs that."""
+    """Return the audit database, to write to it, and the operator who signs that."""
     from orchestrator.agents.registry import OPERATOR
     from orchestrator.audit.database import Database
     from orchestrator.keyring.store import KeyStore

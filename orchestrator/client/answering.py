@@ -23,7 +23,7 @@ class Answering:
         self._over = False
 
     def step(self) -> str | None:
-        """The answer once the session has ended, else None after a quarter of a second at most.
+        """Return the answer once the session has ended, else None after a quarter of a second at most.
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
@@ -40,7 +40,7 @@ class Answering:
 
 
 def read_answer(ledger: LedgerReader, authenticity: Authenticity, session: str) -> str | None:
-    """The final answer of a session that has ended; None if it has none yet.
+    """Return the final answer of a session that has ended; None if it has none yet.
 
     With the key of `operator` in the data folder, it is made sure that the session's own agent has given it.
 

@@ -62,7 +62,7 @@ class Approval:
 
 
 def open_approvals(parts: Container, *, session: str = "") -> list[Approval]:
-    """The open approvals, oldest first; with ``session`` only those of its tree, at or below it.
+    """Return the open approvals, oldest first; with ``session`` only those of its tree, at or below it.
 
     Raises:
         UnknownSession: there is no such session.
@@ -181,7 +181,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _user() -> str:
-    """The user of this process, for people who read the audit trail; the signature is what counts."""
+    """Return the user of this process, for people who read the audit trail; the signature is what counts."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

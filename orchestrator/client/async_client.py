@@ -31,7 +31,7 @@ _THREADS: Final = 64
 def _in_thread(
     method: Callable[Concatenate[Client, P], R],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
-    """A method of `Client` as a coroutine."""
+    """Return a method of `Client` as a coroutine."""
 
     @wraps(method)
     async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -43,7 +43,7 @@ def _in_thread(
 def _in_thread_submitting(
     method: Callable[Concatenate[Client, P], SessionHandle],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, AsyncSessionHandle]]:
-    """A method of `Client` that submits, as a coroutine."""
+    """Return a method of `Client` that submits, as a coroutine."""
     submit = _in_thread(method)
 
     @wraps(method)

@@ -159,7 +159,9 @@ class Client:
         return Outage(notify, retry_for_s=retry_for_s, longest_pause_s=LOOK_AGAIN_S, server=server)
 
     def _outlast(self, call: Callable[[], T], retry_for_s: float) -> T:
-        """The result of ``call``, which is made again while Redis is away, for ``retry_for_s`` seconds at most."""
+        """Return the result of ``call``, which is made again while Redis is away, for ``retry_for_s`` seconds at
+        most.
+        """
         outage = self._outage(retry_for_s)
         with self._clear_errors():
             while True:
@@ -264,7 +266,7 @@ class Client:
         return self._submit_once(Forking(self._parts).fork, request, request.get("retry_for_s") or 0)
 
     def completion(self, session: str, *, timeout_s: float | None = None) -> TaskCompletion:
-        """The report of a session on its finished task: criteria met, deliverables, metrics; waits for it.
+        """Return the report of a session on its finished task: criteria met, deliverables, metrics; waits for it.
 
         If the answer is plain text, the report has a status, a summary and the result.
 
@@ -305,7 +307,8 @@ class Client:
         lifetime_s: float | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> SubmissionToken:
-        """The token with which a plain Celery message submits this work, where the setting `submissions` is "token".
+        """Return the token with which a plain Celery message submits this work, where the setting `submissions` is
+        "token".
 
         Args:
             agent, prompt, title: as in the message.
@@ -333,7 +336,7 @@ class Client:
     @overload
     def result(self, session: str, *, timeout_s: float | None = None, type: type[T]) -> T: ...
     def result(self, session: str, *, timeout_s: float | None = None, type: Any = str) -> Any:
-        """The final answer of a session; waits for it.
+        """Return the final answer of a session; waits for it.
 
         Args:
             session: the session.
@@ -357,7 +360,8 @@ class Client:
         return typed(answer, type, what=f"session {session}")
 
     def open_text(self, text: str) -> str:
-        """The plain text of a sealed text, such as Celery's `AsyncResult.get()` returns for an encrypted session.
+        """Return the plain text of a sealed text, such as Celery's `AsyncResult.get()` returns for an encrypted
+        session.
 
         Any other text is returned as it is.
 
@@ -371,7 +375,7 @@ class Client:
         return opened
 
     def answer(self, session: str) -> str:
-        """The final answer of a session that has ended; empty if it has none yet.
+        """Return the final answer of a session that has ended; empty if it has none yet.
 
         Raises:
             SessionFailed, SessionStopped, SessionDeleted: it ended without an answer.
@@ -575,7 +579,7 @@ class Client:
     # --- looking -------------------------------------------------------------------------------
 
     def session(self, session: str) -> Session:
-        """The present state of a session.
+        """Return the present state of a session.
 
         Raises:
             UnknownSession: there is no such session.
@@ -584,7 +588,7 @@ class Client:
             return self._reader.session(session)
 
     def budgets(self, session: str) -> dict[str, BudgetState]:
-        """The budgets that a session counts against, by the session that has the budget, the root's first.
+        """Return the budgets that a session counts against, by the session that has the budget, the root's first.
 
         Last comes that of its agent, which all sessions of the agent share, as `agent NAME`: since its first call, and
         with several shards the share of one.
@@ -620,7 +624,7 @@ class Client:
             return self._reader.large_texts.read(ref)
 
     def sessions(self, *, limit: int = 50, where: Callable[[Session], bool] | None = None) -> list[Session]:
-        """The latest root sessions, newest first; with ``where`` the latest of those for which it is true."""
+        """Return the latest root sessions, newest first; with ``where`` the latest of those for which it is true."""
         with self._clear_errors():
             found = [
                 root
@@ -634,13 +638,13 @@ class Client:
         return sorted(found, key=lambda root: root.created_ms, reverse=True)[:limit]
 
     def scheduled(self) -> list[Session]:
-        """The sessions that were submitted to begin later, the next one first."""
+        """Return the sessions that were submitted to begin later, the next one first."""
         with self._clear_errors():
             found = [s for shard in range(self.settings.shards) for s in self._reader.scheduled(shard)]
         return sorted(found, key=lambda session: session.due_ms)
 
     def tree(self, session: str) -> list[Session]:
-        """A session and everything below it, each after its parent, in the order of their launches.
+        """Return a session and everything below it, each after its parent, in the order of their launches.
 
         Raises:
             UnknownSession: there is no such session.
@@ -662,7 +666,7 @@ class Client:
                 yield picture
 
     def stream(self, session: str, *, after: str = "", timeout_s: float | None = None) -> Iterator[LiveEvent]:
-        """The text that a model agent writes, piece by piece, until its session has ended.
+        """Yield the text that a model agent writes, piece by piece, until its session has ended.
 
         The text is no result: it is kept for an hour, and its length is bounded. :meth:`result` has the answer.
 
@@ -703,7 +707,7 @@ class Client:
         return self._outlast(read, RETRY_FOR_S)
 
     def held_back(self, sessions: Iterable[Session]) -> list[str]:
-        """The pauses and limits that hold queued runs of these sessions back, a sentence each."""
+        """Return the pauses and limits that hold queued runs of these sessions back, a sentence each."""
         waiting = {(s.agent, s.root) for s in sessions if s.busy and s.state is not SessionState.RUNNING}
         with self._clear_errors():
             held = [
@@ -713,7 +717,8 @@ class Client:
         return list(dict.fromkeys(one.waits_for for one in held if one is not None))
 
     def parse_callbacks(self, session: str, text: str) -> tuple[Callback, ...]:
-        """The callbacks in a text that ``session`` was given. Those that one of its runs carried are `genuine`.
+        """Return the callbacks in a text that ``session`` was given. Those that one of its runs carried are
+        `genuine`.
 
         Each is compared with the session's records word for word: a callback that was copied from another session, or
         altered, is not genuine.
@@ -724,7 +729,8 @@ class Client:
             return checked_callbacks(self._reader, self._parts.authenticity, session, text)
 
     def questions(self, session: str | None = None) -> list[Callback]:
-        """The open questions in the tree of a session; without a session the questions of roots to you, oldest first.
+        """Return the open questions in the tree of a session; without a session the questions of roots to you, oldest
+        first.
 
         Answer one with :meth:`reply`.
 
@@ -743,7 +749,7 @@ class Client:
             return [callback_from(*one) for one in sorted(found, key=lambda one: one[0].at_ms)]
 
     def runs(self, session: str) -> list[Run]:
-        """The runs of a session, oldest first; each names the callbacks it carried."""
+        """Return the runs of a session, oldest first; each names the callbacks it carried."""
         with self._clear_errors():
             return self._reader.runs(session)
 
@@ -759,7 +765,7 @@ class Client:
             return history(self._ledger, session, texts=texts)
 
     def agents(self) -> list[AgentRecord]:
-        """The registered agents, by name."""
+        """Return the registered agents, by name."""
         with self._clear_errors():
             return self._parts.agents.all()
 

@@ -95,7 +95,7 @@ def is_running() -> bool:
 
 
 def current_session() -> CurrentSession:
-    """The session that this code works for.
+    """Return the session that this code works for.
 
     Raises:
         ConfigurationError: there is none.
@@ -132,7 +132,7 @@ class RemoteSession(CurrentSession):
 
     @classmethod
     def from_environment(cls) -> RemoteSession:
-        """The session that started this program.
+        """Return the session that started this program.
 
         Raises:
             ConfigurationError: no agent of a running session did.
@@ -267,7 +267,7 @@ class RemoteSession(CurrentSession):
 
 
 def _error(kind: str, message: str) -> OrchestraError:
-    """The error that a run answered with: of its own class where its sentence is its only argument."""
+    """Return the error that a run answered with: of its own class where its sentence is its only argument."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, OrchestraError):
         raised = found(message)

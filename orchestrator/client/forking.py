@@ -74,7 +74,7 @@ class Forking:
         return submitted
 
     def _run(self, about: Session, at: str) -> Run:
-        """The run of a session at which it is to be forked, by its id or its number."""
+        """Return the run of a session at which it is to be forked, by its id or its number."""
         if about.state is SessionState.DELETED:
             raise InputError(f"session {about.id} was deleted, and nothing is kept of its runs")
         runs = self._ledger.runs(about.id)
@@ -180,7 +180,7 @@ class Forking:
         return self._ledger.texts(about.id, ["task"]).get("task", "")
 
     def _genuine(self, about: Session, item: Item, text: str) -> tuple[Item, str]:
-        """An item, or a refusal in its place if somebody has changed it in the ledger."""
+        """Return an item, or a refusal in its place if somebody has changed it in the ledger."""
         authenticity = self._parts.authenticity
         if not item.extra.get("proof") or not authenticity.reads_as_operator:
             return item, text
@@ -199,7 +199,7 @@ class Forking:
     def _outstanding(
         self, about: Session, run: Run, before: Sequence[Run], known: Mapping[str, Item]
     ) -> Iterator[tuple[Item, str]]:
-        """The results and replies that the runs before were waiting for and this run was not given.
+        """Yield the results and replies that the runs before were waiting for and this run was not given.
 
         Those that have not come since fail in the new tree, with the reason.
         """
@@ -221,7 +221,7 @@ class Forking:
                 yield _no_reply(question, about), f"no reply had come when this tree was forked at {run.id}"
 
     def _awaited(self, run: str) -> Iterator[str]:
-        """The callbacks and questions that a run's effects have made."""
+        """Yield the callbacks and questions that a run's effects have made."""
         for effect in self._ledger.effects(run):
             if effect.get("child"):
                 yield str(effect["callback"])

@@ -42,7 +42,7 @@ _Timed = tuple[int, Event]
 
 
 def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]:
-    """Every event of a session, oldest first; with ``texts`` also the texts that the ledger holds.
+    """Return every event of a session, oldest first; with ``texts`` also the texts that the ledger holds.
 
     Raises:
         UnknownSession: there is no such session.
@@ -78,7 +78,9 @@ def _event(at_ms: int, what: str, text: str, *, run: str = "", about: str = "", 
 
 
 def _said(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, str]:
-    """The task, the texts of items by their ids, and the latest answer; of an encrypted text only that it is encrypted."""
+    """Return the task, the texts of items by their ids, and the latest answer; of an encrypted text only that it is
+    encrypted.
+    """
     said = ledger.texts(session.id, ["prompt", "result", *(item.id for item in items)])
     if "result" in said:
         try:
@@ -105,7 +107,7 @@ def _ended(session: Session) -> list[_Timed]:
 
 
 def _of_run(run: Run) -> list[_Timed]:
-    """The tries of a run, and its end. A run keeps its last tries; the present try is in the run itself."""
+    """Return the tries of a run, and its end. A run keeps its last tries; the present try is in the run itself."""
     events = []
     if run.tries and run.tries[0].attempt > 1:
         text = f"{run.tries[0].attempt - 1} earlier tries are not kept"
@@ -151,7 +153,7 @@ def _of_printed(printed: Printed) -> _Timed:
 
 
 def _of_step(run: Run, step: StepHeader) -> _Timed:
-    """A durable step: how it ended, without its result."""
+    """Return a durable step: how it ended, without its result."""
     calls = f"{counted(step.tries, 'call')}, the last of " if step.tries > 1 else ""
     took = f" after {calls}{step.took_ms / 1000:.3f} s"
     left = f"; {counted(step.left, 'retry', 'retries')} left" if step.how == "retry" else ""

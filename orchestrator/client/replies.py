@@ -13,7 +13,9 @@ from orchestrator.messages.factory import Thread
 
 
 def open_questions(ledger: LedgerReader, askers: Iterable[Session]) -> list[tuple[Item, str]]:
-    """The questions of these sessions that have no reply yet, each with its text; none of sessions that have ended."""
+    """Return the questions of these sessions that have no reply yet, each with its text; none of sessions that have
+    ended.
+    """
     found = []
     for asker in askers:
         holder = asker.parent or asker.id  # a root asks the user, and has the question itself

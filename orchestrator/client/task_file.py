@@ -27,7 +27,7 @@ _OPTIONS: Final = frozenset(SUBMIT.marks) - {"task", "title", *_OF_THE_CALL}
 
 
 def read_task_file(path: Path) -> SubmitOptions:
-    """The task in a file, by its ending: `.xml`, `.json` or `.toml`.
+    """Return the task in a file, by its ending: `.xml`, `.json` or `.toml`.
 
     JSON and TOML have the fields of a task, or a table `task` with them and options beside it. XML is an
     `<agent-message>`, its `<body type="task-delegation">` or its `<task>`; what only a sender knows may be left out.
@@ -98,7 +98,7 @@ def _from_xml(octets: bytes) -> dict[str, Any]:
 
 
 def _parse(octets: bytes) -> etree._Element:
-    """The tree of a document, in our namespace where it names none."""
+    """Return the tree of a document, in our namespace where it names none."""
     try:
         root, _ = parse(octets, DEFAULT_LIMITS)
     except Unparsable as refused:

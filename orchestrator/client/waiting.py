@@ -40,7 +40,7 @@ def is_over(session: Session) -> bool:
 
 
 def subtree(ledger: LedgerReader, session: str) -> list[Session]:
-    """A session and everything below it, each after its parent, in the order of their launches.
+    """Return a session and everything below it, each after its parent, in the order of their launches.
 
     Raises:
         UnknownSession: there is no such session.
@@ -75,7 +75,8 @@ class Waiting:
         self._events: SessionEvents | None = None
 
     def step(self, *, listen: bool = True) -> Session | None:
-        """The session if it has ended, else None after an event of it or a quarter of a second; at once without.
+        """Return the session if it has ended, else None after an event of it or a quarter of a second; at once
+        without.
 
         Raises:
             TimeoutError: the session has not ended after ``timeout_s`` seconds.
@@ -140,7 +141,7 @@ class Watching:
         self.over = False
 
     def step(self) -> list[Session] | None:
-        """A picture if the tree has changed since the last one.
+        """Return a picture if the tree has changed since the last one.
 
         Raises:
             TimeoutError, ServerUnavailable, UnknownSession: as :meth:`Waiting.step`.

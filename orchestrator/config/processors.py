@@ -17,7 +17,7 @@ def processors(root: Path = Path("/")) -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """The limits of the control groups that this process is in, version 2 and version 1."""
+    """Yield the limits of the control groups that this process is in, version 2 and version 1."""
     groups = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)

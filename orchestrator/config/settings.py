@@ -462,7 +462,7 @@ class Settings(BaseModel):
         return self.data / "logs"
 
     def to_env(self) -> dict[str, str]:
-        """The settings that differ from their defaults as environment variables, for child processes.
+        """Return the settings that differ from their defaults as environment variables, for child processes.
 
         Passwords travel this way and not as arguments, which every user of the machine can read.
         """
@@ -480,7 +480,7 @@ class Settings(BaseModel):
 
 
 def config_file() -> Path | None:
-    """The TOML file that settings are read from, if there is one.
+    """Return the TOML file that settings are read from, if there is one.
 
     Raises:
         ConfigurationError: ORCHESTRA_CONFIG names a file that does not exist.
@@ -496,7 +496,7 @@ def config_file() -> Path | None:
 
 
 def read_config_file() -> dict[str, Any]:
-    """The table ``[orchestra]`` of the TOML file; paths in it are relative to the file.
+    """Return the table ``[orchestra]`` of the TOML file; paths in it are relative to the file.
 
     Raises:
         ConfigurationError: the file cannot be read or is not TOML.
@@ -543,7 +543,7 @@ def unknown_table(document: Mapping[str, Any]) -> str | None:
 
 
 def unknown_variables() -> list[str]:
-    """A sentence about each environment variable of our prefix that is no setting."""
+    """Return a sentence about each environment variable of our prefix that is no setting."""
     known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
     return [
         f"warning: the environment variable {name} is not a setting and is ignored{did_you_mean(name, known)}"
@@ -553,13 +553,13 @@ def unknown_variables() -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known one, or nothing."""
+    """Return the end of a sentence about an unknown name: the nearest known one, or nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def read_environment() -> dict[str, str]:
-    """The settings that environment variables give; an empty variable counts as not set."""
+    """Return the settings that environment variables give; an empty variable counts as not set."""
     variables = {name: os.environ.get(ENV_PREFIX + name.upper()) for name in Settings.model_fields}
     return {name: value for name, value in variables.items() if value}
 

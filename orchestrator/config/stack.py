@@ -60,7 +60,7 @@ class Announcement:
 
 
 def running_stacks(data: Path) -> list[Stack]:
-    """Every stack that runs on this data folder now, oldest first."""
+    """Return every stack that runs on this data folder now, oldest first."""
     found: list[Stack] = []
     for path in (data / "up").glob("*.json"):
         with suppress(FileNotFoundError, PermissionError), path.open(encoding="utf-8") as file:
@@ -80,7 +80,7 @@ def _parse(fields: dict[str, Any]) -> Stack:
 
 
 def resolve_redis_url(settings: Settings) -> str:
-    """The ledger's Redis: the one that is set, else that of the stack that runs on the data folder.
+    """Return the ledger's Redis: the one that is set, else that of the stack that runs on the data folder.
 
     Raises:
         NoStack: neither is there.
@@ -95,7 +95,7 @@ def resolve_redis_url(settings: Settings) -> str:
 
 
 def resolve(settings: Settings) -> Settings:
-    """The settings with what is not set taken from the stack that runs on the data folder, if one does.
+    """Return the settings with what is not set taken from the stack that runs on the data folder, if one does.
 
     A worker that joins a stack so serves the agents that the stack was started with.
     """

@@ -20,7 +20,7 @@ _CERT_RULES = {"required": "CERT_REQUIRED", "optional": "CERT_OPTIONAL", "none":
 
 
 def redact_url(url: str) -> str:
-    """The URL with every password in it replaced by ``***``; safe to print and to log."""
+    """Return the URL with every password in it replaced by ``***``; safe to print and to log."""
     # kombu takes several, separated by semicolons.
     return ";".join(map(_redact, re.split(r";(?=[A-Za-z][A-Za-z0-9+.-]*://)", url)))
 
@@ -37,7 +37,7 @@ def _redact(url: str) -> str:
 
 
 def _parts(url: str, *, example: str) -> SplitResult:
-    """The parts of a URL.
+    """Return the parts of a URL.
 
     Raises:
         ValueError: it is not a URL. The sentence holds no part of it, which may be a part of the password.
@@ -128,12 +128,12 @@ def check_audit_url(url: str) -> str:
 
 
 def unix_url(path: str, db: int = 0) -> str:
-    """The URL of the server that listens on the unix socket at ``path``."""
+    """Return the URL of the server that listens on the unix socket at ``path``."""
     return f"unix://{quote(path)}?db={db}"
 
 
 def kombu_url(url: str) -> str:
-    """The same server as Celery's broker and result backend want it spelt.
+    """Return the same server as Celery's broker and result backend want it spelt.
 
     URLs of other brokers (``amqp://`` and so on) and URLs already in kombu's spelling come back unchanged.
     """
@@ -153,7 +153,7 @@ def kombu_url(url: str) -> str:
 
 
 def redis_py_url(url: str) -> str:
-    """The same server as redis-py wants it spelt; the inverse of :func:`kombu_url` for Redis servers.
+    """Return the same server as redis-py wants it spelt; the inverse of :func:`kombu_url` for Redis servers.
 
     Raises:
         ValueError: the URL names a broker that is not a Redis server.

@@ -39,7 +39,7 @@ class Forked:
         self._server = server
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while it runs."""
         if self.returncode is None:
             self._server.listen()
         return self.returncode

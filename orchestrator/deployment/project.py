@@ -71,7 +71,7 @@ KINDS: Final[Mapping[Kind, Choice]] = {
 
 
 def contents(kind: Kind) -> dict[str, str]:
-    """The files of a new project, each with its text; the password in `.env` is new each time."""
+    """Return the files of a new project, each with its text; the password in `.env` is new each time."""
     chosen = KINDS[kind]
     values = {
         "agents": chosen.agents,

@@ -107,7 +107,9 @@ class AgentsWatch:
 
 
 def _file_of(source: str) -> Path | None:
-    """The file of a source; None for a module that is elsewhere than in the working directory, and for an entry point."""
+    """Return the file of a source; None for a module that is elsewhere than in the working directory, and for an
+    entry point.
+    """
     if source.startswith("@"):
         return None
     if is_agents_file(source):

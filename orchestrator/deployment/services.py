@@ -34,7 +34,7 @@ _TIDY_EVERY = 1000
 def build_callbacks(
     client: redis.Redis, settings: Settings, *, parts: Container | None = None, consumer: str = ""
 ) -> CallbackService:
-    """A callback service; ``consumer`` is its name in its group."""
+    """Return a callback service; ``consumer`` is its name in its group."""
     parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     return CallbackService(
@@ -48,7 +48,7 @@ def build_callbacks(
 
 
 def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | None = None) -> Reaper:
-    """A reaper that also trims the streams of messages, of the ledger and of external programs."""
+    """Return a reaper that also trims the streams of messages, of the ledger and of external programs."""
     parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     streams, known = RedisStreams(client), all_streams(settings.shards)

@@ -273,7 +273,7 @@ class Supervisor:
         )
 
     def _last_words(self, child: _Child) -> tuple[str, bool]:
-        """The line that says why a child ended, and whether the child itself meant it as the reason."""
+        """Return the line that says why a child ended, and whether the child itself meant it as the reason."""
         lines: list[str] = []
         with suppress(FileNotFoundError), child.log.open("rb") as log:
             log.seek(child.log_offset)
@@ -343,7 +343,7 @@ class Supervisor:
 
 
 def _in_words(line: str) -> str:
-    """A line of a log as a person reads it: of a JSON line its event, and the error that goes with it."""
+    """Return a line of a log as a person reads it: of a JSON line its event, and the error that goes with it."""
     try:
         said = json.loads(line)
         words = [said["event"], *(said[name] for name in ("error", "reason") if said.get(name))]

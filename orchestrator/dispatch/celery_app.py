@@ -25,7 +25,7 @@ _CONNECT_TIMEOUT_S = 5
 
 
 def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type[Celery] = Celery) -> Celery:
-    """The app for this stack, of that ``kind``; ``redis_url`` spares looking up the ledger's Redis.
+    """Return the app for this stack, of that ``kind``; ``redis_url`` spares looking up the ledger's Redis.
 
     The broker is ``settings.broker_url``, else the ledger's Redis; results of roots live in the ledger's Redis.
 

@@ -64,13 +64,13 @@ class Connection(KombuConnection):
         )
 
     def get_transport_cls(self) -> Any:
-        """The transport for the broker."""
+        """Return the transport for the broker."""
         found = super().get_transport_cls()  # type: ignore[no-untyped-call]
         return Transport if found is redis.Transport else found
 
 
 def _without_junk(client: Any) -> Any:
-    """The client, which drops entries of queues that Celery cannot read."""
+    """Return the client, which drops entries of queues that Celery cannot read."""
 
     def taken_from(answer: list[bytes] | None) -> tuple[bytes, bytes] | None:
         return (answer[0], answer[1]) if answer and _is_readable(answer[1], queue=answer[0]) else None

@@ -9,7 +9,7 @@ _SIZES: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 
 def number(count: int) -> str:
-    """A number with its thousands apart."""
+    """Return a number with its thousands apart."""
     return f"{count:,}"
 
 
@@ -32,7 +32,7 @@ def size(octets: int) -> str:
 
 
 def share(part: float | None) -> str:
-    """A part of a whole in percent; only the whole is 100 %."""
+    """Return a part of a whole in percent; only the whole is 100 %."""
     if part is None:
         return "–"
     if part in (0, 1):

@@ -12,7 +12,8 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """The text with every character that a terminal may act on, or hides, written as an escape: ``\\x1b``, ``\\u202e``.
+    """Return the text with every character that a terminal may act on, or hides, written as an escape: ``\\x1b``,
+    ``\\u202e``.
 
     With ``lines`` newlines and tabs stay, for text of several lines; without, a line stays one line. Applied to
     its own result it changes nothing.
@@ -23,7 +24,9 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def well_formed(text: str) -> str:
-    """The text with halves of surrogate pairs joined, or as U+FFFD: escapes in JSON may be halves, which no encoding has."""
+    """Return the text with halves of surrogate pairs joined, or as U+FFFD: escapes in JSON may be halves, which no
+    encoding has.
+    """
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -39,7 +42,7 @@ def acts(character: str) -> bool:
 
 
 def escaped(character: str) -> str:
-    """A character as Python and JSON people know it: its code in hexadecimal digits."""
+    """Return a character as Python and JSON people know it: its code in hexadecimal digits."""
     code = ord(character)
     if code <= 0xFF:
         return f"\\x{code:02x}"
@@ -47,5 +50,5 @@ def escaped(character: str) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: ``1 tree``, ``2 trees``; an irregular plural is given."""
+    """Return a number with its noun: ``1 tree``, ``2 trees``; an irregular plural is given."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -212,7 +212,9 @@ def of_pending(snapshot: Snapshot, terms: Terms) -> Iterator[Blocker]:
 
 
 def held_up_by(snapshot: Snapshot) -> list[str]:
-    """The sessions that a session waits for: a child that it calls, the session that it asked, else its children."""
+    """Return the sessions that a session waits for: a child that it calls, the session that it asked, else its
+    children.
+    """
     session, run = snapshot.session, snapshot.run
     if run is not None and run.state == RunState.RUNNING:
         called: list[str] = [child for item in run.awaits if (child := child_of(item))]

@@ -21,7 +21,7 @@ _ANSWERS: Final = 3
 
 
 def coming(client: redis.Redis, places: Collection[Place]) -> set[Place]:
-    """Those that are unread, in a router's hands, or among the messages that wait.
+    """Return those that are unread, in a router's hands, or among the messages that wait.
 
     An entry of which nobody can tell is one of them: of streams that are damaged or not there others speak.
     """
@@ -49,7 +49,7 @@ def coming(client: redis.Redis, places: Collection[Place]) -> set[Place]:
 
 
 def taken_launch(client: redis.Redis, session: Session) -> Iterator[Problem]:
-    """A pending session whose launch is neither unread nor held by a router nor waiting: it never starts.
+    """Yield a pending session whose launch is neither unread nor held by a router nor waiting: it never starts.
 
     A router acknowledges a launch in the step that begins, refuses or delays its session. A reader of its group that
     acknowledges the entry, or deletes it, leaves the session as it is.

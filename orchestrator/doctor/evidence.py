@@ -64,7 +64,9 @@ def evidence(
 
 
 def _unwritten(client: redis.Redis, root: str, lacking: Sequence[Session]) -> set[str]:
-    """Those of the sessions that were launched when, or after, the oldest launch was that no audit writer has written."""
+    """Return those of the sessions that were launched when, or after, the oldest launch was that no audit writer has
+    written.
+    """
     if not lacking:
         return set()
     shard = shard_of(root)

@@ -165,7 +165,7 @@ class Doctor:
         return snapshot.session, wait, found
 
     def held_up_by(self, session_id: str) -> list[Step]:
-        """The way from a session, which is left out, down to the session that everything waits for.
+        """Return the way from a session, which is left out, down to the session that everything waits for.
 
         Of several that are waited for at once, it follows the one that is least likely to end by itself, and of
         those the one in which nothing has happened for longest.
@@ -201,7 +201,7 @@ class Doctor:
     # --- one tree ---------------------------------------------------------------------------
 
     def _sessions(self, findings: list[Problem]) -> Iterator[tuple[Session, Snapshot | None]]:
-        """The sessions that are to be looked at, what is wrong with them being among the findings.
+        """Yield the sessions that are to be looked at, what is wrong with them being among the findings.
 
         First those that the indexes name, tree by tree; then, of a full examination, those that no index names.
         A session that is at rest within a tree which is not has no snapshot.
@@ -236,7 +236,7 @@ class Doctor:
         suspects: _Suspects,
         others: Sequence[str] = (),
     ) -> Iterator[tuple[Session, Snapshot | None]]:
-        """The sessions of a tree that were not seen yet: those that its index names, and ``others``."""
+        """Yield the sessions of a tree that were not seen yet: those that its index names, and ``others``."""
         members: list[Session] = []
         known = Evidence()
         with self._readable(f"the tree of {root}", root, findings):
@@ -293,7 +293,7 @@ class Doctor:
         return evidence(self._parts.redis, self._audit, self._proof, root, members)
 
     def _confirmed(self, found: list[Problem], look: Callable[[], Iterable[Problem]]) -> list[Problem]:
-        """The problems that are still there on every later look, so that a moving system is not accused."""
+        """Return the problems that are still there on every later look, so that a moving system is not accused."""
         for pause in SECOND_LOOKS:
             if not found:
                 break

@@ -116,5 +116,5 @@ def stuck(rule: str, subject: str, message: str, *, session: str = "") -> Proble
 
 
 def warning(rule: str, subject: str, message: str, *, session: str = "") -> Problem:
-    """A set-up that weakens a guarantee."""
+    """Return a set-up that weakens a guarantee."""
     return Problem(Severity.WARNING, rule, subject, message, session)

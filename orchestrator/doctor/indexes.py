@@ -13,7 +13,7 @@ from orchestrator.machine import isoformat
 
 
 def breaks(snapshot: Snapshot) -> Iterator[Broken]:
-    """Everything that is derived from the records of a session, or belongs to them, and is wrong or missing."""
+    """Yield everything that is derived from the records of a session, or belongs to them, and is wrong or missing."""
     yield from _run(snapshot)
     yield from of_tree(snapshot)
     yield from _groups(snapshot)
@@ -84,7 +84,7 @@ def _root(snapshot: Snapshot) -> Iterator[Broken]:
 
 
 def _groups(snapshot: Snapshot) -> Iterator[Broken]:
-    """The counters by which waiting policies are judged; a closed session is resumed by nothing."""
+    """Yield the counters by which waiting policies are judged; a closed session is resumed by nothing."""
     if snapshot.session.state in CLOSED:
         return
     booked = Counter[tuple[str, str]]()

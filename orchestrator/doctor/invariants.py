@@ -168,7 +168,7 @@ def _run(snapshot: Snapshot) -> Iterator[Broken]:
 
 
 def _at_rest(snapshot: Snapshot) -> Iterator[Broken]:
-    """A session that is not at work and counts as if it were, or that waits for nothing."""
+    """Yield a session that is not at work and counts as if it were, or that waits for nothing."""
     s = snapshot.session
     ended = s.state is SessionState.IDLE and s.ended_ms
     if s.state is SessionState.RUNNING or ended or (s.state is SessionState.PENDING and s.runs):

@@ -18,7 +18,7 @@ _LATE_MS: Final = 60_000
 
 
 def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Problem]:
-    """A session without a run that a service, or its parent, should have moved for over a minute."""
+    """Yield a session without a run that a service, or its parent, should have moved for over a minute."""
     s = snapshot.session
     if s.busy or now_ms - s.updated_ms <= _LATE_MS:
         return

@@ -76,7 +76,7 @@ class LostSessions:
         )
 
     def _accepted(self) -> dict[int, Amendment]:
-        """The rows of launches that the operator has accepted as lost."""
+        """Return the rows of launches that the operator has accepted as lost."""
         store = self._audit.store
         return {
             one.seq: one

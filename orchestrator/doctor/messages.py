@@ -161,7 +161,7 @@ class TakenMessages:
     # --- findings -----------------------------------------------------------------------
 
     def _doubts(self, suspects: Sequence[_Suspect]) -> dict[_Suspect, str]:
-        """Those whose traces may be gone for another reason, and that reason."""
+        """Return those whose traces may be gone for another reason, and that reason."""
         streams = RedisStreams(self._redis)
         coverage = self._audit.coverage(streams, sorted({one.stream for one in suspects}))
         put_back = {row.stream for row in coverage if row.audited > row.published}
@@ -195,7 +195,7 @@ class TakenMessages:
         return Problem(severity, "message-taken", mention.message_id, what + again, session=session)
 
     def _severity(self, suspect: _Suspect) -> Severity:
-        """A break where the message itself is the effect: a program sent it, or has yet to read it."""
+        """Return a break where the message itself is the effect: a program sent it, or has yet to read it."""
         names = (suspect.mention.sender, suspect.mention.recipient)
         records = [self._parts.agents.get(name) for name in names]
         external = any(record is not None and record.external for record in records)

@@ -56,7 +56,7 @@ def _are(count: int) -> str:
 
 
 def groups(snapshot: Snapshot) -> list[Group]:
-    """Every group of delegations that a session has launched for callbacks, by name."""
+    """Return every group of delegations that a session has launched for callbacks, by name."""
     policies = snapshot.session.waiting or {}
     launched, owed, queued, dead = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     for item in snapshot.items:
@@ -88,7 +88,7 @@ def is_ready(snapshot: Snapshot) -> bool:
 
 
 def still_out(snapshot: Snapshot) -> list[Item]:
-    """The children that the groups whose policy is not met wait for, in the order of launch."""
+    """Return the children that the groups whose policy is not met wait for, in the order of launch."""
     waiting = {group.name for group in groups(snapshot) if group.owed and not group.met}
     return [
         item

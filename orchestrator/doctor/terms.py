@@ -46,7 +46,7 @@ class TermsReader:
         )
 
     def of(self, agent: str) -> Terms:
-        """The terms of an agent."""
+        """Return the terms of an agent."""
         record = self._parts.agents.get(agent)
         if record is None:
             return replace(self._terms, nobody=f"no agent {agent!r} is registered")
@@ -57,7 +57,7 @@ class TermsReader:
         return replace(self._terms, run_limit_s=record.time_limit_s or self._terms.run_limit_s, nobody=nobody)
 
     def within(self, snapshot: Snapshot) -> Terms:
-        """The terms of a session: those of its agent, and what keeps its queued run from being taken."""
+        """Return the terms of a session: those of its agent, and what keeps its queued run from being taken."""
         session, run = snapshot.session, snapshot.run
         terms = self.of(session.agent)
         if run is None or run.state != RunState.QUEUED or terms.nobody:

@@ -22,7 +22,7 @@ CRITICAL_MS: Final = 3_600_000
 
 
 def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
-    """The warnings and infos about a valid envelope."""
+    """Return the warnings and infos about a valid envelope."""
     findings: list[Finding] = []
     header = message.header
 

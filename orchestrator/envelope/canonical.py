@@ -66,7 +66,7 @@ _TAG: Final = re.compile("<[^>]*>")
 
 
 def read(octets: bytes, limits: ParseLimits) -> AgentMessage | None:
-    """The valid envelope in ``octets``, if it is spelt as the encoder spells it."""
+    """Return the valid envelope in ``octets``, if it is spelt as the encoder spells it."""
     document = _document(octets, limits)
     if document is None:
         return None
@@ -122,7 +122,7 @@ class _Fields:
         return len(self._converts)
 
     def build(self, groups: Sequence[str | None]) -> Any:
-        """The model of what the groups hold."""
+        """Return the model of what the groups hold."""
         values = self._defaults.copy()
         for (name, convert), text in zip(self._converts, groups, strict=True):
             if text is not None:
@@ -188,7 +188,7 @@ def _documents() -> dict[bytes, Callable[[], _Document]]:
 
 
 def _part(model: type[Part], tag: str) -> tuple[str, _Fields]:
-    """A pattern of the element ``tag`` that is a ``model``, with a group for each field."""
+    """Return a pattern of the element ``tag`` that is a ``model``, with a group for each field."""
     attributes = sorted((f for f in bindings(model) if isinstance(f.mark, Attribute)), key=lambda f: f.tag)
     marks = "".join(f'(?: {field.tag}="({_form(model, field)})")?' for field in attributes)
     converts = [(field.name, _convert(model, field)) for field in attributes]
@@ -203,7 +203,7 @@ def _part(model: type[Part], tag: str) -> tuple[str, _Fields]:
 
 
 def _fields(model: type[Part]) -> tuple[str, _Fields]:
-    """A pattern of the fields of a ``model`` that are elements, with a group for each."""
+    """Return a pattern of the fields of a ``model`` that are elements, with a group for each."""
     pattern = ""
     converts: list[tuple[str, Convert | None]] = []
     convert: Convert | None
@@ -261,7 +261,7 @@ def _list(model: type[Part], field: Binding, name: str) -> tuple[str, Convert]:
 
 
 def _ungrouped(pattern: str) -> str:
-    """The same without groups; no form of a value holds a parenthesis that is text."""
+    """Return the same without groups; no form of a value holds a parenthesis that is text."""
     return re.sub(r"\((?!\?)", "(?:", pattern)
 
 
@@ -343,7 +343,7 @@ def _base64(text: str) -> str:
 
 
 def _numbered(text: str) -> tuple[str, ...]:
-    """The references in their order.
+    """Return the references in their order.
 
     Raises:
         ValueError: they are not numbered as they stand.
@@ -356,7 +356,7 @@ def _numbered(text: str) -> tuple[str, ...]:
 
 
 def _remembering(convert: Convert) -> Convert:
-    """The same, for what is often the same; as much as was read lately is kept."""
+    """Return the same, for what is often the same; as much as was read lately is kept."""
     known: dict[str, Any] = {}
 
     def remember(text: str) -> Any:

@@ -29,18 +29,18 @@ _BODY: Final = f"{{{NAMESPACE}}}body"
 
 
 def encode(message: AgentMessage) -> bytes:
-    """The envelope in canonical form, with its signature if it has one."""
+    """Return the envelope in canonical form, with its signature if it has one."""
     signature = write_signature(message.signature) if message.signature is not None else ""
     return f"{write_head(message)}{signature}{_END}".encode()
 
 
 def encode_unsigned(message: AgentMessage) -> bytes:
-    """The envelope in canonical form, without its signature."""
+    """Return the envelope in canonical form, without its signature."""
     return f"{write_head(message)}{_END}".encode()
 
 
 def decode(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> AgentMessage:
-    """The envelope in ``octets``.
+    """Return the envelope in ``octets``.
 
     Raises:
         InvalidEnvelope: with the first finding's sentence and all findings of layers 1 and 2.
@@ -52,12 +52,12 @@ def decode(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> AgentMessa
 
 
 def encode_body(body: Body) -> bytes:
-    """The body alone, as one ``<body>`` element in canonical form: what is compressed or stored."""
+    """Return the body alone, as one ``<body>`` element in canonical form: what is compressed or stored."""
     return write_body(body, f'<body xmlns="{NAMESPACE}"').encode()
 
 
 def decode_body(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> Body:
-    """The body in ``octets``, one ``<body>`` element as :func:`encode_body` writes it.
+    """Return the body in ``octets``, one ``<body>`` element as :func:`encode_body` writes it.
 
     Raises:
         InvalidEnvelope: it is not one, or breaks a rule of layers 1 and 2.
@@ -85,7 +85,7 @@ def decode_body(octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS) -> Body:
 
 @cache
 def _carrier() -> etree._Element:
-    """A message without a body, to hold one up to the schema."""
+    """Return a message without a body, to hold one up to the schema."""
     party = "<agent-name>any</agent-name><agent-role>orchestrator</agent-role>"
     return etree.fromstring(
         f'<agent-message xmlns="{NAMESPACE}" version="1.0"><header>'

@@ -37,7 +37,9 @@ _write_body: Final = {model: fields_writer(model) for model in BODIES.values()}
 
 
 def read_header(root: etree._Element) -> Header | None:
-    """The header of an envelope whose root the schema has accepted, without its body; None if a rule refuses it."""
+    """Return the header of an envelope whose root the schema has accepted, without its body; None if a rule refuses
+    it.
+    """
     reading = Reading(encoded=False)
     header: Header = _read_header(root[0], reading)
     if not reading.findings:
@@ -46,7 +48,7 @@ def read_header(root: etree._Element) -> Header | None:
 
 
 def read_message(root: etree._Element, reading: Reading) -> AgentMessage:
-    """The envelope whose root the schema has accepted; it may be used only if the reading found nothing."""
+    """Return the envelope whose root the schema has accepted; it may be used only if the reading found nothing."""
     header = _read_header(root[0], reading)
     if not reading.findings:  # what is broken in itself cannot be compared
         rules.check_header(header, root[0], reading)
@@ -58,7 +60,7 @@ def read_message(root: etree._Element, reading: Reading) -> AgentMessage:
 
 
 def read_body(body: etree._Element, reading: Reading) -> Any:
-    """The body in the form that it has; None if its content does not fit its type."""
+    """Return the body in the form that it has; None if its content does not fit its type."""
     body_type = body.get("type", "")
     first = body[0]
     tag = str(first.tag)
@@ -82,7 +84,7 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
 
 
 def write_body(body: Body, start: str) -> str:
-    """The body element; ``start`` is its start tag up to its type attribute."""
+    """Return the body element; ``start`` is its start tag up to its type attribute."""
     out = [f'{start} type="{body.type}">']
     if isinstance(body, EncryptedBody):
         out.append(body.xml)
@@ -100,7 +102,7 @@ def write_body(body: Body, start: str) -> str:
 
 
 def write_head(message: AgentMessage) -> str:
-    """The document up to the end of the body."""
+    """Return the document up to the end of the body."""
     out = [f'<agent-message xmlns="{NAMESPACE}" version="1.0">']
     _write_header(message.header, out.append)
     out.append(write_body(message.body, "<body"))
@@ -108,7 +110,7 @@ def write_head(message: AgentMessage) -> str:
 
 
 def write_signature(signature: Signature) -> str:
-    """The signature element."""
+    """Return the signature element."""
     out: list[str] = []
     _write_signature(signature, out.append)
     return "".join(out)

@@ -87,7 +87,7 @@ class BoundTo:
         return b64encode(self._lines()).decode()
 
     def padding(self) -> padding.OAEP:
-        """The padding of the key that the content is encrypted with."""
+        """Return the padding of the key that the content is encrypted with."""
         return padding.OAEP(padding.MGF1(hashes.SHA1()), hashes.SHA1(), self._lines())  # noqa: S303
 
     def _lines(self) -> bytes:
@@ -122,7 +122,7 @@ def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
 
 
 def decrypt(encrypted_data: str, *, find_key: FindKey, bound: BoundTo) -> bytes:
-    """The content that was encrypted: what stood between the tags of the body.
+    """Return the content that was encrypted: what stood between the tags of the body.
 
     Treat it as any octets from outside: everybody can encrypt to a public key.
 
@@ -157,7 +157,7 @@ def decrypt(encrypted_data: str, *, find_key: FindKey, bound: BoundTo) -> bytes:
 
 
 def _parsed(encrypted_data: str) -> etree._Element:
-    """The tree of an encrypted body, if it is of the shape that :func:`encrypt` writes, in any spelling."""
+    """Return the tree of an encrypted body, if it is of the shape that :func:`encrypt` writes, in any spelling."""
     try:
         root = etree.fromstring(encrypted_data.encode(), _PARSER)
     except (etree.XMLSyntaxError, ValueError) as problem:
@@ -173,7 +173,7 @@ def _parsed(encrypted_data: str) -> etree._Element:
 
 
 def _shape(element: Any) -> tuple[Any, ...]:
-    """The name and the attributes of an element, and the same of what is in it."""
+    """Return the name and the attributes of an element, and the same of what is in it."""
     return (element.tag, dict(element.attrib), *map(_shape, element))
 
 

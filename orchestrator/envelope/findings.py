@@ -45,13 +45,13 @@ class Finding:
 
 
 def line_of(element: etree._Element) -> int | None:
-    """The line that the start tag of ``element`` ends on, if the parser knows."""
+    """Return the line that the start tag of ``element`` ends on, if the parser knows."""
     line: Any = element.sourceline
     return line if isinstance(line, int) else None
 
 
 def path_of(element: etree._Element) -> str:
-    """The XPath of ``element``, with a position where siblings share its name."""
+    """Return the XPath of ``element``, with a position where siblings share its name."""
     steps: list[str] = []
     current: etree._Element | None = element
     while current is not None:
@@ -75,7 +75,7 @@ def found(
     attribute: str | None = None,
     value: str | None = None,
 ) -> Finding:
-    """A finding about ``element``, or about its ``attribute``, or about the whole document.
+    """Return a finding about ``element``, or about its ``attribute``, or about the whole document.
 
     ``what`` goes on a sentence that begins with the thing in question.
     """

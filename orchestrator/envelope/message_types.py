@@ -233,7 +233,7 @@ TERMINAL_TYPES: Final = frozenset(row.name for row in _ROWS if row.ends)
 
 
 def named_type(value: str) -> str:
-    """The name of a message type.
+    """Return the name of a message type.
 
     Raises:
         ValueError: there is no such type.

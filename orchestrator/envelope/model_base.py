@@ -94,7 +94,7 @@ def demands(model: type[Part], field: str) -> bool:
 
 
 def bindings(model: type[Part]) -> list[Binding]:
-    """The fields of ``model`` that stand in its XML, in their order."""
+    """Return the fields of ``model`` that stand in its XML, in their order."""
     bound = []
     for name, info in model.model_fields.items():
         mark = next((m for m in info.metadata if isinstance(m, Mark)), None)

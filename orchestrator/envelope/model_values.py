@@ -81,14 +81,14 @@ class Timestamp(str):
 
     @classmethod
     def of_valid_form(cls, text: str) -> Self:
-        """The same, for a text whose form the schema has checked: only the day can still be wrong."""
+        """Return the same, for a text whose form the schema has checked: only the day can still be wrong."""
         self = _new_str(cls, text)
         self._seconds = _from_isoformat(text)
         return self
 
     @classmethod
     def from_ms(cls, ms: int) -> Self:
-        """The moment ``ms`` milliseconds after the epoch, in UTC."""
+        """Return the moment ``ms`` milliseconds after the epoch, in UTC."""
         return cls.of_valid_form(isoformat(ms))
 
     @property
@@ -217,5 +217,5 @@ SignatureAlgorithm = Annotated[Literal["RSA-SHA256", "Ed25519"], Kind.TOKEN]
 
 
 def with_values(model: M, **values: Any) -> M:
-    """A copy of a model with other values. They are checked as any are, which ``model_copy`` does not do."""
+    """Return a copy of a model with other values. They are checked as any are, which ``model_copy`` does not do."""
     return type(model)(**{**dict(model), **values})

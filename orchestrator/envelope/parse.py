@@ -124,7 +124,7 @@ class Parsed(NamedTuple):
 
 
 def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
-    """The document in ``octets``.
+    """Return the document in ``octets``.
 
     Raises:
         Unparsable: with the finding: empty, size, encoding, dtd, malformed, depth, attributes, namespaces, markup,
@@ -149,7 +149,7 @@ def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
 
 
 def _as_utf8(octets: bytes) -> bytes:
-    """The document in UTF-8 without byte order mark and XML declaration, its lines kept."""
+    """Return the document in UTF-8 without byte order mark and XML declaration, its lines kept."""
     if octets[:1] == b"<" and octets[1:2] != b"?":
         return octets  # neither mark nor declaration: nearly every document
     encoding = "utf-8"
@@ -180,7 +180,7 @@ def _as_utf8(octets: bytes) -> bytes:
 
 
 def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) -> bytes:
-    """The same in UTF-8; ``of`` are the encodings that may be read so.
+    """Return the same in UTF-8; ``of`` are the encodings that may be read so.
 
     An XML declaration that could be read octet by octet stands in front of nothing that takes two or four of them.
     """

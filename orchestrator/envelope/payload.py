@@ -40,7 +40,7 @@ _PIECE: Final = 1024 * 1024
 
 
 def compress(octets: bytes) -> bytes:
-    """The octets as one zstd frame."""
+    """Return the octets as one zstd frame."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(octets)
 
 
@@ -153,7 +153,7 @@ class BlobStore:
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
-        """The octets, checked.
+        """Return the octets, checked.
 
         Raises:
             PayloadError: they are too large, or a chunk is missing or altered.
@@ -175,7 +175,7 @@ class BlobStore:
         )
 
     def _chunks(self, ref: BlobRef, *, at_most: int) -> bytes:
-        """The compressed octets. No honest writer stores more of them than ``at_most``."""
+        """Return the compressed octets. No honest writer stores more of them than ``at_most``."""
         name, compressed = self._name(ref.sha256), bytearray()
         for number in range(ref.chunks):
             chunk = self._client.hget(name, str(number))
@@ -206,7 +206,7 @@ class BlobStore:
 
 
 def inflate(compressed: bytes, *, limit: int) -> bytes:
-    """The octets of a zstd frame, up to one more than ``limit``, whatever the frame declares.
+    """Return the octets of a zstd frame, up to one more than ``limit``, whatever the frame declares.
 
     Raises:
         PayloadError: it is no zstd frame.

@@ -118,7 +118,7 @@ def details_of(body: DetailedBody, text: str) -> str:
 
 
 def _sections(part: Part, without: Iterable[str], text: str) -> Iterator[tuple[str, Iterable[str]]]:
-    """A heading and lines for each field of a part; a part within it has its own fields."""
+    """Yield a heading and lines for each field of a part; a part within it has its own fields."""
     for name, value in part:
         if name in without or value is None or (name in _UNLESS and _UNLESS[name](value, text)):
             continue
@@ -194,5 +194,5 @@ def _artifact(artifact: Artifact) -> str:
 
 
 def labelled(label: str | None, text: str) -> str:
-    """A text behind its label, where it has one."""
+    """Return a text behind its label, where it has one."""
     return f"{label}: {text}" if label and text else (label or text)

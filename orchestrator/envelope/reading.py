@@ -71,7 +71,7 @@ ReadFields = Callable[[Element, Values, Reading], None]
 
 
 def build(model: type[Part], values: Values, names: set[str]) -> Any:
-    """A ``model`` of values that are known to be right; like ``model_construct``, but quick."""
+    """Return a ``model`` of values that are known to be right; like ``model_construct``, but quick."""
     part = _new(model)
     _set_dict(part, values)
     _set_fields_set(part, names)
@@ -222,7 +222,7 @@ def fields_reader(model: type[Part]) -> ReadFields:
 
 
 def defaults_of(model: type[Part]) -> Values:
-    """The values of a ``model``'s fields before anything is read; what is required is read for sure."""
+    """Return the values of a ``model``'s fields before anything is read; what is required is read for sure."""
     return {name: info.default for name, info in model.model_fields.items()}
 
 

@@ -132,7 +132,7 @@ def _detailed(root: etree._Element, seconds: float) -> Iterator[Finding]:
 
 
 def _value(error: XMLSchemaValidationError, element: etree._Element) -> Finding:
-    """A finding about one value, attribute or piece of text."""
+    """Return a finding about one value, attribute or piece of text."""
     reason = error.reason or ""
     quoted = _QUOTED.search(reason)
     if reason.startswith("missing required attribute") and quoted:
@@ -173,7 +173,7 @@ def _value(error: XMLSchemaValidationError, element: etree._Element) -> Finding:
 
 
 def _allowed(error: XMLSchemaValidationError) -> str:
-    """The closed list that a value is not in."""
+    """Return the closed list that a value is not in."""
     if _local(error.elem) == "status":
         return "in-progress, blocked, completed, failed, success or partial-success"
     enumeration = getattr(error.validator, "enumeration", None)
@@ -185,7 +185,7 @@ def _allowed(error: XMLSchemaValidationError) -> str:
 
 
 def _children(error: XMLSchemaChildrenValidationError, parent: etree._Element) -> Finding:
-    """A finding about which elements stand in ``parent``, and in what order."""
+    """Return a finding about which elements stand in ``parent``, and in what order."""
     declared, required = _children_of(parent, error)
     present = [_local(child) for child in parent]
     missing = [name for name in required if name not in present]
@@ -212,7 +212,7 @@ def _children(error: XMLSchemaChildrenValidationError, parent: etree._Element) -
 def _children_of(
     parent: etree._Element, error: XMLSchemaChildrenValidationError
 ) -> tuple[list[str], list[str]]:
-    """The names that may and the names that must stand in ``parent``; in a body, by its type."""
+    """Return the names that may and the names that must stand in ``parent``; in a body, by its type."""
     model = BODIES.get(parent.get("type", "")) if _local(parent) == "body" else None
     if model is not None:
         fields = bindings(model)

@@ -36,7 +36,7 @@ def check_scalars(root: etree._Element, limit: int) -> None:
 
 @cache
 def _scalars() -> frozenset[str]:
-    """The elements that hold such a value wherever they stand."""
+    """Return the elements that hold such a value wherever they stand."""
     long: dict[str, bool] = {}
     models: list[type[Part]] = [Header, Signature, *BODIES.values()]
     for model in models:
@@ -46,7 +46,7 @@ def _scalars() -> frozenset[str]:
 
 
 def _elements(model: type[Part], tag: str) -> Iterator[tuple[str, Kind]]:
-    """The elements of a model that hold a value, which is an element ``tag`` itself, and what each holds."""
+    """Yield the elements of a model that hold a value, which is an element ``tag`` itself, and what each holds."""
     for field in bindings(model):
         name = field.mark.name if isinstance(field.mark, Items | Numbered | Repeated) else field.tag
         if isinstance(field.mark, Attribute):

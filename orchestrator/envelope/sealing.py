@@ -103,7 +103,9 @@ class Encrypter:
         return message.model_copy(update={"body": body, "signature": None})
 
     def _compressed(self, body: Body, octets: bytes) -> Body:
-        """The body compressed, or as it is if that would not make it smaller, or so small that no reader takes it."""
+        """Return the body compressed, or as it is if that would not make it smaller, or so small that no reader takes
+        it.
+        """
         compressed = payload.compress(octets)
         content = b64encode(compressed).decode()
         if len(content) >= len(octets) or payload.is_bomb(
@@ -152,7 +154,7 @@ class Opener:
         self._limits = ParseLimits(size=max_bytes, detail_s=0.2, findings=1)
 
     def open(self, message: AgentMessage) -> AgentMessage:
-        """The message with its body as the sender wrote it; a message that was not sealed as it is.
+        """Return the message with its body as the sender wrote it; a message that was not sealed as it is.
 
         Raises:
             PayloadError: a payload is too large, missing, altered, or not of the declared type.
@@ -162,7 +164,7 @@ class Opener:
         return self._opened(message, decrypt=True)
 
     def fetch(self, message: AgentMessage) -> AgentMessage:
-        """The message with its body at hand, without any key: what is encrypted stays so.
+        """Return the message with its body at hand, without any key: what is encrypted stays so.
 
         Raises:
             PayloadError, InvalidEnvelope: as :meth:`open`.

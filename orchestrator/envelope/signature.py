@@ -88,7 +88,7 @@ class KeyLookup(Protocol):
     """Source of public keys."""
 
     def lookup(self, key_id: str) -> VerificationKey | None:
-        """The trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
+        """Return the trusted signing key of that id, or None. May raise SignatureError for one not to be trusted."""
         ...
 
 
@@ -121,7 +121,7 @@ def with_value(head: bytes, tail: bytes, signer: Signer) -> bytes:
 
 
 def octets_to_sign(message: AgentMessage, signer: Signer, *, now_ms: int) -> tuple[bytes, bytes]:
-    """The octets before and after the signature value.
+    """Return the octets before and after the signature value.
 
     Both together are what is signed. With the base64 of their signature in between they are the signed envelope.
     """
@@ -159,7 +159,7 @@ def sign(xml: bytes, signer: Signer, *, now_ms: int, limits: ParseLimits | None 
 
 
 def sender_of(xml: bytes, limits: ParseLimits | None = None) -> str:
-    """The name of the sender of a message, whatever else may be wrong with it.
+    """Return the name of the sender of a message, whatever else may be wrong with it.
 
     Raises:
         InvalidEnvelope: the parser refuses the octets.
@@ -169,7 +169,7 @@ def sender_of(xml: bytes, limits: ParseLimits | None = None) -> str:
 
 
 def canonical(root: etree._Element) -> bytes:
-    """The exclusive canonical form of an element, without comments.
+    """Return the exclusive canonical form of an element, without comments.
 
     Raises:
         SignatureError: it has none.
@@ -242,7 +242,7 @@ def verify(
 
 
 def digest_of(signed: bytes) -> str:
-    """A digest of a signed message in canonical form, without its signature element if that is written so."""
+    """Return a digest of a signed message in canonical form, without its signature element if that is written so."""
     start = signed.rfind(_OPENING)
     return sha256(signed if start < 0 else signed[:start]).hexdigest()[:32]
 
@@ -283,7 +283,7 @@ def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str
 
 
 def _signed_octets(root: etree._Element) -> bytes:
-    """The canonical form with the value emptied in place: copying the tree would cost more than signing it."""
+    """Return the canonical form with the value emptied in place: copying the tree would cost more than signing it."""
     value = root[-1][-1]
     text = value.text
     value.text = None

@@ -52,7 +52,7 @@ def require_root(root: etree._Element) -> None:
 
 
 def fields_of(root: etree._Element) -> tuple[str, str, str, str, str]:
-    """The five texts of the one signature, with white space collapsed."""
+    """Return the five texts of the one signature, with white space collapsed."""
     found = list(root.iter(SIGNATURE))
     if not found:
         raise SignatureError(

@@ -24,7 +24,7 @@ _DETAILED: Final = frozenset(get_args(DetailedBody))
 
 
 def part_of(model: type[P], value: object, *, name: str) -> P:
-    """A value that a user gave as a ``model``: one, or a mapping of its fields.
+    """Return a value that a user gave as a ``model``: one, or a mapping of its fields.
 
     Raises:
         InputError: it is neither, or a field is wrong; ``name`` is what the user calls it.
@@ -45,7 +45,7 @@ def part_of(model: type[P], value: object, *, name: str) -> P:
 
 
 def task_of(task: Task | Mapping[str, Any], *, description: str = "", title: str = "") -> Task:
-    """A task that a user gave, with the description and the title that were given beside it.
+    """Return a task that a user gave, with the description and the title that were given beside it.
 
     Raises:
         InputError: it is no task, or it has another description or title than the one beside it.
@@ -63,12 +63,12 @@ def task_of(task: Task | Mapping[str, Any], *, description: str = "", title: str
 
 
 def prompt_of_task(task: Task) -> str:
-    """The prompt of the agent that does a task: its description, and a section for each list that it has."""
+    """Return the prompt of the agent that does a task: its description, and a section for each list that it has."""
     return prompt_of(TaskDelegation(task=task))
 
 
 def pack(part: Part) -> str:
-    """A part as the ledger keeps it.
+    """Return a part as the ledger keeps it.
 
     Raises:
         InputError: it is larger than :data:`MAX_BYTES`.
@@ -83,7 +83,7 @@ def pack(part: Part) -> str:
 
 
 def pack_body(body: DetailedBody) -> str:
-    """A body that reports or asks as the ledger keeps it, beside its text.
+    """Return a body that reports or asks as the ledger keeps it, beside its text.
 
     Raises:
         InputError: it is larger than :data:`MAX_BYTES`.

@@ -36,7 +36,7 @@ class Report:
         return parse(self.octets).root if self.octets else self.root
 
     def require_tree(self) -> etree._Element:
-        """The same, of a document that layer 1 has not refused."""
+        """Return the same, of a document that layer 1 has not refused."""
         tree = self.tree
         assert tree is not None
         return tree

@@ -43,7 +43,9 @@ class WrittenMessage:
 
 
 def find_messages(text: str, is_quoted: Callable[[str], bool] = lambda _: False) -> tuple[list[str], str]:
-    """The messages in a text, as they are written, and the text without them; what is quoted stays in the text."""
+    """Return the messages in a text, as they are written, and the text without them; what is quoted stays in the
+    text.
+    """
     found, rest, at = [], [], 0
     # One pattern for both tags would look through the text again behind each opening tag that nothing closes.
     while (opening := _OPENING.search(text, at)) and (closing := _CLOSING.search(text, opening.end())):
@@ -104,7 +106,7 @@ def _text(root: etree._Element, path: str) -> str:
 
 
 def fill_in_ids(body: etree._Element, kind: str) -> str:
-    """The task-id that a body gives itself; where a required one is missing, a stand-in is put in."""
+    """Return the task-id that a body gives itself; where a required one is missing, a stand-in is put in."""
     if kind == "error" and body.find(f"{_PREFIX}error-id") is None:
         made = etree.Element(f"{_PREFIX}error-id")
         made.text = str(machine.uuid4())

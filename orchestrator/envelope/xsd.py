@@ -17,7 +17,7 @@ _CHUNK = 65_536
 
 @cache
 def schema() -> etree.XMLSchema:
-    """The compiled schema; it may be used from several threads."""
+    """Return the compiled schema; it may be used from several threads."""
     return etree.XMLSchema(etree.fromstring(schemas.read(schemas.AGENT_MESSAGE)))
 
 

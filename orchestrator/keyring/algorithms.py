@@ -34,7 +34,7 @@ _HASH = hashes.SHA256()
 
 
 def generate(algorithm: str) -> PrivateKey:
-    """A new private key for ``algorithm``.
+    """Return a new private key for ``algorithm``.
 
     Raises:
         KeyringError: there is no such algorithm.

@@ -68,7 +68,7 @@ class Codes:
         self._lock = threading.Lock()
 
     def make(self, octets: bytes, *, by: str, to: Iterable[str]) -> str:
-        """The proof that ``by`` wrote these octets, for each of the agents ``to``.
+        """Return the proof that ``by`` wrote these octets, for each of the agents ``to``.
 
         Raises:
             KeyringError: the key of ``by`` is not in this data folder.
@@ -112,7 +112,7 @@ class Codes:
         return plan
 
     def writer(self, octets: bytes, proof: str, *, reader: str) -> str:
-        """The agent that wrote these octets, as ``reader`` can tell by the proof.
+        """Return the agent that wrote these octets, as ``reader`` can tell by the proof.
 
         Raises:
             SignatureError: nobody is known to have written them; with the rule.
@@ -175,7 +175,7 @@ class Codes:
         return now is None or now.revoked_ms is not None
 
     def _lookup(self, key_id: str) -> KeyCertificate | None:
-        """A key that the registry knows, or this data folder: Redis may have been made to forget it."""
+        """Return a key that the registry knows, or this data folder: Redis may have been made to forget it."""
         return self._keyring.lookup(key_id) or self._keyring.store.lookup(key_id)
 
     def _secret(self, sender: str, reader: str, *, mine: str, other: KeyCertificate) -> bytes:

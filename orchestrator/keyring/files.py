@@ -44,7 +44,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """The content of a file, or None if there is no such file."""
+    """Return the content of a file, or None if there is no such file."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

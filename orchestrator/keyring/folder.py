@@ -50,7 +50,7 @@ class KeyFolder:
         self._pointers: dict[tuple[str, Use], Path] = {}
 
     def private_key(self, key_id: str) -> PrivateKey:
-        """The private key of that id.
+        """Return the private key of that id.
 
         Raises:
             KeyringError: it is not in this folder, or damaged.
@@ -178,7 +178,7 @@ class KeyFolder:
         write_whole(self.pointer(certificate.agent, certificate.use), certificate.key_id.encode())
 
     def pointer(self, agent: str, use: Use) -> Path:
-        """The file that names the current key of an agent."""
+        """Return the file that names the current key of an agent."""
         found = self._pointers.get((agent, use))
         if found is None:
             found = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
@@ -188,7 +188,7 @@ class KeyFolder:
         return self.folder / "agents" / f"{_file_name(agent)}.jws"
 
     def file(self, key_id: str, ending: str) -> Path:
-        """The file of a key: `pem` is the private half, `crt` its certificate.
+        """Return the file of a key: `pem` is the private half, `crt` its certificate.
 
         Raises:
             KeyringError: the text is no key id.

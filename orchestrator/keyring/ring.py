@@ -68,7 +68,7 @@ class Keyring:
         return self.registry.lookup(key_id)
 
     def recipient(self, agent: str) -> Recipient:
-        """The key to encrypt to ``agent`` with.
+        """Return the key to encrypt to ``agent`` with.
 
         If there is none and the agent is served from this data folder, one is made.
 
@@ -98,7 +98,7 @@ class Keyring:
         return certificate.key_id
 
     def decryption_key(self, key_id: str) -> RSAPrivateKey | None:
-        """The private key of that id if it is here and is one for encryption; rotated ones still decrypt."""
+        """Return the private key of that id if it is here and is one for encryption; rotated ones still decrypt."""
         known = self.store.certificate(key_id)
         if known is None or known.use != "encrypt" or not self.store.has_private(key_id):
             return None

@@ -43,7 +43,8 @@ class Authenticity:
         self._seldom = Seldom()
 
     def vouch(self, statement: Statement, *, by: str, to: str) -> str:
-        """The proof that ``by`` wrote this, for the agent ``to`` and for the operator; empty where the key is not here.
+        """Return the proof that ``by`` wrote this, for the agent ``to`` and for the operator; empty if the key is not
+        here.
 
         By default a prompt is the operator's, and anything else the reaper's. No transition fails for want of a key:
         readers refuse what lacks a proof, with a visible reason.
@@ -53,7 +54,7 @@ class Authenticity:
             return self._codes.make(statement.octets(), by=speaker, to=[to or OPERATOR, OPERATOR])
         except KeyringError as error:
             if self._seldom.due(speaker):
-                _log.error("not-vouched", agent=speaker, item=statement.id, error=str(error))
+                _log.error("not-attested", agent=speaker, item=statement.id, error=str(error))
             return ""
 
     def fault(self, statement: Statement, proof: str, *, reader: str) -> str:
@@ -132,7 +133,7 @@ class Authenticity:
 def checked_callbacks(
     ledger: LedgerReader, authenticity: Authenticity, session: str, text: str
 ) -> tuple[Callback, ...]:
-    """The callbacks in ``text``; `genuine` are those that a run of ``session`` carried, word for word.
+    """Return the callbacks in ``text``; `genuine` are those that a run of ``session`` carried, word for word.
 
     With the key of `operator` in the data folder, only those that the ledger has from whom they say.
     """
@@ -144,7 +145,7 @@ def checked_callbacks(
 
 
 def callback_from(item: Item, text: str) -> Callback:
-    """An item of a session's queue as the callback that its agent gets."""
+    """Return an item of a session's queue as the callback that its agent gets."""
     from orchestrator.envelope.prompt_text import details_of
     from orchestrator.envelope.structured import unpack_body
     from orchestrator.policy.callback import Callback
@@ -168,7 +169,7 @@ def callback_from(item: Item, text: str) -> Callback:
 
 
 def _plain_body(item: Item, text: str) -> DetailedBody | None:
-    """The body of an item that consists of a text alone."""
+    """Return the body of an item that consists of a text alone."""
     from orchestrator.envelope.bodies import ErrorReport, Query, TaskCompletion
     from orchestrator.envelope.model_values import UNKNOWN_TASK
     from orchestrator.messages.factory import summary

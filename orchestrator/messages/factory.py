@@ -65,13 +65,13 @@ class Thread:
     def after(
         cls, message: str, correlation: str, chain: Sequence[str], *, encrypted: bool = False
     ) -> Thread:
-        """The thread after a message of a conversation, and after those that led to the sender."""
+        """Return the thread after a message of a conversation, and after those that led to the sender."""
         before = (message,) if message and message not in chain else ()
         return cls(correlation=correlation, chain=(*before, *chain), encrypted=encrypted)
 
     @classmethod
     def of(cls, session: Session) -> Thread:
-        """The thread of what the agent of a session sends."""
+        """Return the thread of what the agent of a session sends."""
         return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
 
 
@@ -88,7 +88,7 @@ AS_ROUTED = Delivery()
 
 
 def delivery_of(options: Mapping[str, Any]) -> Delivery:
-    """The delivery that the options of a launch ask for, see `operations.requests.LaunchOptions`."""
+    """Return the delivery that the options of a launch ask for, see `operations.requests.LaunchOptions`."""
     return Delivery(
         priority=options.get("priority"),
         expires_s=options.get("expires_s"),
@@ -209,7 +209,7 @@ class MessageFactory:
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
     ) -> Outgoing:
-        """A session has ended and this is its answer."""
+        """Return the report that a session has ended, with its answer."""
         body = TaskCompletion(
             task_id=task_id,
             status="success",
@@ -231,7 +231,7 @@ class MessageFactory:
         recommended: RecommendedAction = "escalate",
         details: str = "",
     ) -> Outgoing:
-        """A session has failed, was stopped or could not start, or a message was not accepted."""
+        """Return the report that a session has failed, was stopped or could not start, or a message was not accepted."""
         body = ErrorReport(
             error_id=new_message_id(),
             error_type=error_type,
@@ -277,7 +277,7 @@ class MessageFactory:
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
     def reply(self, *, sender: str, recipient: str, question: str, answer: str, thread: Thread) -> Outgoing:
-        """The answer to the query whose message-id is ``question``."""
+        """Return the answer to the query whose message-id is ``question``."""
         body = Reply(in_reply_to=question, answer=answer)
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 
@@ -350,7 +350,7 @@ class MessageFactory:
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
     def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
-        """A message outside of any task, such as another prompt of a user."""
+        """Return a message outside of any task, such as another prompt of a user."""
         return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
 
     def as_written(
@@ -432,6 +432,6 @@ class MessageFactory:
 
 
 def summary(text: str) -> str:
-    """The first lines of an answer, for people who read the audit trail."""
+    """Return the first lines of an answer, for people who read the audit trail."""
     flat = " ".join(text.split(None, SUMMARY_CHARS)[:SUMMARY_CHARS])
     return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"

@@ -24,7 +24,8 @@ class EncryptionKeys:
         self._known: dict[str, tuple[float, Recipient]] = {}
 
     def recipient(self, agent: str) -> Recipient:
-        """The key to encrypt to an agent with; on the operator's host it is made, if the agent is the stack's own.
+        """Return the key to encrypt to an agent with; on the operator's host it is made, if the agent is the stack's
+        own.
 
         Raises:
             KeyringError: it has none, and it cannot be made here.

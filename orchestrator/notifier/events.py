@@ -40,7 +40,7 @@ class CloudEvent:
     data: Mapping[str, Any]
 
     def encode(self) -> bytes:
-        """The event in JSON, as CloudEvents has it."""
+        """Return the event in JSON, as CloudEvents has it."""
         facts = {
             "specversion": "1.0",
             "id": self.id,
@@ -55,7 +55,7 @@ class CloudEvent:
 
 
 def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) -> CloudEvent:
-    """The event that an entry of the stream reports.
+    """Return the event that an entry of the stream reports.
 
     Facts that the ledger has no more are left empty: a tree may expire before its notification is delivered.
 
@@ -90,7 +90,7 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
 
 
 def shown(text: str) -> str:
-    """A text for receivers outside of the stack: nothing that is encrypted in the ledger."""
+    """Return a text for receivers outside of the stack: nothing that is encrypted in the ledger."""
     return ENCRYPTED if isinstance(text, Opened) else text
 
 
@@ -127,7 +127,7 @@ def _approval(approval: str, item: Item | None) -> dict[str, Any]:
 def bare_event(
     shard: int, entry: str, fields: Mapping[str, str], data: Mapping[str, Any] | None = None
 ) -> CloudEvent:
-    """The event without facts of the ledger."""
+    """Return the event without facts of the ledger."""
     what, session = fields.get("event", ""), fields.get("session", "")
     return CloudEvent(
         id=f"{shard:02x}-{entry}",

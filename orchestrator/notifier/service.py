@@ -58,7 +58,7 @@ _log = get_logger()
 
 
 def group_of(target: Target) -> str:
-    """The consumer group of a target."""
+    """Return the consumer group of a target."""
     return f"notify:{target.name}"
 
 
@@ -165,7 +165,7 @@ class Notifier:
                 self._begin(lane, taken._replace(deliveries=waiting.deliveries + 1))
 
     def _wait_s(self, tried: int) -> float:
-        """Seconds from the beginning of one attempt to that of the next."""
+        """Return the seconds from the beginning of one attempt to that of the next."""
         return min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
 
     def _begin(self, lane: _Lane, entry: Entry) -> None:
@@ -246,7 +246,7 @@ class Notifier:
 
 
 def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:
-    """A notifier for the targets that the settings name.
+    """Return a notifier for the targets that the settings name.
 
     Raises:
         ConfigurationError: the file of the secret cannot be used.

@@ -113,7 +113,7 @@ def _abort(connection: http.client.HTTPConnection) -> None:
 
 
 def signature(secret: bytes, event_id: str, stamp: str, body: bytes) -> str:
-    """The signature of an event in base64; the receiver computes it likewise and compares."""
+    """Return the signature of an event in base64; the receiver computes it likewise and compares."""
     signed = f"{event_id}.{stamp}.".encode() + body
     return base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
 
@@ -161,7 +161,7 @@ class CommandTarget:
 
 
 def targets_of(settings: Settings) -> list[Target]:
-    """The targets that the settings name.
+    """Return the targets that the settings name.
 
     Raises:
         ConfigurationError: the file of the secret cannot be used.
@@ -189,7 +189,7 @@ def _make_secret(path: Path) -> None:
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret that signs webhooks; the first call makes it.
+    """Return the secret that signs webhooks; the first call makes it.
 
     Raises:
         ConfigurationError: the file cannot be read or written, others may read it, or it is empty.

@@ -89,12 +89,12 @@ def canonical(arguments: Mapping[str, Any] | None, *, tool: str = "") -> str:
 
 
 def digest_of(tool: str, arguments: str) -> str:
-    """The digest of a tool and its canonical arguments: what an answer is for."""
+    """Return the digest of a tool and its canonical arguments: what an answer is for."""
     return hashlib.sha256(f"{len(tool)}:{tool}{arguments}".encode(errors="surrogatepass")).hexdigest()
 
 
 def read_request(approval: str, context: Any) -> ApprovalRequest:
-    """The request that the record of an approval holds.
+    """Return the request that the record of an approval holds.
 
     Raises:
         DamagedRecord: it is none.

@@ -104,7 +104,7 @@ class Budget:
 
     @classmethod
     def of(cls, value: Any) -> Budget | None:
-        """A budget as users write it: `tokens=120000, usd=2.5`, or a mapping with these names.
+        """Return a budget as users write it: `tokens=120000, usd=2.5`, or a mapping with these names.
 
         Raises:
             InputError: it is neither.

@@ -80,7 +80,7 @@ class Callback:
         return self.fetch_attachment(name) if self.fetch_attachment is not None else None
 
     def full(self) -> str:
-        """The whole text, read from where it is kept if `text` is only its beginning.
+        """Return the whole text, read from where it is kept if `text` is only its beginning.
 
         Raises:
             PayloadError: it is not kept any more, or was altered.
@@ -114,7 +114,7 @@ class Callback:
         return value_of(self.result) if self.status in ("completed", "partial-success") else None
 
     def value_as(self, type: type[T]) -> T:
-        """The child's answer as a value of a type, such as the output type of a model agent.
+        """Return the child's answer as a value of a type, such as the output type of a model agent.
 
         Raises:
             InputError: it does not fit the type, or the child gave none.

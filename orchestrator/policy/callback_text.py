@@ -82,7 +82,7 @@ def render_callbacks(
 
 
 def parse_callbacks(text: str, *, known: Callable[[str], bool] | None = None) -> tuple[Callback, ...]:
-    """The callbacks in a prompt, each with its text as the child wrote it.
+    """Return the callbacks in a prompt, each with its text as the child wrote it.
 
     Args:
         text: a prompt; what stands outside of callbacks is passed over.

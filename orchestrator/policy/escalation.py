@@ -16,7 +16,7 @@ def above(
     table: RoutingTable,
     exists: Callable[[str], bool],
 ) -> str:
-    """The next one up from an agent, who is never that agent itself unless it is the operator.
+    """Return the next one up from an agent, who is never that agent itself unless it is the operator.
 
     What the agent's own settings say comes first; then, for a specialist, whoever gave it its task; then the
     tech-lead; then the operator, above whom there is nobody. Names that are not registered are passed over.

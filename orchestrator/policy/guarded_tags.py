@@ -39,7 +39,7 @@ def defuse(text: str) -> str:
 
 
 def restore(text: str) -> str:
-    """The text that `defuse` was given."""
+    """Return the text that `defuse` was given."""
 
     def reopen(match: re.Match[str]) -> str:
         if not match[2] or not _names_guarded_tag(text, match.end()):

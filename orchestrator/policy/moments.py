@@ -21,7 +21,7 @@ _UNITS_S: Final = (604_800, 86_400, 3_600, 60, 1, 1)
 
 
 def moment_ms(when: object, *, now_ms: int, what: str = "when") -> int:
-    """A moment in milliseconds since the epoch.
+    """Return a moment in milliseconds since the epoch.
 
     Args:
         when: a `datetime` with a time zone, or seconds since the epoch.
@@ -47,7 +47,7 @@ def moment_ms(when: object, *, now_ms: int, what: str = "when") -> int:
 
 
 def wait_ms(seconds: object, *, what: str = "seconds") -> int:
-    """A time to wait in milliseconds.
+    """Return a time to wait in milliseconds.
 
     Raises:
         InputError: it is no number of seconds from 0 to a century.
@@ -58,7 +58,7 @@ def wait_ms(seconds: object, *, what: str = "seconds") -> int:
 
 
 def parse_moment(text: str) -> datetime:
-    """A moment in ISO 8601, such as `2026-12-01T09:00`; without a time zone it is in that of this machine.
+    """Return a moment in ISO 8601, such as `2026-12-01T09:00`; without a time zone it is in that of this machine.
 
     Raises:
         InputError: it is none.
@@ -72,7 +72,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def parse_duration(text: str) -> timedelta:
-    """A duration such as `90s`, `2h30m`, `1d` or `2w`; a number alone is in seconds.
+    """Return a duration such as `90s`, `2h30m`, `1d` or `2w`; a number alone is in seconds.
 
     Raises:
         InputError: it is none, or longer than a century.

@@ -150,7 +150,7 @@ def looks_like_plan(text: str) -> bool:
 
 
 def agent_of(plan: Plan) -> str:
-    """The agent that a plan from outside is for: its only caller.
+    """Return the agent that a plan from outside is for: its only caller.
 
     Raises:
         PlanError: it has none, or several.
@@ -177,7 +177,7 @@ def _unfenced(text: str) -> str:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Of two values under one name nobody can say which one is meant."""
+    """Return a JSON object; refuse two values under one name, as nobody can say which one is meant."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

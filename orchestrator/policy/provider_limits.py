@@ -25,6 +25,6 @@ def fits(pattern: str, provider: str, model: str) -> bool:
 
 
 def limit_of(limits: Mapping[str, Mapping[Any, int]], provider: str, model: str) -> ProviderLimit:
-    """The limit of a model: of the first pattern that fits it, in their order."""
+    """Return the limit of a model: of the first pattern that fits it, in their order."""
     found = (limit for pattern, limit in limits.items() if fits(pattern, provider, model))
     return ProviderLimit.model_validate(next(found, {}))

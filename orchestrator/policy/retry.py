@@ -26,7 +26,7 @@ class RetryEnd(StrEnum):
 
 
 def backoff_ms(attempt: int, strategy: Backoff, *, jitter: float) -> int:
-    """Milliseconds between attempt number ``attempt`` (1: the first) and the next.
+    """Return the milliseconds between attempt number ``attempt`` (1: the first) and the next.
 
     Exponential: full jitter, ``jitter × min(CAP, BASE × FACTOR^(attempt-1))``, so that what failed together
     does not come back together. Linear: ``min(CAP, BASE × attempt)``, without jitter.
@@ -37,7 +37,7 @@ def backoff_ms(attempt: int, strategy: Backoff, *, jitter: float) -> int:
 
 
 def run_backoff_ms(failures: int, strategy: Backoff, *, base_ms: int, cap_ms: int, jitter: float) -> int:
-    """Milliseconds from the end of a run's failed try until the next; ``failures`` counts that try.
+    """Return the milliseconds from the end of a run's failed try until the next; ``failures`` counts that try.
 
     Between a half of ``min(cap, base × 2^(failures-1))``, or of ``min(cap, base × failures)`` where the strategy is
     linear, and the whole: what an agent calls gets a rest, and what failed together does not come back together.

@@ -41,12 +41,12 @@ class RoutingTable:
         return iter(self._rows)
 
     def items(self) -> list[tuple[str, Route]]:
-        """Every type with its row, in the order of the protocol."""
+        """Return every type with its row, in the order of the protocol."""
         return list(self._rows.items())
 
     @classmethod
     def load(cls, config: Mapping[str, Any] | None = None) -> RoutingTable:
-        """The table with the overrides of a TOML table ``[routing]``.
+        """Return the table with the overrides of a TOML table ``[routing]``.
 
         ``tech_lead`` and ``code_reviewer`` name agents; every other key is a message type whose table
         overrides parts of that type's row.

@@ -20,7 +20,7 @@ ENCRYPTED: Final = "(encrypted)"
 
 
 def token(sender: str, readers: str, label: str, content: str) -> str:
-    """A sealed text."""
+    """Return a sealed text."""
     return f"{_BEGINNING}1:{sender}:{readers}:{label}:{content}}}"
 
 
@@ -35,7 +35,7 @@ def has_sealed(text: str | bytes) -> bool:
 
 
 def defused(text: str) -> str:
-    """A text of anybody with its sealed texts made unreadable: a copied one is not opened."""
+    """Return a text of anybody with its sealed texts made unreadable: a copied one is not opened."""
     return text.replace(_BEGINNING, "{sealed :") if _BEGINNING in text else text
 
 
@@ -45,7 +45,7 @@ def replace_sealed(text: str, read: Callable[[re.Match[str]], str]) -> str:
 
 
 def in_values(value: Any, read: Callable[[str], str]) -> Any:
-    """A JSON value with every text in it read."""
+    """Return a JSON value with every text in it read."""
     if isinstance(value, str):
         return read(value)
     if isinstance(value, list):

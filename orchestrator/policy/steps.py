@@ -24,7 +24,7 @@ def is_step_name(name: object) -> bool:
 
 
 def step_key(name: str, count: int, *, within: str = "") -> str:
-    """The key of a step in its run: its name, how often the try asked for it, and the step around it."""
+    """Return the key of a step in its run: its name, how often the try asked for it, and the step around it."""
     key = f"{name}#{count}"
     return f"{within}/{key}" if within else key
 
@@ -58,7 +58,7 @@ class Sequence:
 
 
 def unasked_steps(recorded: Collection[str], asked: Collection[str]) -> list[str]:
-    """The recorded steps that a try did not ask for, nor for one around them."""
+    """Return the recorded steps that a try did not ask for, nor for one around them."""
     return sorted(
         key for key in recorded if key not in asked and not any(is_within(key, one) for one in asked)
     )

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def value_of(text: str) -> Any:
-    """The JSON value that an answer is; the text itself, if it is not JSON."""
+    """Return the JSON value that an answer is; the text itself, if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -21,7 +21,7 @@ def value_of(text: str) -> Any:
 
 
 def typed(text: str, type: type[T], *, what: str) -> T:
-    """An answer as a value of a type; ``str`` takes every text.
+    """Return an answer as a value of a type; ``str`` takes every text.
 
     Args:
         text: the answer.

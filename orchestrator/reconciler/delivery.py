@@ -73,7 +73,7 @@ class Delivery:
         try:
             self._send(ready)
         except Exception as error:  # noqa: BLE001  (whatever a broker's client raises, the ledger still has the runs)
-            _log.warning("ring-failed", runs=len(ready), error=repr(error))
+            _log.warning("notify-failed", runs=len(ready), error=repr(error))
             return False
         return True
 

@@ -126,7 +126,7 @@ _PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
 
 
 def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",), database: int = 0) -> list[str]:
-    """The rules of a role; ``queues`` are those of the agents, ``database`` is the number of Celery's."""
+    """Return the rules of a role; ``queues`` are those of the agents, ``database`` is the number of Celery's."""
     found = {_pattern(spec.pattern) for spec in REGISTRY if spec.name in KEYS[role]}
     # One that says `…:*` covers those below it.
     patterns = sorted(p for p in found if not any(p != q and fnmatchcase(p, q) for q in found))
@@ -144,7 +144,8 @@ def role_rules(role: str, *, queues: tuple[str, ...] = ("orchestra",), database:
 
 
 def program_rules(program: str, *, shards: int = 1) -> list[str]:
-    """The rules of an external program: append to its outbox, read and acknowledge its inbox, look up public keys.
+    """Return the rules of an external program: append to its outbox, read and acknowledge its inbox, look up public
+    keys.
 
     Its own two streams are named in full, as a pattern could match what is another's.
     """
@@ -153,7 +154,7 @@ def program_rules(program: str, *, shards: int = 1) -> list[str]:
 
 
 def acl_line(user: str, rules: list[str]) -> str:
-    """A line for an `aclfile`; what stands behind `user` is also what `ACL SETUSER` takes."""
+    """Return a line for an `aclfile`; what stands behind `user` is also what `ACL SETUSER` takes."""
     return " ".join(["user", user, "on", f">{PASSWORD}", *rules])
 
 

@@ -31,7 +31,7 @@ class WrongType(NamedTuple):
 
 
 def shared_keys(shards: int, names: Iterable[str] = (), streams: Iterable[str] = ()) -> dict[str, str]:
-    """The keys that sessions share, each with its type: those of the stack and of its shards.
+    """Return the keys that sessions share, each with its type: those of the stack and of its shards.
 
     Also those of the agents and external programs in ``names``, and of messages the ``streams``.
     """
@@ -49,7 +49,9 @@ def shared_keys(shards: int, names: Iterable[str] = (), streams: Iterable[str] =
 
 
 def wrong_types(client: redis.Redis, wanted: dict[str, str]) -> list[WrongType]:
-    """Those of the keys that are neither missing nor of the type that they are to have, as far as this user may ask."""
+    """Return those of the keys that are neither missing nor of the type that they are to have, as far as this user
+    may ask.
+    """
     pipe = client.pipeline(transaction=False)
     for key in wanted:
         pipe.type(key)
@@ -91,5 +93,5 @@ class SharedKeys:
         return is_wrong_type(error) and bool(self.wrong())
 
     def wrong(self) -> list[WrongType]:
-        """The keys of another type than theirs."""
+        """Return the keys of another type than theirs."""
         return wrong_types(self._client, shared_keys(self._shards, self._names(), self._streams))

@@ -46,7 +46,7 @@ def connect(
     max_connections: int | None = None,
     timeout_s: float = COMMAND_TIMEOUT_S,
 ) -> redis.Redis:
-    """A client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
+    """Return a client for the server at ``url``; answers are bytes, safe to share between threads and after a fork.
 
     Commands are sent again when a connection breaks under them, so that every command must be harmless twice. With
     ``check`` the server is asked for its version first, and, if it is the ``ledger``'s, for its format; ``name`` shows
@@ -256,7 +256,7 @@ _CODE: Final = re.compile(
 
 
 def _refusal(error: BaseException) -> str | None:
-    """The code of an error that any other command, or write, would have met at that moment, too."""
+    """Return the code of an error that any other command, or write, would have met at that moment, too."""
     for code, (kind, _) in _UNWILLING.items():
         if kind is not None and isinstance(error, kind):
             return code

@@ -32,7 +32,7 @@ class Connected:
 
 
 def connect_holder(url: str, mark: str, *, timeout_s: float) -> redis.Redis:
-    """The one connection by which a process shows that it is there."""
+    """Return the one connection by which a process shows that it is there."""
     return connect(
         url, check=False, name=connection_name("holder", mark), max_connections=1, timeout_s=timeout_s
     )

@@ -38,7 +38,7 @@ REGISTRY: Final[list[KeySpec]] = []
 
 
 def shard_tag(shard: int) -> str:
-    """The prefix that all keys of a shard share, hash tag included."""
+    """Return the prefix that all keys of a shard share, hash tag included."""
     return f"{PREFIX}:{{{shard:02x}}}"
 
 
@@ -54,7 +54,7 @@ def _of(identifier: str) -> str:
 
 
 def of_id(name: str, pattern: str, *facts: str) -> Callable[[str], str]:
-    """A key of one session, run or tree, whose id names the shard."""
+    """Return a key of one session, run or tree, whose id names the shard."""
     before, after = re.split("<.+>", pattern)
 
     def make(identifier: str) -> str:
@@ -65,7 +65,7 @@ def of_id(name: str, pattern: str, *facts: str) -> Callable[[str], str]:
 
 
 def of_part(name: str, pattern: str, *facts: str) -> Callable[[str, str], str]:
-    """A key of a part of one session or run."""
+    """Return a key of a part of one session or run."""
     before, between, _ = re.split("<[^>]+>", pattern)
 
     def make(identifier: str, part: str) -> str:
@@ -76,7 +76,7 @@ def of_part(name: str, pattern: str, *facts: str) -> Callable[[str, str], str]:
 
 
 def of_shard(name: str, pattern: str, *facts: str) -> Callable[[int], str]:
-    """A key that each shard has once."""
+    """Return a key that each shard has once."""
 
     def make(shard: int) -> str:
         return f"{shard_tag(shard)}:{pattern}"
@@ -86,7 +86,7 @@ def of_shard(name: str, pattern: str, *facts: str) -> Callable[[int], str]:
 
 
 def in_shard(name: str, pattern: str, *facts: str) -> Callable[[int, str], str]:
-    """A key of something that has a name in its shard."""
+    """Return a key of something that has a name in its shard."""
     before = pattern.partition("<")[0]
 
     def make(shard: int, part: str) -> str:
@@ -97,7 +97,7 @@ def in_shard(name: str, pattern: str, *facts: str) -> Callable[[int, str], str]:
 
 
 def of_stack(name: str, pattern: str, *facts: str) -> Callable[[], str]:
-    """A key that the stack has once."""
+    """Return a key that the stack has once."""
 
     def make() -> str:
         return f"{PREFIX}:{pattern}"
@@ -107,7 +107,7 @@ def of_stack(name: str, pattern: str, *facts: str) -> Callable[[], str]:
 
 
 def key(pattern: str, type: str, owner: str, lifetime: str) -> Callable[[Callable[P, str]], Callable[P, str]]:
-    """A key of any other form; the docstring of its function says what it holds."""
+    """Return a key of any other form; the docstring of its function says what it holds."""
 
     def register(make: Callable[P, str]) -> Callable[P, str]:
         name, holds = make.__name__, make.__doc__ or ""
@@ -123,7 +123,7 @@ PERMANENT: Final = "permanent"
 
 
 def registered(*tables: ModuleType) -> tuple[KeySpec, ...]:
-    """All keys of these modules, in this order, whichever was imported first."""
+    """Return all keys of these modules, in this order, whichever was imported first."""
     return tuple(spec for table in tables for spec in REGISTRY if spec.name in vars(table))
 
 

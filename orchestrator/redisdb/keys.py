@@ -125,5 +125,5 @@ def aside(name: str) -> str:
 
 
 def any_messages() -> str:
-    """A pattern that the streams of messages match, and what somebody took for one."""
+    """Return a pattern that the streams of messages match, and what somebody took for one."""
     return f"{PREFIX}:{{*}}:msg:*"

@@ -121,17 +121,17 @@ def provider_waiting(account: str, model: str) -> str:
 
 
 def any_session() -> str:
-    """A pattern that the keys of sessions match, and those of their records."""
+    """Return a pattern that the keys of sessions match, and those of their records."""
     return f"{PREFIX}:{{*}}:session:ses_*"
 
 
 def any_session_beginning(beginning: str) -> str:
-    """A pattern that the keys of sessions match whose ids begin so, and those of their records."""
+    """Return a pattern that the keys of sessions match whose ids begin so, and those of their records."""
     return f"{PREFIX}:{{*}}:session:{beginning}*"
 
 
 def any_of_runs() -> str:
-    """A pattern that journals of steps and reservations match, and none of the other keys beside runs."""
+    """Return a pattern that journals of steps and reservations match, and none of the other keys beside runs."""
     return f"{PREFIX}:{{*}}:run:run_*:[rs]*"
 
 

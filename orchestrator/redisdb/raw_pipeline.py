@@ -28,7 +28,7 @@ class _Kept:
         self._free: list[tuple[int, redis.ConnectionPool, redis.Connection]] = []
 
     def take(self, pool: redis.ConnectionPool) -> Any:
-        """The thread's connection of this pool, or another one. It is the caller's until :meth:`put`."""
+        """Return the thread's connection of this pool, or another one. It is the caller's until :meth:`put`."""
         # Nothing is free for a round trip within another one of the thread: one of a signal handler.
         if self._free:
             pid, kept_pool, connection = self._free.pop()
@@ -97,7 +97,7 @@ def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[A
 
 
 def _packed(commands: Sequence[tuple[Any, ...]]) -> list[bytes]:
-    """The octets of commands, in pieces: each piece may take as long to send as one command."""
+    """Return the octets of commands, in pieces: each piece may take as long to send as one command."""
     pieces: list[bytes] = []
     small: list[bytes] = []
     size = 0

@@ -30,7 +30,7 @@ class ServerClock:
         self._server_ms: int | None = None
 
     def now_ms(self) -> int:
-        """The server's time in milliseconds since the epoch.
+        """Return the server's time in milliseconds since the epoch.
 
         Raises:
             redis.RedisError: it has to be asked and does not answer.
@@ -43,5 +43,5 @@ class ServerClock:
         return self._server_ms + int((now - self._asked_at) * 1000)
 
     def monotonic(self) -> float:
-        """Seconds that only go forward, of this process."""
+        """Return the seconds that only go forward, of this process."""
         return machine.monotonic()

@@ -289,7 +289,7 @@ class Router:
             self._dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
         except ServerUnavailable as error:
             # The ledger has them ready; the sweep rings when the broker is back.
-            get_logger().warning("ring-failed", error=str(error), runs=len(ready))
+            get_logger().warning("notify-failed", error=str(error), runs=len(ready))
             return
         failpoint("router.dispatched")
         handled.dispatched += [run.run for run, _ in ready]

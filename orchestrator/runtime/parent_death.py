@@ -29,12 +29,12 @@ os.execvp(sys.argv[3], sys.argv[3:])
 
 
 def python_module(name: str) -> list[str]:
-    """The command line that runs a module. `-P` keeps the working directory off the import path."""
+    """Return the command line that runs a module. `-P` keeps the working directory off the import path."""
     return [sys.executable, "-P", "-m", name]
 
 
 def ending_with_parent(command: list[str], *, sig: signal.Signals = signal.SIGTERM) -> list[str]:
-    """The command line that runs ``command`` and sends it ``sig`` when its parent dies.
+    """Return the command line that runs ``command`` and sends it ``sig`` when its parent dies.
 
     The kernel watches the thread that starts the command, so that thread must live as long as its process.
     """

@@ -102,7 +102,7 @@ def answers(data: str) -> dict[int, str]:
 
 
 def _listening(beginning: str) -> list[str]:
-    """The names of the abstract sockets that begin so."""
+    """Return the names of the abstract sockets that begin so."""
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:  # noqa: PTH123
             rows = [line.split() for line in table]

@@ -181,7 +181,7 @@ def still_at_work() -> None:
 
 
 def hangs_after_s(settings: Settings) -> float:
-    """Seconds after which a service whose loop does not look up hangs.
+    """Return the seconds after which a service whose loop does not look up hangs.
 
     One command to a Redis that has gone silent takes less, with all its repetitions: an outage ends no service.
     """
@@ -209,7 +209,7 @@ def notify_ready() -> None:
 
 
 def live_services(client: redis.Redis) -> list[ServiceRecord]:
-    """Every service and worker whose heartbeat is recent, sorted by service and start."""
+    """Return every service and worker whose heartbeat is recent, sorted by service and start."""
     now_ms = server_ms(client)
     records = map(_record, client.hgetall(keys.services()).values())
     return sorted(
@@ -265,7 +265,7 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
 
 
 def shared_keys_of(client: redis.Redis, settings: Settings) -> SharedKeys:
-    """The keys that the sessions of a stack share, those of its agents and programs among them."""
+    """Return the keys that the sessions of a stack share, those of its agents and programs among them."""
 
     def names() -> set[str]:
         found: set[str] = set()

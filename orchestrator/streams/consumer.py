@@ -90,7 +90,8 @@ class Consumer:
             self._next_tidy = now + TIDY_EVERY_S
 
     def dead(self, *, own: bool = False) -> dict[str, list[StreamId]]:
-        """The consumers that hold entries and whose processes have lost their connections, each with its streams.
+        """Return the consumers that hold entries and whose processes have lost their connections, each with its
+        streams.
 
         ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
         """

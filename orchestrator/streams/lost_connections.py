@@ -34,7 +34,7 @@ class LostConnections:
         self._missed_since: dict[str, float] = {}
 
     def lost(self, marks: Iterable[str], connected: Connected) -> set[str]:
-        """Those of ``marks`` whose processes are dead. Each look names all marks that matter.
+        """Return those of ``marks`` whose processes are dead. Each look names all marks that matter.
 
         None is, where the observer does not see its own process either: that server or proxy does not tell.
         """

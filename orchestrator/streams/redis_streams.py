@@ -33,7 +33,7 @@ _OF_SHARD = {
 
 
 def stream_key(stream: StreamId) -> str:
-    """The Redis key of a stream."""
+    """Return the Redis key of a stream."""
     match stream.type:
         case values.OUTBOX:
             return keys.outbox(stream.shard, stream.priority)
@@ -107,7 +107,7 @@ class RedisStreams:
         self._overwritten |= {keys_of[one.key]: machine.monotonic() + _LEAVE_ALONE_S for one in wrong}
 
     def _sound(self, streams: Sequence[StreamId]) -> Sequence[StreamId]:
-        """The streams without those that are left alone."""
+        """Return the streams without those that are left alone."""
         if not self._overwritten:
             return streams
         now = machine.monotonic()
@@ -210,7 +210,7 @@ class RedisStreams:
         return self._with_deliveries(group, claimed)
 
     def holders(self, group: str, streams: Sequence[StreamId]) -> dict[str, list[StreamId]]:
-        """The consumers that hold entries, and of which streams."""
+        """Return the consumers that hold entries, and of which streams."""
         found: dict[str, list[StreamId]] = {}
         commands = [("XPENDING", self._key(stream), group) for stream in streams]
         for stream, answer in zip(streams, exchange(self._redis, commands) if commands else (), strict=True):
@@ -413,7 +413,7 @@ def _order(entry_id: str) -> tuple[int, int]:
 
 
 def _progress(answer: Any, group: str) -> tuple[str, int | None]:
-    """The last entry that a group was given, by the answer of XINFO GROUPS, and how many follow it.
+    """Return the last entry that a group was given, by the answer of XINFO GROUPS, and how many follow it.
 
     The number is None where the server does not know it: before Redis 7, or once an entry between was deleted.
     """

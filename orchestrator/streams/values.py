@@ -57,7 +57,7 @@ class StreamId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> StreamId:
-        """The inverse of ``str``.
+        """Return the inverse of ``str``.
 
         Raises:
             ValueError: the text names no stream.
@@ -135,22 +135,24 @@ class Backlog(NamedTuple):
 
 
 def consumer_name(service: str) -> str:
-    """A name that no other process consumes under, now or later; it names the host and ends with the process's mark."""
+    """Return a name that no other process consumes under, now or later; it names the host and ends with the process's
+    mark.
+    """
     return f"{service}-{socket.gethostname()}-{os.getpid()}-{machine.uuid4().hex[:6]}@{machine.own_mark()}"
 
 
 def boxes(kind: str, programs: Iterable[str], shards: int = 1) -> list[StreamId]:
-    """The outboxes (``OUTBOX``) or inboxes (``INBOX``) of external programs."""
+    """Return the outboxes (``OUTBOX``) or inboxes (``INBOX``) of external programs."""
     return [StreamId(shard, kind, program) for program in programs for shard in range(shards)]
 
 
 def ledger_streams(name: str, shards: int = 1) -> list[StreamId]:
-    """The stream ``name`` of each shard, for example ``TRANSITIONS``."""
+    """Return the stream ``name`` of each shard, for example ``TRANSITIONS``."""
     return [StreamId(shard, LEDGER, name) for shard in range(shards)]
 
 
 def all_streams(shards: int = 1, types: Iterable[str] = MESSAGE_TYPES) -> list[StreamId]:
-    """The streams of those types in every shard, highest priority first."""
+    """Return the streams of those types in every shard, highest priority first."""
     return [StreamId(s, t, p) for p in PRIORITIES for s in range(shards) for t in types]
 
 

@@ -94,5 +94,5 @@ class ScriptedRun:
         return tuple(effect for effect in self.effects if effect.kind in LAUNCHES)
 
     def of(self, kind: EffectKind) -> tuple[Effect, ...]:
-        """The effects of one kind."""
+        """Return the effects of one kind."""
         return tuple(effect for effect in self.effects if effect.kind == kind)

@@ -16,7 +16,7 @@ _OPENAI_STOP: Final = {"end": "stop", "tool": "tool_calls", "length": "length", 
 
 
 def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request) -> Answer:
-    """A reply of a script in the terms that both formats share; ids derive from the conversation."""
+    """Return a reply of a script in the terms that both formats share; ids derive from the conversation."""
     match reply:
         case Say():
             calls = _calls(reply.calls, request)
@@ -61,7 +61,7 @@ def _call_id(request: Request, number: int) -> str:
 
 
 def anthropic_whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The answer as one message of Anthropic."""
+    """Return the answer as one message of Anthropic."""
     content: list[dict[str, Any]] = [{"type": "text", "text": answer.text}] if answer.text else []
     for call, tool, arguments in answer.calls:
         content.append({"type": "tool_use", "id": call, "name": tool, "input": _parsed(arguments)})
@@ -78,7 +78,7 @@ def anthropic_whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def anthropic_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The answer as the events of a stream of Anthropic."""
+    """Yield the answer as the events of a stream of Anthropic."""
     message = {**anthropic_whole(answer, request), "content": [], "stop_reason": None}
     message["usage"] = {"input_tokens": answer.input_tokens, "output_tokens": 1}
     yield "message_start", {"type": "message_start", "message": message}
@@ -109,7 +109,7 @@ def anthropic_events(answer: Answer, request: Request) -> Iterator[tuple[str, di
 
 
 def openai_whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The answer as a chat completion of OpenAI."""
+    """Return the answer as a chat completion of OpenAI."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
         message["tool_calls"] = [
@@ -127,7 +127,7 @@ def openai_whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def openai_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The answer as the chunks of a stream of OpenAI."""
+    """Yield the answer as the chunks of a stream of OpenAI."""
     base = {**openai_whole(answer, request), "object": "chat.completion.chunk"}
     base.pop("usage", None)
 
@@ -163,7 +163,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def _parsed(arguments: str) -> Any:
-    """The arguments of a tool call, parsed; text that is no JSON stays text."""
+    """Return the arguments of a tool call, parsed; text that is no JSON stays text."""
     try:
         return json.loads(arguments)
     except ValueError:

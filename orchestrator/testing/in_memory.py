@@ -65,7 +65,9 @@ def _server() -> Any:
 
 @cache
 def data_folder() -> Path:
-    """The data folder of all scripted sessions of this process, with the keys of their agents; gone when it ends."""
+    """Return the data folder of all scripted sessions of this process, with the keys of their agents; gone when it
+    ends.
+    """
     folder = Path(tempfile.mkdtemp(prefix="orchestra-scripted-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

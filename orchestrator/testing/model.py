@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def scripted_model(script: Decide) -> FunctionModel:
-    """A model for `model_agent(model=…)` and `Agent.override(model=…)` that answers by a script.
+    """Return a model for `model_agent(model=…)` and `Agent.override(model=…)` that answers by a script.
 
     Raises:
         ConfigurationError: pydantic-ai is not installed.

@@ -149,7 +149,7 @@ class Others:
         del self._held[child]
 
     def ask_parent(self, child: str, question: str, *, kind: str = "query") -> str:
-        """A child asks its parent; the id of the question."""
+        """Let a child ask its parent; return the id of the question."""
         key = f"ask:scripted:{uuid.uuid4().hex}"
         asked = question_id(child, key)
         self._send_up(

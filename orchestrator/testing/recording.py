@@ -69,7 +69,7 @@ class RecordingLedger(Ledger):
             self._report_effects(effects)
 
     def _recorded(self, transition: _Transition, did: _Did) -> _Transition:
-        """A transition that reports what it did."""
+        """Return a transition that reports what it did."""
 
         def recorded(claim: Claim, *args: Any, **given: Any) -> Any:
             self._see_alive(claim)
@@ -166,7 +166,7 @@ def _own(
     only_audit: bool = False,
     **_: Any,
 ) -> tuple[str, Sequence[Effect]]:
-    """An effect that changes nothing but its own session."""
+    """Return an effect that changes nothing but its own session."""
     if only_audit:
         return effect, []
     match effect.partition(":")[0]:

@@ -60,7 +60,7 @@ class Request:
 
 
 def read_anthropic(body: dict[str, Any], number: int) -> Request:
-    """A request in the format of Anthropic Messages."""
+    """Return a request in the format of Anthropic Messages."""
     messages = []
     for message in body.get("messages", ()):
         blocks = _blocks(message.get("content"))
@@ -87,7 +87,7 @@ def read_anthropic(body: dict[str, Any], number: int) -> Request:
 
 
 def read_openai(body: dict[str, Any], number: int) -> Request:
-    """A request in the format of OpenAI Chat Completions."""
+    """Return a request in the format of OpenAI Chat Completions."""
     instructions, messages = [], []
     for message in body.get("messages", ()):
         text = _text(message.get("content"))

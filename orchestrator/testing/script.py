@@ -33,7 +33,7 @@ class Script:
         self._lock = threading.Lock()
 
     def __call__(self, request: Request) -> Reply:
-        """The reply to a request, by how many answers its conversation has so far."""
+        """Return the reply to a request, by how many answers its conversation has so far."""
         turns: list[list[Reply | Callable[[Request], Reply]]] = [[]]
         for reply in self._replies:
             turns[-1].append(reply)
@@ -57,7 +57,7 @@ class ByInstructions:
         self._scripts = scripts
 
     def __call__(self, request: Request) -> Reply:
-        """The reply of the first script whose words are in the instructions."""
+        """Return the reply of the first script whose words are in the instructions."""
         for words, script in self._scripts.items():
             if words in request.instructions:
                 return script(request)

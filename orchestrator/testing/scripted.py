@@ -146,7 +146,7 @@ class ScriptedSession:
         self._others.end_child(_id(child), reason, failed=True)
 
     def ask(self, child: Effect | str, question: str, *, kind: str = "query") -> str:
-        """A child asks the agent something; the id of the question."""
+        """Let a child ask the agent something; return the id of the question."""
         return self._others.ask_parent(_id(child), question, kind=kind)
 
     def tell(self, child: Effect | str, text: str) -> None:

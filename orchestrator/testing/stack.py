@@ -69,7 +69,7 @@ class Tree:
         return dict(Counter(session.state.value for session in self.sessions))
 
     def children(self, session: str) -> tuple[Session, ...]:
-        """The children of a session, in the order in which they were launched."""
+        """Return the children of a session, in the order in which they were launched."""
         return tuple(child for child in self.sessions if child.parent == session)
 
     def assert_settled(self) -> None:
@@ -197,12 +197,12 @@ class InProcessStack:
         return Answer(session=session, text=text, tree=self.tree(session))
 
     def tree(self, session: str) -> Tree:
-        """The tree of a session."""
+        """Return the tree of a session."""
         return Tree(tuple(self.client.tree(session)))
 
 
 def catalogue_of(sources: Iterable[AgentSource]) -> dict[str, AgentDefinition]:
-    """The agents that these define, by name.
+    """Return the agents that these define, by name.
 
     Raises:
         TypeError: something defines no agent.

@@ -74,7 +74,7 @@ class Runtime:
             try:
                 self.ring(agent)
             except ServerUnavailable as error:
-                _log.warning("ring-failed", agent=agent, error=str(error))
+                _log.warning("notify-failed", agent=agent, error=str(error))
 
 
 class RuntimeOfProcess:

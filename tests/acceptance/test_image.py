@@ -352,7 +352,7 @@ def test_the_stack_of_the_compose_file_runs_and_outlives_its_server(compose: Com
         said = [
             line
             for line in compose.log(name).splitlines()
-            if re.search(r"ermission|Read-only|not-vouched|Traceback", line)
+            if re.search(r"ermission|Read-only|not-attested|Traceback", line)
         ]
         assert not said, f"{name}: {said[0]}"
     assert [name for name in parts if not compose.healthy(name)] == []

@@ -107,7 +107,7 @@ class Deployed:
 
     def lacking(self) -> dict[str, str]:
         """Who has said that it lacks a permission or a key."""
-        words = ("ermission", "not-vouched", "KeyringError", "Read-only")
+        words = ("ermission", "not-attested", "KeyringError", "Read-only")
         return {role: one.output for role, one in self.running.items() if any(w in one.output for w in words)}
 
 

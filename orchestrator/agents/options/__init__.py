@@ -89,7 +89,7 @@ def check_options(
     surroundings: Surroundings | None = None,
     others: tuple[str, ...] = (),
 ) -> ExecutorOptions:
-    """The options of an agent, checked by the model of its executor.
+    """Return the options of an agent, checked by the model of its executor.
 
     Args:
         agent: the agent's name, for errors.
@@ -134,7 +134,7 @@ def setting_error(agent: str, error: ValidationError, *, needed_by: str = "an ag
 
 
 def _shown(value: Any) -> str:
-    """A value in an error: shortened, and not what others are within, such as the key of a server."""
+    """Return a value in an error: shortened, and not what others are within, such as the key of a server."""
     if isinstance(value, Mapping):
         return ""
     text = repr(value)

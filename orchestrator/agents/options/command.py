@@ -122,7 +122,7 @@ class SandboxOptions(BaseModel):
 
 
 def _from_folder(command: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-    """A program with a relative path, `./agent`, begins at the folder of the file that names it."""
+    """Return a command, with a relative program such as `./agent` taken from the folder of the file that names it."""
     if not command or "/" not in command[0] or not isinstance(info.context, Surroundings):
         return command
     return (str((info.context.folder / Path(command[0]).expanduser()).absolute()), *command[1:])

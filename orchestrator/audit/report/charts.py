@@ -241,7 +241,7 @@ def _room(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The names of rows on the left, with room for them in any font."""
+    """Return the names of rows on the left, with room for them in any font."""
     return {
         "field": "name",
         "type": "nominal",

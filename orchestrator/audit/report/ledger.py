@@ -236,12 +236,12 @@ def _cost(counts: Iterable[int]) -> Cost:
 
 
 def added(*costs: Cost) -> Cost:
-    """The sum of costs."""
+    """Return the sum of costs."""
     return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _COUNTED})
 
 
 def all_callbacks(rows: Iterable[CallbackRow]) -> CallbackRow:
-    """The sum of rows."""
+    """Return the sum of rows."""
     whole = CallbackRow()
     for row in rows:
         whole.carried += row.carried

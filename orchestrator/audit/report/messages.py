@@ -53,7 +53,7 @@ class Period:
     until_ms: int | None = None
 
     def holds(self, column: ColumnElement[int]) -> list[ColumnElement[bool]]:
-        """The conditions that a time of the database is in it."""
+        """Return the conditions that a time of the database is in it."""
         since = [] if self.since_ms is None else [column >= self.since_ms]
         return since if self.until_ms is None else [*since, column < self.until_ms]
 
@@ -127,7 +127,7 @@ class MessageFigures:
         return tuple(FailureRow(rule=rule, checked_by=checked_by(rule), count=count) for rule, count in rows)
 
     def agents(self) -> tuple[tuple[AgentRow, ...], int]:
-        """The busiest agents, and how many others there are."""
+        """Return the busiest agents, and how many others there are."""
         first = (*self._within, _M.attempt == 1)
         one, none = literal(1), literal(0)
         sides = union_all(

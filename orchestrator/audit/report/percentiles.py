@@ -16,7 +16,7 @@ _BITS: Final = 12
 
 
 def percentiles(store: AuditStore, durations: Select[Any]) -> dict[str, Percentiles]:
-    """The percentiles of durations for each name, of a query with the columns ``name`` and ``ms``.
+    """Return the percentiles of durations for each name, of a query with the columns ``name`` and ``ms``.
 
     A negative duration, of a clock that was put back, counts as 0.
     """

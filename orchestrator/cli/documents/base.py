@@ -120,7 +120,7 @@ def prints(
 
 
 def shown(kind: Any) -> Any:
-    """The type that values of a type have in a document."""
+    """Return the type that values of a type have in a document."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind in _SHOWN:
         return _SHOWN[kind]

@@ -62,7 +62,9 @@ class ReplayedDocument(Document):
 
     @classmethod
     def made(cls, how: str, new_id: str = "", **facts: Any) -> ReplayedDocument:
-        """The document about a replay; ``new_id`` is the id of the message, the session or the entry that it made."""
+        """Return the document about a replay; ``new_id`` is the id of the message, the session or the entry that it
+        made.
+        """
         field = {"message": "message_id", "task": "session", "copy": "entry"}.get(how)
         return cls.model_validate({"how": how, **facts, **({field: new_id} if field else {})})
 

@@ -185,7 +185,7 @@ class BudgetsDocument(Document):
 
     @classmethod
     def of_states(cls, session: str, states: Mapping[str, BudgetState]) -> Self:
-        """The document of budgets as they stand."""
+        """Return the document of budgets as they stand."""
         return cls.of(
             {"session": session, "budgets": [_budget(whose, state) for whose, state in states.items()]}
         )

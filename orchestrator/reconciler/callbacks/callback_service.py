@@ -84,7 +84,9 @@ class CallbackService:
             self.run_once(block_ms=self._wait_ms(), linger=lambda: stop.wait(LINGER_S))
 
     def _wait_ms(self) -> int:
-        """Milliseconds to wait for an event: until the next timer is due. Under load timers are looked up now and then."""
+        """Return the milliseconds to wait for an event: until the next timer is due. Under load timers are looked up
+        now and then.
+        """
         now = self._clock.monotonic()
         # What was handled since the last look may have set an earlier timer.
         until = min(self._next_timers, self._due_at)

@@ -59,7 +59,7 @@ class LeaseWatch:
         ]
 
     def _patience_s(self, mark: str, lost: set[str]) -> float:
-        """Seconds for which the counter of a holder may stand still."""
+        """Return the seconds for which the counter of a holder may stand still."""
         if mark not in lost:
             return self._lease_s
         return GONE_S if mark in self._known else self._lease_s / 2

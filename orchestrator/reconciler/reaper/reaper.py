@@ -174,7 +174,7 @@ class Reaper:
         return self._watch.dead(self.leases(), self._connected())
 
     def leases(self) -> list[Lease]:
-        """Every run that is held, with its renewal counter as it stands."""
+        """Return every run that is held, with its renewal counter as it stands."""
         return [lease for shard in self._shards for lease in self._ledger.sweep.leases(shard)]
 
     def _release(self, lease: Lease) -> int:
@@ -218,7 +218,7 @@ class Reaper:
         try:
             self._ring_workers(agents)
         except ServerUnavailable as error:
-            _log.warning("ring-failed", agents=agents, error=str(error))
+            _log.warning("notify-failed", agents=agents, error=str(error))
             return 0
         return len(agents)
 

@@ -97,7 +97,7 @@ def _sha(name: str) -> str:
 
 
 def names() -> list[str]:
-    """The names of all scripts."""
+    """Return the names of all scripts."""
     return sorted(f.name[:-4] for f in resources.files(__name__).iterdir() if f.name.endswith(".lua"))
 
 
@@ -135,7 +135,7 @@ class Scripts:
         return answer
 
     def batch(self) -> Batch:
-        """A batch of scripts and plain commands that goes out in one round trip."""
+        """Return a batch of scripts and plain commands that goes out in one round trip."""
         return Batch(self.client)
 
 

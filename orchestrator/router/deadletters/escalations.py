@@ -92,7 +92,7 @@ def escalate(
                 by=ROUTER,
             )
         except (UnknownSession, WrongState) as error:
-            get_logger().warning("escalation-not-heard", session=session, error=str(error))
+            get_logger().warning("escalation-not-delivered", session=session, error=str(error))
 
 
 def _prompt(message: AgentMessage, rejection: Rejection, *, attempts: int) -> str:

@@ -111,7 +111,7 @@ class ApprovalRequests:
         return posted
 
     def decision(self, approval: str) -> Decision:
-        """The answer; the run is parked until it is there.
+        """Return the answer; the run is parked until it is there.
 
         Raises:
             AwaitsApproval: nobody has answered yet; let it pass through.
@@ -124,7 +124,7 @@ class ApprovalRequests:
         return self._read(approval, request, taken)
 
     def await_decision(self, approval: str, *, timeout_s: float) -> Decision | None:
-        """The answer; the run holds its slot until it is there, for ``timeout_s`` seconds at most.
+        """Return the answer; the run holds its slot until it is there, for ``timeout_s`` seconds at most.
 
         Raises:
             InputError: this session has asked for no such approval.
@@ -140,7 +140,7 @@ class ApprovalRequests:
         return None if taken is None else self._read(approval, request, taken)
 
     def delivered(self, approval: str, *, digest: str) -> Decision:
-        """The answer that this run or an earlier one carries, for a call with this digest.
+        """Return the answer that this run or an earlier one carries, for a call with this digest.
 
         It is read from the ledger, with its proof and that of the request: nothing else that is remembered is consent.
         """
@@ -190,7 +190,7 @@ class ApprovalRequests:
         return read_request(approval, found[0].extra.get("context"))
 
     def _item(self, name: str) -> Taken | None:
-        """A verified item of this session, with its text."""
+        """Return a verified item of this session, with its text."""
         session, ledger = self._effects.held.session.id, self._effects.ledger
 
         def find() -> Taken | None:

@@ -29,7 +29,7 @@ def check_timeout(value: object) -> None:
 
 
 def limit_of(timeout_s: float) -> int:
-    """A time limit in milliseconds, at least one.
+    """Return a time limit in milliseconds, at least one.
 
     Raises:
         InputError: it is longer than a century.

@@ -47,7 +47,7 @@ class Delegating(View):
     """The part of a run's context with which its agent delegates."""
 
     def agents(self, tag: str = "") -> tuple[AgentRecord, ...]:
-        """The registered agents that this one may delegate to, by name.
+        """Return the registered agents that this one may delegate to, by name.
 
         Args:
             tag: only those that have this tag.
@@ -353,7 +353,7 @@ class Delegating(View):
 def _named(
     request: requests.RequestReview | requests.Escalate, given: Review | EscalationMatter
 ) -> tuple[str, str]:
-    """The description and the title, which may stand in the further parts."""
+    """Return the description and the title, which may stand in the further parts."""
     return request.get("description") or given.description, request.get("title") or given.title
 
 

@@ -74,7 +74,7 @@ class Durable(View):
         raise RunSleeps(isoformat(due_ms), f"{left_ms / 1000:.3f}")
 
     def now_ms(self) -> int:
-        """The time by the clock of Redis, in milliseconds since the epoch.
+        """Return the time by the clock of Redis, in milliseconds since the epoch.
 
         Raises:
             ServerUnavailable: Redis is away.
@@ -253,7 +253,7 @@ class Durable(View):
         return approval
 
     def decision(self, approval: str) -> Decision:
-        """The answer to an approval that this session has asked for. The run frees its slot until it is there.
+        """Return the answer to an approval that this session has asked for. The run frees its slot until it is there.
 
         Raises:
             AwaitsApproval: nobody has answered yet; let it pass through.

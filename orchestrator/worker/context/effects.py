@@ -87,7 +87,9 @@ class Effects:
         self._last = message
 
     def _received_before(self) -> str:
-        """The newest message that the run was given when it began, or the last one of an earlier run of the session."""
+        """Return the newest message that the run was given when it began, or the last one of an earlier run of the
+        session.
+        """
         named = [item for item in self.held.items if item.extra.get("message")]
         latest = max(named, key=lambda item: item.seq, default=None)
         return str(latest.extra["message"]) if latest is not None else self.held.session.last_said
@@ -124,7 +126,8 @@ class Effects:
         return found[0].agent if found else OPERATOR
 
     def key(self, kind: str, *call: Any, given: str | None = None) -> str:
-        """The effect key of a call: by its arguments and how often it was made, or the one that was given, unless empty.
+        """Return the effect key of a call: by its arguments and how often it was made, or the one that was given,
+        unless empty.
 
         In a durable step it is the step's: by the kind of the call and how often the step made one.
         """

@@ -107,7 +107,7 @@ class Launches:
         return children
 
     def prepare(self, request: LaunchRequest) -> Launch:
-        """A launch under its effect key, with its envelope."""
+        """Return a launch under its effect key, with its envelope."""
         effects, task, options = self._effects, request.task, request.options
         group, callback = options.get("group") or "", options.get("callback", True) is not False
         check_size("title", request.title)
@@ -180,7 +180,7 @@ class Launches:
         return self._effects.retrying("agents", self._agents.names)
 
     def delegates(self) -> tuple[AgentRecord, ...]:
-        """The agents that this session's agent may delegate to, by name."""
+        """Return the agents that this session's agent may delegate to, by name."""
         records = {record.name: record for record in self._effects.retrying("agents", self._agents.all)}
         own = records.get(self._effects.held.session.agent)
         if own is None:
@@ -211,7 +211,7 @@ def heading_of(description: str) -> str:
 
 
 def _task_of(given: object, options: DelegateOptions) -> tuple[str, Task | None]:
-    """The description of a task, and the task itself if it is more than that."""
+    """Return the description of a task, and the task itself if it is more than that."""
     named = {
         "objectives": options.get("objectives"),
         "acceptance_criteria": options.get("acceptance_criteria"),

@@ -39,7 +39,7 @@ class Planning:
         return self._launches.launch_all(self._prepare(plan, callers))
 
     def _callers(self) -> dict[str, str]:
-        """The agents of this session and of those above it, each with its nearest session."""
+        """Return the agents of this session and of those above it, each with its nearest session."""
         effects = self._effects
         found = {effects.held.session.agent: ""}
         above = effects.held.session.parent

@@ -21,7 +21,8 @@ def cost_of(
     must_be_known: bool = False,
     prices: ModelPrices | None = None,
 ) -> Cost:
-    """The cost of one request. ``input_tokens`` include those that a cache read or wrote; fewer are a mistake and corrected.
+    """Return the cost of one request. ``input_tokens`` include those that a cache read or wrote; fewer are a mistake
+    and corrected.
 
     A model that the list does not have costs nothing, unless its price ``must_be_known``: a budget in money holds only
     where it is. ``prices`` are used instead of the list.

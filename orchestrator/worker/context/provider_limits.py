@@ -154,7 +154,7 @@ class ProviderLimits:
         )
 
     def _pause_s(self, call: _Call, wait: Wait) -> float:
-        """Seconds to sleep in the slot before the ledger is asked again."""
+        """Return the seconds to sleep in the slot before the ledger is asked again."""
         wait_s = wait.wait_ms / 1000
         if wait_s <= call.until - machine.monotonic():
             return min(wait_s, _LOOK_S)

@@ -155,7 +155,7 @@ def _assigned_to(message: WrittenMessage, body: bodies.TaskDelegation) -> str:
 
 
 def _in_order(messages: Sequence[WrittenMessage]) -> list[WrittenMessage]:
-    """The delegations, each after those that it depends on.
+    """Return the delegations, each after those that it depends on.
 
     Raises:
         CycleError: they depend on one another in a circle.

@@ -99,7 +99,7 @@ def _dump(step: str, value: Any, type: Any) -> bytes:
 
 
 def _loaded(name: str) -> type[BaseModel] | None:
-    """A model that a loaded module holds; modules are never imported for it."""
+    """Return a model that a loaded module holds; modules are never imported for it."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):

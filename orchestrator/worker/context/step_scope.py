@@ -22,7 +22,8 @@ class StepScope:
         self._counting = threading.Lock()
 
     def effect_key(self, kind: str, given: str | None) -> str:
-        """The key of an effect in this step: by its kind and how often the step had one, or the key that was given.
+        """Return the key of an effect in this step: by its kind and how often the step had one, or the key that was
+        given.
 
         Not by its arguments: a call that is repeated after a crash may make other ones, and is the same step.
         """
@@ -37,7 +38,7 @@ _present: Final[ContextVar[StepScope | None]] = ContextVar("orchestra_step", def
 
 
 def present_step(run: str) -> StepScope | None:
-    """The step of that run that is executed here, if one is."""
+    """Return the step of that run that is executed here, if one is."""
     scope = _present.get()
     return scope if scope is not None and scope.run == run else None
 

@@ -142,7 +142,9 @@ class Steps:
             self._again_next.add(self._answer)
 
     def failed_with(self, error: BaseException | None) -> tuple[str, ...]:
-        """The steps whose errors led to this one, or that were rejected; another try of the run executes them again."""
+        """Return the steps whose errors led to this one, or that were rejected; another try of the run executes them
+        again.
+        """
         found: dict[str, None] = dict.fromkeys(self._again_next)
         seen: set[int] = set()
         errors = [error]
@@ -215,7 +217,7 @@ class Steps:
                 return await asyncio.to_thread(self._done, asked, call, value, began, tries=tries + 1)
 
     def _naps(self, wait_s: float) -> Iterator[float]:
-        """The short sleeps of a wait; between two of them it may turn out that the run cannot go on."""
+        """Yield the short sleeps of a wait; between two of them it may turn out that the run cannot go on."""
         until = machine.monotonic() + self._pause(wait_s)
         while (left_s := until - machine.monotonic()) > 0:
             yield min(LOOK_S, left_s)

@@ -112,7 +112,8 @@ class Blocking:
         )
 
     def look(self, children: Sequence[str], *, timeout_s: float, known: Collection[str]) -> list[Taken]:
-        """The ends of children and their open questions; waits until there is one that is not ``known``, or all have ended.
+        """Return the ends of children and their open questions; waits until there is one that is not ``known``, or
+        all have ended.
 
         Empty when nothing came within ``timeout_s`` seconds.
         """
@@ -134,7 +135,9 @@ class Blocking:
         return [taken for taken in found if taken is not None]
 
     def take(self, item: str, waits: Literal["wait", "give up", ""] = "") -> Taken | None:
-        """An item of this session's queue, if it is there; with ``wait`` the run stands still for it from now on."""
+        """Return an item of this session's queue, if it is there; with ``wait`` the run stands still for it from now
+        on.
+        """
         effects = self._effects
         taken = effects.retrying(
             "take", lambda: effects.ledger.claim_item(effects.held.claim, item, waits=waits)
@@ -208,7 +211,7 @@ class Blocking:
         return True
 
     def _asked_by(self, children: Sequence[str]) -> list[str]:
-        """The open questions of children that wait in the queue of this session, or in this very run."""
+        """Return the open questions of children that wait in the queue of this session, or in this very run."""
         ledger, own = self._effects.ledger, self._effects.held.session.id
 
         def find() -> list[str]:

@@ -91,7 +91,7 @@ class Prints:
         try:
             self._write(size, text)
         except (redis.RedisError, OSError) as error:
-            _log.debug("prints-not-written", error=str(error))
+            _log.debug("output-not-written", error=str(error))
 
 
 _present: ContextVar[Prints | None] = ContextVar("orchestra-prints", default=None)
