@@ -100,15 +100,14 @@ class Notifier:
         self._timeout_s = timeout_s
         self._backoff_s = backoff_s
         self._events = frozenset(events)
-        self._lanes = [self._lane(target, pool) for target in targets]
+        self._lanes = [self._lane(target, pool(AT_ONCE, f"notify-{target.name}")) for target in targets]
         self._in_flight: dict[tuple[str, StreamId, str], tuple[_Lane, Entry, Future[str]]] = {}
         self._looks = 0
         self._streams.ensure_groups([lane.group for lane in self._lanes], self._sources)
 
-    def _lane(self, target: Target, pool: Callable[[int, str], Executor]) -> _Lane:
-        group = group_of(target)
-        consumer = Consumer(self._streams, group, self._consumer, lambda: self._sources)
-        return _Lane(target, group, consumer, pool(AT_ONCE, f"notify-{target.name}"))
+    def _lane(self, target: Target, pool: Executor) -> _Lane:
+        consumer = Consumer(self._streams, group_of(target), self._consumer, lambda: self._sources)
+        return _Lane(target, group_of(target), consumer, pool)
 
     def run(self, stop: threading.Event) -> None:
         """Deliver until told to stop. Another copy repeats the deliveries that are under way then."""

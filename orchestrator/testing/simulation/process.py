@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import greenlet
 import redis
-from redis.retry import Retry
 
-from orchestrator import machine
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
@@ -114,7 +112,7 @@ class Process(Strand):
         pool = SimulatedPool(
             self._link,
             client_name=connection_name(self.base, self.mark),
-            retry=Retry(redis.backoff.NoBackoff(), RETRIES),
+            retry=redis.retry.Retry(redis.backoff.NoBackoff(), RETRIES),
             **DRIVER,
         )
         return redis.Redis(connection_pool=pool)
@@ -183,7 +181,10 @@ class Thread(Strand):
 
 
 class Threads(Executor):
-    """Threads of one process that carry out what it gives them, as many as it likes."""
+    """Threads of a process that carry out what it gives them, as many as it likes."""
+
+    def __init__(self, process: Process) -> None:
+        self._world = process.world
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
         """Return what a thread of its own will come to."""
@@ -191,13 +192,11 @@ class Threads(Executor):
 
         def carry_out() -> None:
             try:
-                found = work(*args, **options)
+                future.set_result(work(*args, **options))
             except Exception as error:  # noqa: BLE001  (whoever asks for the outcome gets it)
                 future.set_exception(error)
-            else:
-                future.set_result(found)
 
-        machine.start_thread(carry_out, "pool")
+        Thread(self._world, carry_out)
         return future
 
 

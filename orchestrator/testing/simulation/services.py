@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,6 @@ from orchestrator.envelope.codec import decode
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.ring import Keyring
 from orchestrator.keyring.store import KeyStore
-from orchestrator.ledger import Ledger
 from orchestrator.messages.factory import Thread
 from orchestrator.notifier.service import Notifier
 from orchestrator.notifier.targets import Target
@@ -63,7 +63,7 @@ class Stack:
         Container(client, self.settings).agents.announce(records)
         build_router(client, self.settings, consumer="set-up").run_once()
         if target is not None:
-            self._notifier(client, target, "set-up")
+            self._notifier(Container(client, self.settings), target, "set-up", Executor())
         for name in sorted({*SYSTEM_AGENTS, *self.catalogue, *self.programs}):
             self.keys.signer(name)
 
@@ -89,10 +89,11 @@ class Stack:
 
     def notifier(self, process: Process, target: Target) -> None:
         """Tell a target what people are told of, which is kept from :meth:`set_up` on if that was given the same one."""
-        self._notifier(process.client, target, f"notifier@{process.mark}").run(Stop(process))
+        name, threads = f"notifier@{process.mark}", Threads(process)
+        self._notifier(self.parts(process), target, name, threads).run(Stop(process))
 
-    def _notifier(self, client: redis.Redis, target: Target, consumer: str) -> Notifier:
-        return Notifier(client, Ledger(client), [target], consumer=consumer, pool=lambda *_: Threads())
+    def _notifier(self, parts: Container, target: Target, consumer: str, threads: Executor) -> Notifier:
+        return Notifier(parts.redis, parts.ledger, [target], consumer=consumer, pool=lambda *_: threads)
 
     def router(self, process: Process) -> None:
         parts = self.parts(process)
