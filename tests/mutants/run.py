@@ -1,10 +1,10 @@
 """Puts small faults into a copy of the source, one at a time, and runs the tests that are to notice: ``make mutants``.
 
 With ``--plays N`` the simulator plays so many seeds instead of the tests, blind: no play is made for a fault. The same
-seeds pass without it.
+seeds pass without it. Those of which the list says that plays notice them have to be noticed.
 
-The faults are in `faults.toml`, each with a name, a file, the text that it takes out, the text that it puts in, and the
-tests that are to fail then. A fault whose text is not in its file exactly once, tests that fail without any fault or
+The faults are in `faults.toml`, each with a name, a file, the text that it takes out, the text that it puts in, the
+tests that are to fail then, and, where the file takes part in what runs beside others, what plays make of it. A fault whose text is not in its file exactly once, tests that fail without any fault or
 cannot be run, and a fault that no test notices: each of them fails the run.
 """
 
@@ -28,6 +28,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FAULTS: Final = Path(__file__).with_name("faults.toml")
 #: What the tests need of the source tree.
 PARTS: Final = ("orchestrator", "workers", "schemas", "tests", "docs", "examples", "pyproject.toml")
+#: What the processes of a stack do beside each other: plays are to notice faults in it, or the list says why they do not.
+PLAYED: Final = (
+    *("orchestrator/redisdb/scripts/", "orchestrator/ledger/", "orchestrator/reconciler/"),
+    *("orchestrator/worker/execution/", "orchestrator/worker/context/", "orchestrator/streams/"),
+    *("orchestrator/notifier/", "orchestrator/router/execution.py"),
+)
+#: What the list says of a fault that plays notice.
+NOTICED: Final = "noticed"
 #: Seconds that tests may take; tests that hang with a fault have noticed it.
 LIMIT_S: Final = 300
 #: Exit codes of pytest.
@@ -43,6 +51,7 @@ class Fault:
     old: str
     new: str
     tests: list[str]  #: files, folders or ids of tests, as pytest takes them
+    plays: str = ""  #: `noticed`, or why plays do not notice it; empty where nothing runs beside it
 
 
 class Unusable(Exception):
@@ -66,6 +75,8 @@ def load(path: Path = FAULTS) -> list[Fault]:
             wrong.append(f"{fault.name}: {fault.file} has its text {times} times, not once")
         if fault.old == fault.new:
             wrong.append(f"{fault.name}: it changes nothing")
+        if fault.file.startswith(PLAYED) and not fault.plays:
+            wrong.append(f"{fault.name}: it does not say whether plays notice it, or why not")
         gone = [test for test in fault.tests if not (ROOT / test.partition("::")[0]).exists()]
         wrong += [f"{fault.name}: there is no {test}" for test in gone]
     if wrong:
@@ -141,7 +152,7 @@ class Copy:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the faults; 0: every one was noticed."""
+    """Try the faults; 0: every one was noticed, or, with plays, every one that plays are to notice."""
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of names; without any, every fault is tried")
     parser.add_argument(
@@ -160,9 +171,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"{len(faults) - len(lived)} of {len(faults)} faults were noticed")
+    known = {fault.name: fault.plays for fault in faults if given.plays and fault.plays != NOTICED}
     for name in lived:
-        print(f"lived: {name}", file=sys.stderr)
-    return 1 if lived else 0
+        print(f"lived: {name}{f' ({why})' if (why := known.get(name)) else ''}", file=sys.stderr)
+    return 1 if any(name not in known for name in lived) else 0
 
 
 def try_all(faults: Sequence[Fault], *, jobs: int, plays: int = 0) -> list[str]:

@@ -48,3 +48,11 @@ def test_a_fault_that_does_not_fit_the_source_is_named(
 def test_two_faults_of_one_name_are_named(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="there are two of that name"):
         load(listed(tmp_path, FITTING, FITTING))
+
+
+def test_a_fault_of_what_runs_beside_others_says_what_plays_make_of_it(tmp_path: Path) -> None:
+    script = "orchestrator/redisdb/scripts/trim.lua"
+    played = {**FITTING, "file": script, "old": "-- trim:"}
+    assert load(listed(tmp_path, {**played, "plays": "noticed"}))
+    with pytest.raises(Unusable, match="whether plays notice it, or why not"):
+        load(listed(tmp_path, played))
