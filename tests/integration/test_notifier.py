@@ -148,9 +148,7 @@ def fails(stage: StackHarness) -> str:
     def lead(_: Context) -> str:
         raise ValueError("boom")
 
-    session = stage.submit("lead", "do it")
-    assert stage.play(session) == "failed"
-    return session
+    return stage.begin("lead", "do it", ends="failed")
 
 
 def test_a_question_and_both_ends_are_told_with_a_signature(stage: StackHarness, receiver: Receiver) -> None:
@@ -217,8 +215,7 @@ def test_an_approval_that_any_session_of_a_tree_asks_for_is_told_once(
     def ops(ctx: Context) -> str:
         return str(ctx.request_approval("deploy", {"version": 2}, reason="it is Friday"))
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     dispatch = stage.start(child.id)
     assert stage.execute(dispatch) == "parked"
@@ -262,8 +259,7 @@ def test_dead_callbacks_are_told(stage: StackHarness, receiver: Receiver) -> Non
     def quick(_: Context) -> str:
         raise ValueError("boom")
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     (child,) = stage.children(session)
     stage.play(child.id)
     until(notifier, lambda: receiver.got)

@@ -122,8 +122,7 @@ def test_it_uses_the_tools_of_its_session(programs: Programs, name: str) -> None
         return Call("delegate", {"agent": "helper", "task": "the dishes"})
 
     programs.model.script = work
-    root = crew.stage.submit("coder", "have it done")
-    crew.stage.play(root)
+    root = crew.stage.begin("coder", "have it done")
     assert [child.agent for child in crew.stage.children(root)] == ["helper"], (
         crew.answer(root),
         [one.tools for one in programs.model.asked],

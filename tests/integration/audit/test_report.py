@@ -179,8 +179,7 @@ def test_promised_is_kept_by_the_totals_of_the_parents(
     """Launched = delivered + pending + dead, as the ledger counts; the waits of real transitions are measured."""
     play = Play(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
     roots = [a_tree(play)]
-    waiting = play.submit("waiting")
-    parent = play.run(waiting)
+    waiting, parent = play.begin("waiting")
     children = [play.delegate(parent, name) for name in ("a", "b")]
     play.commit(parent.claim)
     play.finish(children[0])

@@ -51,8 +51,7 @@ def writer(
 
 def a_tree(play: Play, seed: str = "root") -> str:
     """A root with a child that answers, one that fails, and one that is stopped; done when the root has answered."""
-    root = play.submit(seed)
-    parent = play.run(root)
+    root, parent = play.begin(seed)
     children = [play.delegate(parent, name) for name in ("a", "b", "c")]
     play.commit(parent.claim)
     play.finish(children[0])

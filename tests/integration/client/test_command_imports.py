@@ -37,8 +37,7 @@ def test_a_command_imports_what_it_needs(stage: StackHarness, command: str, unne
         return ctx.prompt
 
     stage.agent("solo")(echo)
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     arguments = {"sessions": [], "submit": ["solo", "again"]}.get(command, [session])
     done = subprocess.run(
         [

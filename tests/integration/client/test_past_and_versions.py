@@ -33,8 +33,7 @@ def test_fork_prints_the_new_session(stage: StackHarness, client: Client, orches
 
 def test_fork_says_in_one_line_what_cannot_be_forked(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo")(echo)
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     refused = orchestra("session", "fork", session, "--at", "run_nobody")
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"Error: session {session} has no run 'run_nobody'; its last runs: run_")
@@ -43,8 +42,7 @@ def test_fork_says_in_one_line_what_cannot_be_forked(stage: StackHarness, orches
 
 def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Orchestra) -> None:
     stage.agent("solo", on_deploy="refuse", version="v1")(echo)
-    session = stage.submit("solo")
-    stage.play(session)
+    stage.begin("solo")
     life = SignsOfLife(
         "worker",
         stage.redis,

@@ -14,8 +14,7 @@ from orchestrator.agents.model_agents import model_agent
 from orchestrator.testing import WireServer
 from orchestrator.testing.script import Decide
 
-from ..workers.conftest import StackHarness, stage  # noqa: F401
-from ..workers.theatre import Harness
+from ..workers.conftest import StackHarness, stage, theatre  # noqa: F401
 
 Serve = Callable[[Decide], WireServer]
 Model = Callable[..., AgentDefinition]
@@ -50,10 +49,3 @@ def model(stage: StackHarness) -> Model:  # noqa: F811
         return definition
 
     return define
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:  # noqa: F811
-    """Router, callback service and slots."""
-    with Harness(stage) as running:
-        yield running

@@ -70,8 +70,7 @@ def test_halves_of_surrogate_pairs_cost_no_run(
     """Some providers cut a pair in two, and some send one half alone."""
     serve(Script(Say("\ud83d\ude00 and \ud83d")))
     model("teller", instructions="You tell.")
-    session = stage.submit("teller")
-    assert stage.play(session) == "finished"
+    session = stage.begin("teller", ends="finished")
     assert stage.ledger.result(session)[1] == "\N{GRINNING FACE} and \ufffd"
     assert "".join(event.text for event in client.stream(session) if event.kind == "text").isprintable()
 

@@ -54,8 +54,7 @@ def test_a_number_of_tokens_that_cannot_be_counts_as_the_most_that_was_reserved(
     """It would go beyond what the ledger counts to, and the run would be tried again for ever."""
     serve(Script(Say("here", input_tokens=10**18)))
     model("spender", instructions="You spend.", settings={"max_tokens": 1000})
-    session = stage.submit("spender")
-    assert stage.play(session) == "finished"
+    session = stage.begin("spender", ends="finished")
     used = stage.ledger.session(session).used
     assert used.output_tokens == 1000
     assert 100 < used.input_tokens < 100_000

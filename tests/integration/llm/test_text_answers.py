@@ -98,8 +98,7 @@ def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
 ) -> None:
     serve(Script(Truncated("It is half of", output_tokens=90)))
     model("writer", model=model_name)
-    session = stage.submit("writer")
-    assert stage.play(session) == "finished"
+    session = stage.begin("writer", ends="finished")
     with Client(stage.settings) as client:
         found = client.completion(session, timeout_s=10)
         assert client.incomplete(session) == found.summary
@@ -305,8 +304,7 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(
 
     server = serve(Script(Say("no tag"), Fail(500), Say("<response>done</response>")))
     model("writer", instructions="You write.")
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     [child] = stage.children(root)
     dispatch = stage.start(child.id)
     assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
@@ -327,8 +325,7 @@ def test_a_plan_stands_in_the_tag(stage: StackHarness, model: Model, serve: Serv
     plan = '<response>[{"role": "dev", "task": "work", "caller": "boss"}]</response>'
     serve(Script(Say(plan), lambda request: Say(f"<response>{'built' in request.last}</response>")))
     model("boss", role="coordinator", answer="plan")
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     [boss] = stage.children(root)
     assert stage.play(boss.id) == "idle"
     [developer] = [session for session in stage.ledger.tree(root) if session.parent == boss.id]

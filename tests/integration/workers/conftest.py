@@ -94,6 +94,13 @@ class StackHarness:
         """Start a session and execute its first run."""
         return self.execute(self.start(session))
 
+    def begin(self, agent: str, prompt: str = "go", *, ends: str = "") -> str:
+        """Submit to an agent and execute its first run, which ends as told; the session."""
+        session = self.submit(agent, prompt)
+        outcome = self.play(session)
+        assert ends in ("", outcome)
+        return session
+
     def children(self, session: str) -> list[Session]:
         return [member for member in self.ledger.tree(session) if member.parent == session]
 
@@ -143,6 +150,15 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness
             run_time_limit_s=30,
         ),
     )
+
+
+@pytest.fixture
+def theatre(stage: StackHarness) -> Iterator[Any]:
+    """Router, callback service and slots around the stage."""
+    from tests.integration.workers.theatre import Harness
+
+    with Harness(stage) as running:
+        yield running
 
 
 @pytest.fixture

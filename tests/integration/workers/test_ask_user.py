@@ -181,8 +181,7 @@ def test_ask_later_leaves_the_session_idle_until_the_reply(stage: StackHarness, 
         (reply,) = ctx.callbacks
         return f"{reply.kind}: {reply.text}"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     (question,) = client.questions()
     client.reply(question.id, "yes")
     assert stage.resume(session) == "finished"
@@ -254,8 +253,7 @@ def test_a_program_of_a_root_asks_the_user_too(stage: StackHarness, client: Clie
             client.reply(open_now[0].id, "yes")
             return str(answer.result(timeout=20))
 
-    session = stage.submit("tool")
-    assert stage.play(session) == "finished"
+    session = stage.begin("tool", ends="finished")
     assert result(stage, session) == "yes"
 
 
@@ -273,8 +271,7 @@ def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
             ctx.approvals.post("publish")
         return "done"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     question, left = sorted(
         (one for one in stage.ledger.items(root) if one.kind == "query"), key=lambda one: one.seq
     )

@@ -47,8 +47,7 @@ def tree(stage: StackHarness) -> tuple[str, str, list[Callback]]:
         ctx.attach("notes/1.md", "")
         return "greeted"
 
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
     return root, child.id, seen
@@ -123,8 +122,7 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(stage: StackHa
         raise RuntimeError("out of order")
 
     long = "".join(f"{n}\n" for n in range(100_000))
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     for child in stage.children(root):
         stage.play(child.id)
     assert stage.resume(root) == "finished", stage.ledger.session(root).reason
@@ -199,8 +197,7 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(sta
         return "done"
 
     stage.agent("coder")(lambda _: "greeted")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     with Client(stage.settings) as client:
         assert client.attachment(root, "early") is None
         (child,) = stage.children(root)

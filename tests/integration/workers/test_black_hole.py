@@ -39,8 +39,7 @@ def test_a_lease_is_renewed_in_time_over_another_connection(
             still_s.append(time.monotonic() - began)
             return "the answer"
 
-        session = stage.submit("solo")
-        assert stage.play(session) == "finished"
+        session = stage.begin("solo", ends="finished")
         assert still_s[0] < settings.lease_s / 2 + settings.command_timeout_s
         (run,) = stage.ledger.runs(session)
         assert (run.state, run.lost) == (RunState.COMPLETED, 0)

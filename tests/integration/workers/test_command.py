@@ -92,8 +92,7 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
         options.pop("args")
     crew.agent(**options)
     stage = crew.stage
-    root = stage.submit("coder", "!result one")
-    assert stage.play(root) == "finished"
+    root = stage.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
     stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     assert stage.resume(root) == "finished"
@@ -108,8 +107,7 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
 def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) -> None:
     crew.agent(command=ECHO)
     stage = crew.stage
-    root = stage.submit("coder", "first words")
-    stage.play(root)
+    root = stage.begin("coder", "first words")
     stage.ledger.enqueue(root, "second words", item_id="itm_more")
     stage.resume(root)
     answer = crew.answer(root)
@@ -239,8 +237,7 @@ def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
         " 'usage': {'input_tokens': 5, 'output_tokens': 0}}))"
     )
     crew.agent(preset="claude", command=(sys.executable, "-c", script), start=())
-    root = crew.stage.submit("coder", "go")
-    crew.stage.play(root)
+    root = crew.stage.begin("coder", "go")
     assert "no credit" in crew.answer(root)
     assert crew.stage.ledger.session(root).used.input_tokens == 5
 
@@ -249,8 +246,7 @@ def test_numbers_that_cannot_be_right_do_not_count(crew: Crew) -> None:
     usage = {"input_tokens": 1e300, "output_tokens": 7}
     event = {"type": "result", "is_error": False, "result": "done", "total_cost_usd": 1e308, "usage": usage}
     crew.agent(preset="claude", command=("echo", json.dumps(event)), start=())
-    root = crew.stage.submit("coder", "go")
-    assert crew.stage.play(root) == "finished"
+    root = crew.stage.begin("coder", "go", ends="finished")
     used = crew.stage.ledger.session(root).used
     assert (used.input_tokens, used.output_tokens, used.usd) == (0, 7, 0)
 

@@ -40,8 +40,7 @@ def acp_crew(crew: Crew) -> Callable[..., Crew]:
 def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew()
     stage = crew.stage
-    root = stage.submit("coder", "!result one")
-    assert stage.play(root) == "finished"
+    root = stage.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
     stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     assert stage.resume(root) == "finished"
@@ -53,8 +52,7 @@ def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> Non
 def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew("--no-load")
     stage = crew.stage
-    root = stage.submit("coder", "first words")
-    stage.play(root)
+    root = stage.begin("coder", "first words")
     stage.ledger.enqueue(root, "!recall", item_id="itm_more")
     stage.resume(root)
     assert "This is how our conversation went so far." in crew.answer(root)
@@ -155,8 +153,7 @@ def test_the_parent_is_asked_and_its_reply_chooses(
                 ctx.reply(callback, reply)
         return str(ctx.callbacks[-1].result) if ctx.callbacks else ""
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     dispatch = stage.start(child.id)
     working = threading.Thread(target=lambda: stage.execute(dispatch))
@@ -226,8 +223,7 @@ def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
             ctx.delegate("coder", f"!touch {file}\n!permission rm -rf build")
         return "waiting"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     dispatch = stage.start(child.id)
     working = threading.Thread(target=lambda: stage.execute(dispatch))

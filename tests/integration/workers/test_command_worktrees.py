@@ -64,8 +64,7 @@ def test_a_diff_of_what_is_not_utf8_is_one_that_git_applies(repository: Path, tm
 
 def test_a_repository_in_a_worktree_is_a_folder_like_others(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
-    root = crew.stage.submit("coder", "!run git init -q new\n!write new/b.txt two\n!say done")
-    assert crew.stage.play(root) == "finished"
+    crew.stage.begin("coder", "!run git init -q new\n!write new/b.txt two\n!say done", ends="finished")
     worktrees = Worktrees(crew.stage.settings.data)
     (worktree,) = worktrees.all()
     subprocess.run(["git", "apply"], cwd=repository, input=worktrees.diff(worktree), text=True, check=True)
@@ -164,8 +163,7 @@ def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew,
         diffs.extend(callback.attachment("diff") for callback in ctx.callbacks)
         return "done"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     for child in stage.children(root):
         stage.play(child.id)
     worktrees = Worktrees(stage.settings.data)
@@ -195,8 +193,7 @@ def test_it_is_kept_until_the_parent_has_taken_the_result(crew: Crew, repository
             ctx.delegate("coder", "!write a.txt two\n!result one")
         return "done"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     stage.play(child.id)
     assert janitor.clean() == []
@@ -245,8 +242,7 @@ def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: P
 def test_a_session_gets_its_own_back(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository}, **JSON)
     stage = crew.stage
-    root = stage.submit("coder", "!write a.txt two\n!say ok")
-    stage.play(root)
+    root = stage.begin("coder", "!write a.txt two\n!say ok")
     stage.ledger.enqueue(root, "!run cat a.txt", item_id="itm_more")
     stage.resume(root)
     assert crew.answer(root).strip() == "<response>two [0]</response>"
@@ -330,8 +326,7 @@ def test_what_an_agent_wrote_runs_nothing_outside(
     crew.agent(worktree={"repository": repository}, **JSON)
     worktrees = Worktrees(crew.stage.settings.data)
     attack = f"!run sh -e {script} {mark} {repository / '.git'} {own} && touch {ran}; rm -f {mark}"
-    root = crew.stage.submit("coder", attack)
-    crew.stage.play(root)
+    root = crew.stage.begin("coder", attack)
     assert ran.exists(), crew.answer(root)
     for turn in range(2):
         for worktree in worktrees.all():

@@ -212,8 +212,7 @@ def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: StackHarne
         assert all(c.attachment("notes") == f"notes on {SECRET}" for c in ctx.callbacks)
         return f"{len(ctx.callbacks)} {sum(len(c.full()) for c in ctx.callbacks)}"
 
-    root = stage.submit("parent")
-    stage.play(root)
+    root = stage.begin("parent")
     for below in stage.children(root):
         stage.play(below.id)
     assert stage.resume(root) == "finished"

@@ -23,12 +23,6 @@ LARGE = "y" * 2_000_000
 
 
 @pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as running:
-        yield running
-
-
-@pytest.fixture
 def client(stage: StackHarness) -> Iterator[Client]:
     with Client(stage.settings) as opened:
         yield opened
@@ -361,8 +355,7 @@ def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(
 ) -> None:
     """Its next try finds the same."""
     seen = counter(stage, attempts=2)
-    session = stage.submit("counter", "one")
-    stage.play(session)
+    session = stage.begin("counter", "one")
     client.resume(session, "two")
     stage.resume(session)
     fork = client.fork(session, "2").id

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ from .test_talking import stage
 from .theatre import Harness
 
 __all__ = ["stage"]
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def orchestra(ctx: Context, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -133,8 +126,7 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness)
         kept[-1].status(50, "working")
         return ""
 
-    first = stage.submit("tool")
-    stage.play(first)
+    first = stage.begin("tool")
     assert stage.ledger.session(first).progress == 50
     with pytest.raises(ServerUnavailable, match="has ended"):
         kept[0].status(60)
@@ -158,8 +150,7 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
         remote(ctx).status(50, "working")
         return ""
 
-    session = stage.submit("tool")
-    stage.play(session)
+    session = stage.begin("tool")
     assert (stage.ledger.session(session).progress, left.exists()) == (50, False)
 
 
@@ -207,8 +198,7 @@ def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
         remote(ctx).status(99)
         return ""
 
-    root = stage.submit("tool")
-    assert stage.play(root) == "finished"
+    root = stage.begin("tool", ends="finished")
     assert stage.ledger.session(root).progress == 99
 
 
@@ -260,8 +250,7 @@ def test_functions_that_an_agent_calls_find_its_session(stage: StackHarness) -> 
 
     stage.agent("helper")(lambda _: "")
     stage.agent("tool", role="coordinator")(lambda _: tool_function())
-    root = stage.submit("tool")
-    stage.play(root)
+    root = stage.begin("tool")
     assert [s.agent for s in stage.children(root)] == ["helper"]
     with pytest.raises(ConfigurationError, match="works for no session"):
         current_session()
@@ -276,8 +265,7 @@ def test_a_question_that_nobody_answers_ends_the_wait_and_stays_open(stage: Stac
             remote(ctx).ask("hello?", timeout_s=0.2)
         return "went on"
 
-    root = stage.submit("boss")
-    stage.play(root)
+    root = stage.begin("boss")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "idle"
     assert len(stage.ledger.session(child.id).questions) == 1

@@ -50,8 +50,7 @@ def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None
     def worker(_: Context) -> str:
         return text
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
     assert stage.resume(root) == "finished"
@@ -75,6 +74,5 @@ def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
     def lead(_: Context) -> str:
         return "x" * 1001
 
-    root = stage.submit("lead")
-    assert stage.play(root) == "failed"
+    root = stage.begin("lead", ends="failed")
     assert "is larger than 1000 bytes" in (stage.ledger.result(root)[1] or "")

@@ -102,8 +102,7 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarne
             raise RuntimeError(ctx.prompt)
         return f"all is well with {ctx.prompt}"
 
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     ends = [stage.play(child.id) for child in stage.children(root)]
     assert ends == ["finished", "finished", "failed"]
     edited, honest, _ = stage.ledger.items(root)
@@ -143,8 +142,7 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
 
     stage.agent("echo")(lambda ctx: "all is well")
     stage.agent("mallory")(lambda ctx: "")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
     genuine = stage.redis.hget(ledger_keys.items(root), callback_id(child.id))
@@ -189,8 +187,7 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
         said.append(ctx.prompt)
         return "over"
 
-    root = stage.submit("solo")
-    assert stage.play(root) == "finished"
+    root = stage.begin("solo", ends="finished")
     with Client(stage.settings) as client:
         honest, edited = client.resume(root, "go on"), client.resume(root, "go on, please")
     body(stage.redis, root, edited)
@@ -203,8 +200,7 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
         found = stage.ledger.item(root, item)
         assert found is not None
         assert found.state is state
-    top = stage.submit("lead")
-    assert stage.play(top) == "idle"
+    top = stage.begin("lead", ends="idle")
     (child,) = stage.children(top)
     assert stage.play(child.id) == "idle"
     assert stage.resume(top) == "idle"
@@ -276,8 +272,7 @@ def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(s
 def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> None:
     """The agent has vouched for its answer; a forged result of Celery, too, is read by nobody but AsyncResult."""
     stage.agent("solo")(lambda ctx: "all is well")
-    root = stage.submit("solo")
-    assert stage.play(root) == "finished"
+    root = stage.begin("solo", ends="finished")
     with Client(stage.settings) as client:
         assert client.answer(root) == "all is well"
         stage.redis.hset(ledger_keys.bodies(root), "result", "send money")
@@ -295,8 +290,7 @@ def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> No
 def test_who_cannot_tell_takes_the_ledger_at_its_word(stage: StackHarness, tmp_path: Path) -> None:
     """Without the key of the operator, or where no signature is required and no proof is there; a false proof is none."""
     stage.agent("solo")(lambda ctx: "all is well")
-    root = stage.submit("solo")
-    assert stage.play(root) == "finished"
+    root = stage.begin("solo", ends="finished")
     stage.redis.hset(ledger_keys.bodies(root), "result", "edited")
     elsewhere = stage.settings.model_copy(update={"data": tmp_path / "another host"})
     lax = stage.settings.model_copy(update={"signatures_required": False})
@@ -329,8 +323,7 @@ def test_what_a_run_that_dies_has_refused_is_refused_again(stage: StackHarness) 
         return "done"
 
     stage.agent("echo")(lambda ctx: "all is well")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
     (item,) = stage.ledger.items(root)
@@ -359,8 +352,7 @@ def test_what_was_delivered_and_is_edited_later_is_genuine_to_nobody(stage: Stac
         return "done"
 
     stage.agent("echo")(lambda ctx: "all is well")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "finished"
     assert stage.resume(root) == "finished"

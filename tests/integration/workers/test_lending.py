@@ -40,8 +40,7 @@ def tree(stage: StackHarness) -> tuple[str, list[str]]:
         return "waiting"
 
     stage.agent("worker", queue="far")(lambda _: "done")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     return root, [child.id for child in stage.children(root)]
 
 
@@ -149,8 +148,7 @@ def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: StackHarn
             ctx.call("lead", "deeper")
         return "on its own"
 
-    root = stage.submit("lead")
-    assert stage.play(root) == "finished"
+    root = stage.begin("lead", ends="finished")
     assert stage.children(root) == []
 
 

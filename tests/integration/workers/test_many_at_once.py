@@ -51,8 +51,7 @@ def test_a_limit_refuses_what_is_too_many_and_keeps_what_was_launched(
             ctx.delegate_all("helper", TASKS)
         return "three"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     assert stage.ledger.session(session).launched == 3
 
 
@@ -62,6 +61,5 @@ def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(
         ctx.delegate_all("helper", ["one", " "])
         return "never"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "failed"
+    session = stage.begin("lead", ends="failed")
     assert stage.children(session) == []

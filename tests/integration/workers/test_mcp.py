@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,6 @@ from .theatre import Harness
 __all__ = ["stage"]
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def with_tools(server: Any, work: Callable[[Call], Awaitable[Any]], *, mode: str = "auto") -> Any:

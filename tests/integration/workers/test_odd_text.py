@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,12 +11,6 @@ from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
 from .theatre import Harness
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def test_the_context_of_a_question_arrives_as_it_was_given(stage: StackHarness, theatre: Harness) -> None:

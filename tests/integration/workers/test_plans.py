@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ from .test_talking import stage
 from .theatre import Harness
 
 __all__ = ["stage"]
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def plan_of(*assignments: tuple[str, str, int, str | None]) -> str:
@@ -50,8 +43,7 @@ def test_each_assignment_is_a_delegation_that_waits_for_the_sequence_before(stag
     stage.agent("dev")(lambda ctx: ctx.prompt)
     answer = plan_of(("dev", "a", 1, "boss"), ("dev", "b", 1, None), ("dev", "c", 5, "boss"))
     stage.agent("boss", role="coordinator", answer="plan")(lambda _: answer)
-    root = stage.submit("boss")
-    assert stage.play(root) == "idle"
+    root = stage.begin("boss", ends="idle")
     a, b, c = sorted(stage.children(root), key=lambda s: s.title)
     assert launches(stage) == {"go": [], "a": [], "b": [], "c": [a.id, b.id]}
     assert (a.callback, b.callback, c.callback) == (True, False, True)
@@ -93,8 +85,7 @@ def test_an_answer_that_begins_as_a_plan_is_one_in_a_resume_too(
 
 def test_an_empty_list_is_nothing_to_do(stage: StackHarness) -> None:
     stage.agent("boss", role="coordinator", answer="plan")(lambda _: "[]")
-    root = stage.submit("boss")
-    assert stage.play(root) == "finished"
+    root = stage.begin("boss", ends="finished")
     assert stage.children(root) == []
 
 
@@ -107,8 +98,7 @@ def test_a_plan_that_is_not_valid_is_handed_back_once(stage: StackHarness) -> No
         prompts.append(ctx.prompt)
         return plan_of(*([("dev", "a", 1, None)] if ctx.correction else [("ghost", "a", 1, None)] * 5000))
 
-    root = stage.submit("boss")
-    assert stage.play(root) == "finished"
+    root = stage.begin("boss", ends="finished")
     assert [s.agent for s in stage.children(root)] == ["dev"]
     assert prompts[0] == "go"
     assert "there is no agent 'ghost' for task 'a' (agents: boss, dev)" in prompts[1]
@@ -126,8 +116,7 @@ def test_a_plan_that_is_not_valid_twice_fails_and_launches_nothing(stage: StackH
         calls.append(ctx.correction)
         return answer
 
-    root = stage.submit("boss")
-    assert stage.play(root) == "failed"
+    root = stage.begin("boss", ends="failed")
     assert (len(calls), calls[0], stage.children(root)) == (2, "", [])
     assert "the plan is not valid" in stage.ledger.session(root).reason
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from orchestrator.errors import StreamFull
@@ -17,12 +15,6 @@ from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
 from .theatre import Harness
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: StackHarness, theatre: Harness) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from orchestrator.audit.reader import AuditReader
@@ -15,12 +13,6 @@ from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
 from .theatre import Harness
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as opened:
-        yield opened
 
 
 def breaks(stage: StackHarness) -> list[Problem]:

@@ -72,8 +72,7 @@ def test_a_short_wait_is_spent_in_the_slot(stage: StackHarness) -> None:
         with ctx.limits.acquire("stub", "m"):
             return str(time.monotonic() - began >= 0.15)
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    session = stage.begin("lead", ends="finished")
     assert result(stage, session) == "True"
 
 
@@ -89,8 +88,7 @@ def test_an_async_agent_waits_and_parks_too(stage: StackHarness) -> None:
             await ctx.limits.aacquire("stub", "m")
         return "parked"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    stage.begin("lead", ends="finished")
 
 
 def stop(stage: StackHarness, session: str) -> None:
@@ -112,8 +110,7 @@ def test_a_run_that_is_asked_to_stop_does_not_park(
         end(stage, ctx.session)
         raise RunParked("stub/m", "20")
 
-    session = stage.submit("lead")
-    stage.play(session)
+    session = stage.begin("lead")
     assert stage.ledger.session(session).state == state
     assert stage.ledger.session(session).reason == "by a test"
 
@@ -124,8 +121,7 @@ def test_what_is_parked_can_be_stopped(stage: StackHarness) -> None:
         ctx.limits.hold_back("stub", "m", after_s=1000)
         ctx.limits.acquire("stub", "m")
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "parked"
+    session = stage.begin("lead", ends="parked")
     assert stage.ledger.stop(session, "by a test").outcome == "ended"
     assert stage.ledger.session(session).state == "stopped"
 

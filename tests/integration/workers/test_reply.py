@@ -37,8 +37,7 @@ def busy_parent(stage: StackHarness) -> tuple[str, str]:
         assert reply.question.startswith("ask_")
         return f"{reply.agent} says {reply.text}"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "idle"
     (question,) = stage.ledger.session(child.id).questions

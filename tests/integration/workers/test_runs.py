@@ -62,8 +62,7 @@ def wait_for_event(event: threading.Event) -> None:
 
 def test_an_answer_finishes_the_session(stage: StackHarness) -> None:
     stage.agent("solo")(lambda ctx: ctx.prompt.upper())
-    session = stage.submit("solo", "hello")
-    assert stage.play(session) == "finished"
+    session = stage.begin("solo", "hello", ends="finished")
     assert stage.ledger.result(session) == (SessionState.FINISHED, "HELLO")
 
 
@@ -72,8 +71,7 @@ def test_an_answer_finishes_the_session(stage: StackHarness) -> None:
 )
 def test_what_an_agent_returns_becomes_text(stage: StackHarness, value: object, text: str) -> None:
     stage.agent("solo")(lambda ctx: value)
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     assert stage.ledger.result(session)[1] == text
 
 
@@ -82,8 +80,7 @@ def test_an_agent_may_be_a_coroutine_function(stage: StackHarness) -> None:
     async def solo(ctx: Context) -> str:
         return ctx.prompt
 
-    session = stage.submit("solo", "later")
-    stage.play(session)
+    session = stage.begin("solo", "later")
     assert stage.ledger.result(session)[1] == "later"
 
 
@@ -92,8 +89,7 @@ def test_a_failure_names_the_agents_own_line(stage: StackHarness) -> None:
     def solo(ctx: Context) -> None:
         raise RuntimeError("no luck\n")  # as a program ends its lines
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "failed"
+    session = stage.begin("solo", ends="failed")
     reason = stage.ledger.session(session).reason
     assert reason.startswith(f"RuntimeError: no luck ({__file__}:")
 
@@ -109,8 +105,7 @@ def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: Stac
         line = sys._getframe().f_lineno + 1
         json.loads(ctx.prompt)
 
-    session = stage.submit("solo", text)
-    stage.play(session)
+    session = stage.begin("solo", text)
     assert stage.ledger.session(session).reason.endswith(f"({__file__}:{line})")
 
 
@@ -119,8 +114,7 @@ def test_a_misuse_of_the_context_names_the_agents_line(stage: StackHarness) -> N
     def solo(ctx: Context) -> None:
         ctx.wait_for("quorum")
 
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     reason = stage.ledger.session(session).reason
     assert reason.endswith(f"({__file__}:{solo.__code__.co_firstlineno + 2})")
 
@@ -139,8 +133,7 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     for file in (library / "helper.py", package / "agents.py"):
         exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
     stage.agent("solo")(names["solo"])
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     assert stage.ledger.session(session).reason == f"ValueError: no ({package / 'agents.py'}:2)"
 
 
@@ -239,8 +232,7 @@ def test_misuse_fails_the_run_and_says_how(
     stage: StackHarness, agent: Callable[[Context], Any], reason: str
 ) -> None:
     stage.agent("solo")(agent)
-    session = stage.submit("solo")
-    assert stage.play(session) == "failed"
+    session = stage.begin("solo", ends="failed")
     assert stage.ledger.session(session).reason.startswith(reason)
 
 
@@ -255,8 +247,7 @@ def test_a_key_without_characters_is_no_key(stage: StackHarness) -> None:
         return ""
 
     stage.agent("helper")(lambda _: "")
-    root = stage.submit("solo")
-    assert stage.play(root) == "idle"
+    root = stage.begin("solo", ends="idle")
     assert len(stage.children(root)) == 4
 
 
@@ -299,8 +290,7 @@ def test_an_error_that_is_no_common_one_is_a_failure_too(
     def solo(ctx: Context) -> None:
         raise error
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "failed"
+    session = stage.begin("solo", ends="failed")
     assert stage.ledger.session(session).reason.startswith(reason)
 
 
@@ -357,8 +347,7 @@ def test_a_fork_of_an_agents_process_cannot_end_its_run(
             return leave()
         return str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "finished"
+    session = stage.begin("solo", ends="finished")
     assert stage.ledger.result(session)[1] == str(code)
 
 
@@ -383,8 +372,7 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness)
         return ",".join(callback.result for callback in ctx.all_results)
 
     stage.agent("helper")(lambda ctx: f"{ctx.title}: {ctx.prompt * 2}")
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     first, second = sorted(stage.children(session), key=lambda child: child.title)
     stage.play(first.id)
     assert stage.ledger.flush(session).outcome == "waits"
@@ -408,8 +396,7 @@ def test_a_failed_child_is_delivered_with_its_error(stage: StackHarness) -> None
     def helper(ctx: Context) -> None:
         raise ValueError("not today")
 
-    session = stage.submit("lead")
-    stage.play(session)
+    session = stage.begin("lead")
     stage.play(stage.children(session)[0].id)
     stage.resume(session)
     assert stage.ledger.result(session)[1] == "completion failed ValueError: not today"
@@ -453,8 +440,7 @@ def test_a_delegation_may_be_told_apart_by_a_key(stage: StackHarness) -> None:
 
 def test_a_delegation_without_a_callback_owes_nothing(stage: StackHarness) -> None:
     stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "whatever", callback=False))
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    session = stage.begin("lead", ends="finished")
     assert stage.ledger.session(session).launched == 0
 
 
@@ -475,8 +461,7 @@ def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
             caught.append(str(error))
         return "two"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     assert caught == [
         f"limit max_children = 2 reached for session {session}; wait for work to finish, or split it"
     ]
@@ -554,8 +539,7 @@ def test_the_lease_of_an_agent_that_computes_is_renewed(stage: StackHarness) -> 
             beats.append(stage.ledger.sweep.leases(0)[0].lease_version)
         return "still mine"
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "finished"
+    stage.begin("solo", ends="finished")
 
 
 def test_a_user_can_stop_a_running_agent(stage: StackHarness) -> None:
@@ -592,8 +576,7 @@ def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: StackHar
             ctx.check()
         return "an answer after all"
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "finished"
+    stage.begin("solo", ends="finished")
     assert reasons == ["enough"]
 
 
@@ -604,8 +587,7 @@ def test_a_run_that_takes_too_long_fails_with_that_reason(stage: StackHarness) -
             threading.Event().wait(0.01)
             ctx.check()
 
-    session = stage.submit("solo")
-    assert stage.play(session) == "failed"
+    session = stage.begin("solo", ends="failed")
     assert stage.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
 
 
@@ -632,8 +614,7 @@ def test_an_answer_after_the_time_of_its_session_is_a_timeout(stage: StackHarnes
             wait_until(lambda: _is_to_stop(ctx), "it hears of that, and does not heed it")
         return "done after all"
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "failed"
     stage.resume(root)
@@ -660,8 +641,7 @@ def test_an_answer_that_takes_long_to_commit_counts(
         return commit(*args, **given)
 
     monkeypatch.setattr(stage.ledger, "commit", slow)
-    session = stage.submit("solo")
-    assert stage.play(session) == "finished"
+    session = stage.begin("solo", ends="finished")
     assert stage.ledger.result(session) == (SessionState.FINISHED, "in time")
     assert tried_by == [agent_thread]
 
@@ -679,8 +659,7 @@ def test_an_agent_that_heeds_nothing_is_ended_from_outside(
         ended.set()
         return "too late"
 
-    session = stage.submit("solo")
-    stage.play(session)
+    session = stage.begin("solo")
     assert ended.is_set()
     assert stage.ledger.result(session) == (
         SessionState.FAILED,
@@ -733,8 +712,7 @@ def test_a_quorum_and_a_deadline_reach_the_ledger(stage: StackHarness) -> None:
         ctx.wait_for("quorum", k=2, group="g", deadline_s=60)
         ctx.wait_for("any", window_s=0.5)
 
-    session = stage.submit("lead")
-    stage.play(session)
+    session = stage.begin("lead")
     waiting = stage.ledger.session(session).waiting
     assert waiting[""] == {"mode": "any", "window_ms": 500}
     assert (waiting["g"]["mode"], waiting["g"]["k"]) == ("quorum", 2)
@@ -747,8 +725,7 @@ def test_a_user_resumes_a_finished_session(stage: StackHarness) -> None:
         ctx.state["turns"] = ctx.state.get("turns", 0) + 1
         return f"{ctx.cause} {ctx.state['turns']}: {ctx.prompt}"
 
-    session = stage.submit("solo", "first")
-    stage.play(session)
+    session = stage.begin("solo", "first")
     stage.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
     assert stage.resume(session) == "finished"
     assert stage.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
@@ -786,8 +763,7 @@ def test_every_end_is_reported_by_a_signed_envelope(stage: StackHarness) -> None
     def helper(ctx: Context) -> None:
         raise ValueError("no")
 
-    session = stage.submit("lead")
-    stage.play(session)
+    session = stage.begin("lead")
     child = stage.children(session)[0]
     stage.play(child.id)
     stage.resume(session)
@@ -886,8 +862,7 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
             ctx.delegate("helper", "help")
         return "done"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "idle"
+    session = stage.begin("lead", ends="idle")
     assert commits == [False]
     assert stage.play(stage.children(session)[0].id) == "finished"
     assert stage.resume(session) == "finished"

@@ -142,8 +142,7 @@ def test_a_value_without_a_form_is_refused_with_what_to_do(stage: StackHarness, 
     def lead(ctx: Context) -> None:
         ctx.step("value", lambda: value)
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "failed"
+    session = stage.begin("lead", ends="failed")
     assert "step 'value#1' gave a " in result(stage, session)
     assert "type=" in result(stage, session)
 
@@ -159,8 +158,7 @@ def test_a_model_of_no_module_is_refused_before_it_is_recorded(stage: StackHarne
             ctx.step("nameless", lambda: Local(x=1))
         return "refused"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    stage.begin("lead", ends="finished")
 
 
 def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(stage: StackHarness, calls: Calls) -> None:
@@ -240,8 +238,7 @@ def test_the_journal_goes_with_its_run_however_that_ends(stage: StackHarness, re
 
     assert stage.play(stage.submit("lead", "go")) == "finished"
     assert of_steps() == []
-    stopped = stage.submit("lead", "stop")
-    stage.play(stopped)
+    stopped = stage.begin("lead", "stop")
     assert stage.ledger.session(stopped).state == "stopped"
     assert of_steps() == []
     failing = stage.start(stage.submit("lead", "fail"))
@@ -385,8 +382,7 @@ def test_a_step_that_takes_too_long_fails(stage: StackHarness, *, asynchronous: 
             await ctx.astep("slow", asyncio.sleep, 60, timeout_s=0.01)
         return await ctx.astep("quick", lambda: "done", timeout_s=30)
 
-    session = stage.submit("async" if asynchronous else "sync")
-    assert stage.play(session) == "finished"
+    stage.begin("async" if asynchronous else "sync", ends="finished")
     never.set()
 
 
@@ -585,8 +581,7 @@ def test_the_key_of_a_step_is_known_in_its_function_only(stage: StackHarness) ->
         keys_of_steps = await asyncio.gather(*(ctx.astep("s", lambda: ctx.step_key) for _ in range(3)))
         return " ".join(sorted(key.rpartition(":")[2] for key in keys_of_steps))
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    session = stage.begin("lead", ends="finished")
     assert result(stage, session) == "s#1 s#2 s#3"
 
 
@@ -602,8 +597,7 @@ def test_the_journal_is_bounded(stage: StackHarness, limits: JournalLimits) -> N
         for _ in range(4):
             ctx.step("eight", lambda: "12345678")
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "failed"
+    session = stage.begin("lead", ends="failed")
     assert "LimitExceeded: limit max_step" in result(stage, session)
     assert "step 'eight#4'" in result(stage, session)
 

@@ -6,7 +6,6 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness
         redis,
         load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1),
     )
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def events(stage: StackHarness) -> list[dict[str, Any]]:

@@ -105,8 +105,7 @@ def test_a_root_is_left_alone(stage: StackHarness) -> None:
     script = Script(["no tag at all", "<response>kept as it is</response>"])
     stage.agent("writer")(script)
     for expected in ("no tag at all", "<response>kept as it is</response>"):
-        root = stage.submit("writer")
-        assert stage.play(root) == "finished"
+        root = stage.begin("writer", ends="finished")
         assert stage.ledger.result(root)[1] == expected
     assert NUDGE not in script.heard
 
@@ -127,8 +126,7 @@ def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: Sta
         return ",".join(str(callback.result) for callback in ctx.callbacks)
 
     stage.agent("helper")(lambda _: "helped")
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     assert stage.play(child.id) == "idle"
     assert script.heard == ["coordinate"]
@@ -190,8 +188,7 @@ def test_another_text_before_the_result_is_delivered(stage: StackHarness) -> Non
         ctx.message("parent", "forty-one")
         return script(ctx)
 
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (child,) = stage.children(root)
     stage.play(child.id)
     stage.resume(root)

@@ -16,12 +16,6 @@ from .theatre import Harness
 
 
 @pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
-
-
-@pytest.fixture
 def hectic() -> Iterator[None]:
     """Threads that are interrupted as often as can be."""
     before = sys.getswitchinterval()
@@ -98,8 +92,7 @@ def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: StackHarness)
         return "done"
 
     stage.agent("reviewer")(lambda _: "")
-    root = stage.submit("lead")
-    assert stage.play(root) == "finished"
+    root = stage.begin("lead", ends="finished")
     with ThreadPoolExecutor(1) as pool, pytest.raises(ClaimLost):
         pool.submit(left[0].delegate, "reviewer", "too late").result()
     assert stage.ledger.session(root).launched == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,12 +21,6 @@ from .test_talking import stage
 from .theatre import Harness
 
 __all__ = ["stage"]
-
-
-@pytest.fixture
-def theatre(stage: StackHarness) -> Iterator[Harness]:
-    with Harness(stage) as theatre:
-        yield theatre
 
 
 def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
@@ -84,8 +77,7 @@ def test_a_deadline_without_children_resumes_once_it_is_over(stage: StackHarness
             ctx.wait_for("any", deadline_s=0.3)
         return str(len(resumed))
 
-    session = stage.submit("poller")
-    assert stage.play(session) == "idle"
+    session = stage.begin("poller", ends="idle")
     assert stage.ledger.flush(session).outcome == "waits"
     # Whoever looks at the timers brings it on: nothing else of the stack remembers it.
     reaper = build_reaper(stage.redis, stage.settings)
@@ -108,8 +100,7 @@ def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: Stac
             ctx.wait_for("any", deadline_s=3600)
         return ctx.prompt
 
-    session = stage.submit("poller", "first")
-    assert stage.play(session) == "idle"
+    session = stage.begin("poller", "first", ends="idle")
     stage.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
     assert stage.resume(session) == "finished"
     assert stage.ledger.result(session)[1] == "second"
@@ -128,8 +119,7 @@ def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: StackHarn
         return ctx.cause
 
     stage.agent("quick")(lambda _: "a")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     (child,) = stage.children(root)
     stage.play(child.id)
     assert stage.resume(root) == "finished"

@@ -34,9 +34,7 @@ def session(crew: Crew, tmp_path: Path, program: Callable[[str], str]) -> str:
     git(repository, "init", "-q")
     git(repository, "commit", "-q", "--allow-empty", "-m", "first")
     crew.agent(worktree={"repository": repository})
-    root = crew.stage.submit("coder", "!write a.txt two\n!say ok")
-    crew.stage.play(root)
-    return root
+    return crew.stage.begin("coder", "!write a.txt two\n!say ok")
 
 
 def test_a_worktree_is_listed_and_removed_with_its_branch_left(

@@ -158,8 +158,7 @@ def test_a_coordinator_delegates_by_message_and_tasks_wait_for_each_other(stage:
     )
     stage.agent("lead", role="coordinator")(script)
     stage.agent("writer")(lambda ctx: f"did {ctx.prompt.splitlines()[0]}")
-    root = stage.submit("lead")
-    assert stage.play(root) == "idle"
+    root = stage.begin("lead", ends="idle")
     first, second = stage.children(root)
     assert stage.ledger.texts(first.id, ["prompt"])["prompt"] == "first\n\nObjectives:\n- be quick"
     messages = [m for m in sent(stage, "task-delegation", "high") if m.header.sender.agent_name == "lead"]
@@ -211,8 +210,7 @@ def test_what_an_agent_quotes_is_no_message_of_its_own(
         return result
 
     stage.agent("writer")(lambda _: words)
-    root = stage.submit("lead", words)
-    stage.play(root)
+    root = stage.begin("lead", words)
     if of == "child":
         (first,) = stage.children(root)
         stage.play(first.id)
@@ -232,8 +230,7 @@ def test_a_circle_of_tasks_is_handed_back(stage: StackHarness) -> None:
     script = Script([circle, "never mind"])
     stage.agent("lead", role="coordinator")(script)
     stage.agent("writer")(lambda _: "")
-    root = stage.submit("lead")
-    assert stage.play(root) == "finished"
+    stage.begin("lead", ends="finished")
     assert "in a circle" in script.heard[1]
 
 
@@ -252,8 +249,7 @@ def test_a_query_is_put_to_the_parent_and_its_reply_resumes(stage: StackHarness)
         return str(ctx.callbacks[-1].result) if ctx.callbacks else ""
 
     stage.agent("writer")(script)
-    root = stage.submit("lead")
-    stage.play(root)
+    root = stage.begin("lead")
     (one,) = stage.children(root)
     assert stage.play(one.id) == "idle"
     stage.resume(root)
