@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 from .conftest import StackHarness
 
 #: More than a record holds itself.
-LARGE = "x <é> &amp;\n" * 150_000
+LARGE = "x <é> &amp;\n" * 1_000 + "and so on; " * 100_000
 
 
 class House:
@@ -341,8 +341,7 @@ def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(
             return ""
         return str(len(ctx.callbacks[0].full()))
 
-    root = stage.submit("lead", "go")
-    stage.play(root)
+    root = stage.begin("lead", "go")
     (child,) = stage.children(root)
     stage.play(child.id)
     (sha256,) = stage.ledger.large_texts.digests(child.id)
