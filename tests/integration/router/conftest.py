@@ -269,11 +269,15 @@ class Stack:
         hold_to_models(arguments, done.stdout)
         return done
 
+    @property
+    def delayed(self) -> DelayedMessages:
+        """The messages that wait."""
+        return DelayedMessages(Scripts(self.redis), shards=[0], mark_ms=60_000)
+
     def wake(self) -> None:
         """Let the time come for everything that waits."""
-        parking = DelayedMessages(Scripts(self.redis), shards=[0], mark_ms=60_000)
-        for parked in parking.all():
-            assert parking.release([parked]) == 1
+        for parked in self.delayed.all():
+            assert self.delayed.release([parked]) == 1
 
     def published(self, message_type: str) -> list[bytes]:
         """The envelopes of a type that are in the streams, in the order of priorities."""

@@ -23,9 +23,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, run_id
 from orchestrator.ledger import Claimed, SessionState
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router
-from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import At, Stack
 
@@ -39,7 +37,7 @@ def now_ms(stack: Stack) -> int:
 
 def waiting(stack: Stack) -> int:
     """How many messages wait outside of the streams."""
-    return len(DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all())
+    return len(stack.delayed.all())
 
 
 def test_a_server_without_memory_condemns_no_message(stack: Stack) -> None:
@@ -225,7 +223,7 @@ def test_a_clock_that_was_set_back_does_not_lengthen_the_wait_for_an_agent(stack
     stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2)).run_once()
     moment = now_ms(stack)
     both(stack.router("right", clock=At(moment)))
-    (parked,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    (parked,) = stack.delayed.all()
     assert (parked.agent, parked.until_ms) == ("later", moment + 20_000)
 
 

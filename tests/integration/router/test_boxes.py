@@ -18,8 +18,6 @@ from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.streams import AUDIT_GROUP, ROUTER_GROUP, Entry, all_streams
@@ -367,7 +365,7 @@ def test_an_inbox_that_takes_nothing_ends_no_router_and_loses_nothing(stack: Sta
     stack.submit("b")
     stack.router().run_once()
     assert stack.parts.ledger.roots(0)
-    (parked,) = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000).all()
+    (parked,) = stack.delayed.all()
     assert parked.rule == "internal-error"
     assert f"rename {IN}" in parked.reason
     stack.redis.delete(IN)

@@ -11,10 +11,8 @@ import redis as redis_py
 from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.validate import check
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router import Router
 from orchestrator.router.deadletters.replay import Replays
-from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import OUTBOX, ROUTER_GROUP, Portion, StreamId, stream_key
 from tests.integration.router.conftest import Stack
 
@@ -37,10 +35,6 @@ def overwritten(redis: redis_py.Redis, key: str) -> Iterator[None]:
 def rounds(router: Router) -> None:
     for _ in range(3):
         router.run_once()
-
-
-def delayed(stack: Stack) -> DelayedMessages:
-    return DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
 
 
 @pytest.mark.parametrize("kind", ["text", "hash", "text that never expires"])
@@ -88,7 +82,7 @@ def test_an_entry_that_cannot_be_parked_stays_pending(stack: Stack) -> None:
     (entry,) = stack.streams.read(ROUTER_GROUP, "one", [Portion([MESSAGES], 1)])
     message = check(entry.data or b"").message
     assert message is not None
-    waiting = delayed(stack)
+    waiting = stack.delayed
 
     def park() -> bool:
         return waiting.park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
@@ -101,7 +95,7 @@ def test_an_entry_that_cannot_be_parked_stays_pending(stack: Stack) -> None:
 @pytest.mark.parametrize("key", [stream_key(MESSAGES), keys.totals(0)])
 def test_a_message_that_cannot_be_put_back_stays_parked(stack: Stack, key: str) -> None:
     test_an_entry_that_cannot_be_parked_stays_pending(stack)
-    waiting = delayed(stack)
+    waiting = stack.delayed
     parked = waiting.all()
     with overwritten(stack.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         waiting.release(parked)

@@ -11,8 +11,6 @@ from orchestrator.envelope.bodies import Message, Task, TaskDelegation
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body
 from orchestrator.ids import root_session_id
-from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.delayed.parked import DelayedMessages
 from tests.integration.router.conftest import Ahead, Stack
 from tests.integration.router.test_trail import write
 
@@ -33,7 +31,7 @@ def route(stack: Stack, name: str = "again") -> None:
     """Let a router handle everything that is there."""
     clock = Ahead(stack.redis)
     router = stack.router(name, jitter=lambda: 0.0, clock=clock)
-    parking = DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
+    parking = stack.delayed
     handled = router.run_once()
     while handled.done or handled.parked or parking.all():
         stack.wake()

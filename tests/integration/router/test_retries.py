@@ -23,20 +23,13 @@ from orchestrator.ledger import RunRef, SessionState
 from orchestrator.reconciler.delivery import hand_over
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.replay import Replays
-from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import ROUTER_GROUP, Portion, StreamId
 from tests.integration.router.conftest import At, Stack
 
 LATER = AgentRecord(name="later", role="specialist")
 TASK = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
 SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
-
-
-def parking(stack: Stack) -> DelayedMessages:
-    """What waits."""
-    return DelayedMessages(Scripts(stack.redis), shards=[0], mark_ms=60_000)
 
 
 def errors(stack: Stack) -> list[AgentMessage]:
@@ -51,7 +44,7 @@ def test_an_agent_that_is_registered_later_gets_its_task(stack: Stack) -> None:
     session = stack.submit(agent="later")
     handled = stack.router("one").run_once()
     assert (handled.parked, handled.dead, stack.pending()) == (1, 0, 0)
-    (waiting,) = parking(stack).all()
+    (waiting,) = stack.delayed.all()
     assert (waiting.attempt, waiting.rule, waiting.tasks) == (2, "recipient-unknown", ())
     assert stack.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
     stack.parts.agents.announce([LATER])
@@ -163,7 +156,7 @@ def test_waiting_survives_the_router_and_ends_by_itself(stack: Stack) -> None:
     done = 0
     while not done:
         done = other.run_once(block_ms=20).done
-    assert (done, parking(stack).all(), stack.dead()) == (1, [], [])
+    assert (done, stack.delayed.all(), stack.dead()) == (1, [], [])
 
 
 def test_a_router_that_comes_too_late_parks_nothing(stack: Stack) -> None:
@@ -175,12 +168,12 @@ def test_a_router_that_comes_too_late_parks_nothing(stack: Stack) -> None:
     assert message is not None
 
     def park() -> bool:
-        return parking(stack).park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
+        return stack.delayed.park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
 
     assert [park(), park()] == [True, False]
     stack.wake()
     assert not park()
-    assert parking(stack).all() == []
+    assert stack.delayed.all() == []
 
 
 def test_a_copy_of_a_message_that_waited_has_no_second_effect(stack: Stack) -> None:
@@ -226,11 +219,11 @@ def test_a_session_that_is_not_known_yet_is_waited_for_within_the_attempt(stack:
     entry = stack.publish(stack.envelope(done, sender="partner"), "task-completion", "high")
     now_ms = int(entry.partition("-")[0])
     stack.router("one", clock=At(now_ms)).run_once()
-    (waiting,) = parking(stack).all()
+    (waiting,) = stack.delayed.all()
     assert (waiting.attempt, waiting.rule, waiting.due_ms) == (1, "session-unknown", now_ms + 100)
     stack.wake()
     stack.router("two", clock=At(now_ms + 4000)).run_once()
-    (waiting,) = parking(stack).all()
+    (waiting,) = stack.delayed.all()
     assert (waiting.attempt, waiting.due_ms) == (1, now_ms + 8000)
     stack.wake()
     assert stack.router("three", clock=At(now_ms + 10_000)).run_once().dead == 1
@@ -288,7 +281,7 @@ def test_a_worker_that_is_starting_costs_no_attempt(stack: Stack) -> None:
     for waited_ms in (0, 5_000, 19_000):
         router = stack.router(str(waited_ms), clock=At(now_ms + waited_ms))
         router.run_once()
-        (waiting,) = parking(stack).all()
+        (waiting,) = stack.delayed.all()
         assert (waiting.attempt, waiting.agent, waiting.due_ms) == (1, "later", now_ms + waited_ms + 500)
         assert stack.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
     stack.parts.agents.announce([LATER])
