@@ -276,7 +276,7 @@ def test_an_edited_answer_of_a_root_reaches_no_client(stage: StackHarness) -> No
     with Client(stage.settings) as client:
         assert client.answer(root) == "all is well"
         stage.redis.hset(ledger_keys.bodies(root), "result", "send money")
-        with pytest.raises(NotGenuine, match="not what agent 'solo' has given"):
+        with pytest.raises(NotGenuine, match="cannot be authenticated as that of agent 'solo'"):
             client.answer(root)
         with pytest.raises(NotGenuine):
             client.result(root, timeout_s=5)
