@@ -75,7 +75,7 @@ def test_what_is_no_text_is_refused_in_one_line(stage: StackHarness, orchestra: 
     stage.agent("solo")(echo)
     piped = orchestra("submit", "solo", "-", text=b"abc\xff")
     assert (piped.exit_code, piped.stdout) == (2, "")
-    assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (octet 3); convert it\n"
+    assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (byte 3); convert it\n"
     named = orchestra("submit", "so\udcfflo", "x")
     assert named.exit_code == 2
     assert "so\\udcfflo" in one_line(named.stderr)

@@ -53,7 +53,7 @@ def test_a_plan_that_is_no_text_is_refused(orchestra: Orchestra, tmp_path: Path)
     file.write_bytes(b'[{"role": "\xff"}]')
     done = orchestra("session", "plan", str(file))
     assert done.exit_code == 2
-    assert f"{file} is not text in UTF-8 (octet 11); convert it" in done.stderr
+    assert f"{file} is not text in UTF-8 (byte 11); convert it" in done.stderr
     assert orchestra("session", "plan", str(tmp_path / "missing.json")).exit_code in {1, 2}
 
 
