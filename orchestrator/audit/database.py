@@ -114,10 +114,10 @@ class Database:
         Raises:
             AuditError: the database refused something.
         """
-        held: Connection | None = getattr(self._local, "snapshot", None)
+        snapshot: Connection | None = getattr(self._local, "snapshot", None)
         with self._failures():
-            if held is not None:
-                yield held
+            if snapshot is not None:
+                yield snapshot
                 return
             with self.engine.connect() as db, db.begin():
                 yield db
@@ -247,8 +247,8 @@ def _revision(db: Connection) -> str | None:
     """Return the revision of the database; None if it was not made by migrations."""
     if not inspect(db).has_table("alembic_version"):
         return None
-    found: Any = db.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    return None if found is None else str(found)
+    revision: Any = db.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return None if revision is None else str(revision)
 
 
 def _upgrade(db: Connection) -> None:

@@ -44,8 +44,8 @@ class Head(SignedDocument):
 
     def end(self, table: str) -> End:
         """Return the end of one table."""
-        found: End = getattr(self, table)
-        return found
+        end: End = getattr(self, table)
+        return end
 
     def follows(self, other: Head) -> bool:
         """Return True if this head says at least as much of every table as another one, and more of one of them."""

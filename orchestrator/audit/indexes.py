@@ -38,9 +38,9 @@ def index_faults(path: Path) -> Iterator[tuple[str, str]]:
     """
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            for (said,) in db.execute("PRAGMA integrity_check(1)").fetchall():
-                if said != "ok":
-                    yield "messages", f"SQLite says: {said}; `REINDEX` makes its indexes anew"
+            for (answer,) in db.execute("PRAGMA integrity_check(1)").fetchall():
+                if answer != "ok":
+                    yield "messages", f"SQLite says: {answer}; `REINDEX` makes its indexes anew"
             made = db.execute("SELECT sql FROM sqlite_master WHERE name = 'message_words'").fetchone()
             if made != (_MADE,):
                 yield "message_words", f"the index of searches is not the one that was made: {_MADE}"

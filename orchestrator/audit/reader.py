@@ -226,9 +226,9 @@ class AuditReader:
         that.
         """
         newest = select(func.coalesce(func.max(_M.seq), 0)).scalar_subquery()
-        facts = [_M[name] for name in Mention._fields]
+        columns = [_M[name] for name in Mention._fields]
         asked = (
-            select(*facts)
+            select(*columns)
             .where(_M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD)
             .order_by(_M.seq.desc())
         )
@@ -240,7 +240,7 @@ class AuditReader:
         """
         top: int = self.store.query(select(func.coalesce(func.max(_M.seq), 0)))[0][0]
         after = -1 if newest is None else top - newest
-        facts = [_M[name] for name in Mention._fields]
+        columns = [_M[name] for name in Mention._fields]
         which = (
             _M.type == "task-delegation",
             _M.published_ms > since_ms,
@@ -249,7 +249,7 @@ class AuditReader:
             ~IS_DEAD,
         )
         while True:
-            asked = select(*facts).where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
+            asked = select(*columns).where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
             page = [Mention(*row) for row in self.store.query(asked)]
             if not page:
                 return

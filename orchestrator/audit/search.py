@@ -57,15 +57,15 @@ class Conditions:
 
     def where(self, *, hidden: bool = False) -> list[ColumnElement[bool]]:
         """As SQL; ``hidden`` from indexes, for messages that are given by their numbers."""
-        found = [_is(name, value, hidden=hidden) for name, value in self.facts]
+        conditions = [_is(name, value, hidden=hidden) for name, value in self.facts]
         time = func.coalesce(_M.published_ms, 0) if hidden else _M.published_ms
-        found += [] if self.since_ms is None else [time >= self.since_ms]
-        found += [] if self.until_ms is None else [time < self.until_ms]
+        conditions += [] if self.since_ms is None else [time >= self.since_ms]
+        conditions += [] if self.until_ms is None else [time < self.until_ms]
         if self.dead is not None:
-            found.append(IS_DEAD if self.dead else ~IS_DEAD)
+            conditions.append(IS_DEAD if self.dead else ~IS_DEAD)
         if self.rule is not None:
-            found.append(IS_DEAD.where(DEAD_LETTERS.c.rule == self.rule))
-        return found
+            conditions.append(IS_DEAD.where(DEAD_LETTERS.c.rule == self.rule))
+        return conditions
 
     @property
     def several(self) -> bool:

@@ -45,11 +45,11 @@ class SignedDocument:
     def from_text(cls, text: str | bytes) -> Self | None:
         """Return the document that :meth:`to_text` wrote, unchecked; None if it is no document of this kind."""
         try:
-            found: Self = _adapter(cast("Any", cls)).validate_json(claims.payload(text))
+            document: Self = _adapter(cast("Any", cls)).validate_json(claims.payload(text))
         except ValueError:
             return None
         text = text.decode() if isinstance(text, bytes) else text
-        return found if text.startswith(".") else replace(found, jws=text)
+        return document if text.startswith(".") else replace(document, jws=text)
 
     def signed_by(self, signer: Signer) -> Self:
         """Return this document with a signature."""
@@ -60,12 +60,12 @@ class SignedDocument:
         if self.database != database:
             return "it is of another database"
         try:
-            said, key = claims.verify(self.to_text(), self.purpose, KeysAt(keys, self.at_ms).lookup)
+            signed_claims, key = claims.verify(self.to_text(), self.purpose, KeysAt(keys, self.at_ms).lookup)
         except SignatureError as error:
             return str(error)
         if key.agent != OPERATOR or key.revoked_ms is not None:
             return f"its key {key.key_id} is not a valid key of the operator"
-        return "" if said == self.claims() else "its signature is of another document"
+        return "" if signed_claims == self.claims() else "its signature is of another document"
 
 
 @cache

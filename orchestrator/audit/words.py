@@ -66,20 +66,20 @@ def index(db: Connection, texts: Sequence[tuple[int, str]]) -> None:
 
 def last(db: Connection) -> int:
     """Return the number of the last message that is indexed; 0: none is."""
-    found = db.execute(text("SELECT rowid FROM message_words ORDER BY rowid DESC LIMIT 1")).scalar()
-    return int(found or 0) // _PARTS
+    rowid = db.execute(text("SELECT rowid FROM message_words ORDER BY rowid DESC LIMIT 1")).scalar()
+    return int(rowid or 0) // _PARTS
 
 
 def is_whole(db: Connection, seq: int, content: str) -> bool:
     """Return True if the words of a message are what :func:`index` has written of its text."""
     limits = {"first": seq * _PARTS, "last": (seq + 1) * _PARTS - 1}
     query = text("SELECT rowid, words FROM message_words WHERE rowid BETWEEN :first AND :last ORDER BY rowid")
-    found = {int(number): str(words) for number, words in db.execute(query, limits)}
-    if not content and not found:
+    rows = {int(number): str(words) for number, words in db.execute(query, limits)}
+    if not content and not rows:
         return True  # the operator has removed its text
     expected = dict(enumerate(_parts(words_of(content)), seq * _PARTS))
-    return found.keys() == expected.keys() and all(
-        _is_row(db, found[number], words) for number, words in expected.items()
+    return rows.keys() == expected.keys() and all(
+        _is_row(db, rows[number], words) for number, words in expected.items()
     )
 
 
@@ -136,8 +136,8 @@ def find(db: Connection, phrase: Sequence[str], *, below: int, most: int, above:
 def _is_frequent(db: Connection, condition: str, values: dict[str, Any]) -> bool:
     """Return True if two in a hundred of the newest messages meet a condition."""
     newest = "SELECT words FROM message_words WHERE rowid < :below ORDER BY rowid DESC LIMIT 500"
-    found = db.execute(text(f"SELECT count(*) FROM ({newest}) newest WHERE {condition}"), values)  # noqa: S608
-    return int(found.scalar_one()) >= 10
+    result = db.execute(text(f"SELECT count(*) FROM ({newest}) newest WHERE {condition}"), values)  # noqa: S608
+    return int(result.scalar_one()) >= 10
 
 
 def _parts(words: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -108,8 +108,8 @@ class LazyCommands(SubCommands):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module, _, name = self._modules.get(cmd_name, "").partition(":")
-        found = getattr(import_module(f"orchestrator.cli.{module}"), name or cmd_name) if module else None
-        return cast("click.Command | None", found)
+        command = getattr(import_module(f"orchestrator.cli.{module}"), name or cmd_name) if module else None
+        return cast("click.Command | None", command)
 
 
 class LazyGroup(LazyCommands):
@@ -125,7 +125,7 @@ class LazyGroup(LazyCommands):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, commands in SECTIONS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name, about) for name, (_, about) in commands.items()])
+                formatter.write_dl([(name, help_text) for name, (_, help_text) in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -159,26 +159,26 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
     from orchestrator.cli.documents.audit import AuditState
     from orchestrator.cli.inspection import inspect, inspect_file
 
-    found = inspect(settings) if file is None else inspect_file(settings, file)
+    inspection = inspect(settings) if file is None else inspect_file(settings, file)
     if as_json:
-        print_json(AuditState.of(found))
+        print_json(AuditState.of(inspection))
     else:
-        for item in found.breaks:
+        for item in inspection.breaks:
             say(f"broken: {item.table} row {item.seq}: {item.what}")
-        if found.lost:
+        if inspection.lost:
             say(
-                f"broken: {counted(found.lost, 'entry', 'entries')} published and never written: {found.where}"
+                f"broken: {counted(inspection.lost, 'entry', 'entries')} published and never written: {inspection.where}"
             )
-        state = "intact" if found.intact else "broken"
-        say(f"{found.file}: {counted(found.messages, 'message')}, the trail is {state}")
-        if found.unreached is not None:
-            say(f"not compared with what was published: {found.unreached}", err=True)
+        state = "intact" if inspection.intact else "broken"
+        say(f"{inspection.file}: {counted(inspection.messages, 'message')}, the trail is {state}")
+        if inspection.unreached is not None:
+            say(f"not compared with what was published: {inspection.unreached}", err=True)
         else:
-            since = f", the oldest for {span(found.behind_ms)}" if found.behind_ms else ""
-            waiting = f"still to be written {found.waiting}{since}"
-            say(f"published {found.published}, written {found.written}, {waiting}")
-            say(f"steps of the ledger: published {found.steps_published}, written {found.steps}")
-    if not found.intact:
+            since = f", the oldest for {span(inspection.behind_ms)}" if inspection.behind_ms else ""
+            waiting = f"still to be written {inspection.waiting}{since}"
+            say(f"published {inspection.published}, written {inspection.written}, {waiting}")
+            say(f"steps of the ledger: published {inspection.steps_published}, written {inspection.steps}")
+    if not inspection.intact:
         click.get_current_context().exit(Exit.NO)
 
 

@@ -139,8 +139,8 @@ class Board:
             self._chosen = above
 
     def _ask_to_stop(self) -> None:
-        about = next((s for s in self._sessions if s.id == self._chosen), None)
-        if about is None or about.state in CLOSED:
+        chosen = next((s for s in self._sessions if s.id == self._chosen), None)
+        if chosen is None or chosen.state in CLOSED:
             self._said = "it has ended"
         else:
             self._mode = "stop"
@@ -209,10 +209,10 @@ class Board:
             chosen = name == self._chosen
             text.append(">" if chosen else " ", style="bold")
             text.append(line.indent, style="dim")
-            about = line.text.removeprefix(name)
+            label = line.text.removeprefix(name)
             folded = f"  [{counted(below[name], 'child', 'children')} folded]" if name in self._folded else ""
             style = f"{line.style} reverse" if chosen else line.style
-            text.append(f"{ids[name]}{visible(about)}{folded}\n", style=style)
+            text.append(f"{ids[name]}{visible(label)}{folded}\n", style=style)
         if (more := len(lines) - rows) > 0:
             text.append(f"{counted(more, 'session')} more above or below\n", style="dim")
         for note in notes:

@@ -53,13 +53,13 @@ def list_(
     from orchestrator.cli.documents.messages import DeadLetters
 
     with open_stack(settings, "dlq") as parts:
-        found = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
+        dead_letters = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
     if as_json:
-        print_json(DeadLetters.of({"dead_letters": found}))
+        print_json(DeadLetters.of({"dead_letters": dead_letters}))
         return
-    for dead_letter in found:
+    for dead_letter in dead_letters:
         say(_line(dead_letter))
-    if not found:
+    if not dead_letters:
         say("no dead letters", err=True)
 
 

@@ -150,10 +150,10 @@ def _sweep(parts: Container) -> None:
     settings = parts.settings
     reaper = build_reaper(parts.redis, settings)
     swept = reaper.run_once()
-    held = reaper.leases()
-    if held:
+    leases = reaper.leases()
+    if leases:
         time.sleep(settings.heartbeat_s * 1.5)
-    if any(lease in held for lease in reaper.leases()):
+    if any(lease in leases for lease in reaper.leases()):
         # Only a lease that does not move for its whole time may be given to another worker.
         say(f"sweep: a lease is not renewed; watching it for {settings.lease_s:g} s", err=True)
         until = time.monotonic() + settings.lease_s
@@ -170,15 +170,15 @@ def _say_what_was_fixed(before: Diagnosis, after: Diagnosis) -> None:
     left = {finding.key for finding in after.findings}
     for finding in (f for f in before.findings if f.severity == "break" or f.rule in RULES):
         mark, colour = ("not fixed: ", "red") if finding.key in left else ("fixed: ", "green")
-        about = "" if finding.session in finding.message else f"{finding.session}: "
-        say(f"{about}{finding.message}  [{finding.rule}]", mark=mark, colour=colour, err=True)
+        prefix = "" if finding.session in finding.message else f"{finding.session}: "
+        say(f"{prefix}{finding.message}  [{finding.rule}]", mark=mark, colour=colour, err=True)
 
 
 def _print(diagnosis: Diagnosis) -> None:
     for finding in sorted(diagnosis.findings, key=lambda f: (list(_MARKS).index(f.severity), f.session)):
         mark, colour = _MARKS[finding.severity]
-        about = f"{finding.session}: " if finding.session and finding.session not in finding.message else ""
-        say(f"{about}{finding.message}  [{finding.rule}]", mark=f"{mark:<8}", colour=colour)
+        prefix = f"{finding.session}: " if finding.session and finding.session not in finding.message else ""
+        say(f"{prefix}{finding.message}  [{finding.rule}]", mark=f"{mark:<8}", colour=colour)
     for wait in diagnosis.waits[:_SHOWN_WAITS]:
         say(f"pending  {wait.subject}: {wait.waits_for}; moved by {wait.mover}; {wait.by}")
     if len(diagnosis.waits) > _SHOWN_WAITS:
@@ -208,7 +208,7 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
 
     with open_stack(settings, "doctor") as parts:
         examiner = Doctor(parts, audit=_trail(settings))
-        known, wait, found = examiner.why(session)
+        known, wait, problems = examiner.why(session)
         steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
         print_json(
@@ -228,7 +228,7 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
                         }
                         for s in steps
                     ],
-                    "findings": found,
+                    "findings": problems,
                 }
             )
         )
@@ -245,12 +245,12 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
             ):
                 say(f"  {label + ':':<10} {text}")
         for step in steps:
-            about = f"{step.session.id} ({step.session.agent}) is {step.session.state}"
-            say(f"held up by {about}{f': {step.wait.waits_for}' if step.wait else ''}")
+            sentence = f"{step.session.id} ({step.session.agent}) is {step.session.state}"
+            say(f"held up by {sentence}{f': {step.wait.waits_for}' if step.wait else ''}")
         if steps and steps[-1].wait is not None:
             say(f"  {'moved by:':<10} {steps[-1].wait.mover}")
             say(f"  {'by when:':<10} {steps[-1].wait.by}")
-        for finding in found:
+        for finding in problems:
             mark, colour = _MARKS[finding.severity]
             say(f"{finding.message}  [{finding.rule}]", mark=f"  {mark} ", colour=colour)
-    ctx.exit(1 if any(finding.severity == "break" for finding in found) else 0)
+    ctx.exit(1 if any(finding.severity == "break" for finding in problems) else 0)

@@ -202,8 +202,8 @@ def _steps(store: AuditStore) -> int:
 def _unaudited(parts: Container) -> int:
     """Return how many dead letters were dropped before the writer had read them."""
     shards = range(parts.settings.shards)
-    found: Any = [parts.redis.hget(keys.dead_usage(shard), "unaudited") for shard in shards]
-    return sum(int(number or 0) for number in found)
+    counts: Any = [parts.redis.hget(keys.dead_usage(shard), "unaudited") for shard in shards]
+    return sum(int(number or 0) for number in counts)
 
 
 def _undecided(parts: Container, suspects: Iterable[Suspect]) -> set[str]:

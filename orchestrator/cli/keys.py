@@ -89,10 +89,10 @@ def generate(
 def list_(agent: str | None, *, as_json: bool, settings: Settings) -> None:
     """List the keys of the data folder, and those in Redis if a stack runs."""
     with open_keys(settings) as (store, registry):
-        found = {each.key_id: each for each in store.list()}
+        certificates = {each.key_id: each for each in store.list()}
         # The registry knows of revocations what the folder does, and what Redis does.
-        found.update({each.key_id: each for each in (registry.list() if registry is not None else ())})
-    listed = sorted(found.values(), key=lambda each: (each.agent, each.use, each.created_ms))
+        certificates.update({each.key_id: each for each in (registry.list() if registry is not None else ())})
+    listed = sorted(certificates.values(), key=lambda each: (each.agent, each.use, each.created_ms))
     listed = [each for each in listed if agent in (None, each.agent)]
     _show(store, listed, as_json=as_json)
     if not (listed or as_json):
@@ -186,8 +186,8 @@ def import_(
     _check_names([agent] if agent is not None else [])
     with _changing(settings, settle=False) as store:
         contents = [content for file in files for content in _contents(file)]
-        found = store.import_(contents, agent=agent, passphrase=_passphrase(passphrase_file))
-    _show(store, found, as_json=as_json)
+        imported = store.import_(contents, agent=agent, passphrase=_passphrase(passphrase_file))
+    _show(store, imported, as_json=as_json)
 
 
 @keys.command()

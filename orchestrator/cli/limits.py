@@ -137,8 +137,8 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
         kind = "agent" if own or not of_queue else "queue"
     if any(record.external for record in records if record.name == name and kind == "agent"):
         raise Refused(f"{name!r} is an external program: it reads its work from its inbox; stop it there")
-    found = own if kind == "agent" else of_queue
-    if not found:
+    agents = own if kind == "agent" else of_queue
+    if not agents:
         known = {
             record.name if kind == "agent" else record.queue for record in records if not record.external
         }
@@ -146,7 +146,7 @@ def _named(parts: Container, name: str, kind: Kind | None) -> tuple[Kind, list[s
             f"there are: {', '.join(sorted(known))}" if known else "none is registered; start a worker first"
         )
         raise Refused(f"no {what} {name!r} is registered ({there}){did_you_mean(name, known)}")
-    return kind, found
+    return kind, agents
 
 
 def _tell(

@@ -90,8 +90,10 @@ def look_up(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
     if not references:
         return dict(values)
     with open_stack(settings, "names") as parts:
-        found = {reference: _found(parts, reference) for reference in references}
-    return {name: found[value] if isinstance(value, Reference) else value for name, value in values.items()}
+        sessions = {reference: _found(parts, reference) for reference in references}
+    return {
+        name: sessions[value] if isinstance(value, Reference) else value for name, value in values.items()
+    }
 
 
 def _found(parts: Container, reference: Reference) -> str:
@@ -133,11 +135,11 @@ def complete_agents(
 
 
 def _in_time(find: Callable[[], list[CompletionItem]]) -> list[CompletionItem]:
-    found: list[CompletionItem] = []
+    completions: list[CompletionItem] = []
 
     def look() -> None:
         with suppress(Exception):  # a shell shows nothing instead of a traceback
-            found.extend(find())
+            completions.extend(find())
 
     # What is imported takes its time on a busy machine, and cannot hang: the second is for the stack.
     with suppress(Exception):
@@ -146,7 +148,7 @@ def _in_time(find: Callable[[], list[CompletionItem]]) -> list[CompletionItem]:
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     thread.join(COMPLETE_S)
-    return list(found)
+    return list(completions)
 
 
 def _sessions(options: Mapping[str, Any], incomplete: str) -> list[CompletionItem]:

@@ -216,10 +216,10 @@ class SubCommands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, command.get_short_help_str(limit=1000)) for name, command in found if command]
+                [(name, command.get_short_help_str(limit=1000)) for name, command in commands if command]
             )
 
 
@@ -310,9 +310,9 @@ def _object(_context: click.Context, _parameter: click.Parameter, value: str | N
     if value is None:
         return None
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"it is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise click.BadParameter("it must be a JSON object")
-    return found
+    return parsed

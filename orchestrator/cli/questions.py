@@ -154,14 +154,14 @@ def _decide(
 ) -> None:
     from orchestrator.cli.documents.sessions import Decided
 
-    said, done = text_of(comment), []
+    comment_text, done = text_of(comment), []
     try:
         with open_client(settings) as client:
             for name in names:
                 one = (
-                    client.approve(name, said, digest=digest, by=by)
+                    client.approve(name, comment_text, digest=digest, by=by)
                     if approved
-                    else client.deny(name, said, by=by)
+                    else client.deny(name, comment_text, by=by)
                 )
                 done.append(one)
                 if not as_json:
@@ -170,4 +170,4 @@ def _decide(
     finally:
         # What was decided counts, also if the next one is refused.
         if as_json and done:
-            print_json(Decided.of({"decided": done, "approved": approved, "comment": said}))
+            print_json(Decided.of({"decided": done, "approved": approved, "comment": comment_text}))

@@ -53,12 +53,12 @@ class PromiseCount:
     @classmethod
     def of(cls, sessions: Iterable[Session]) -> PromiseCount:
         """Summed up over ``sessions``."""
-        found = list(sessions)
+        members = list(sessions)
         return cls(
-            launched=sum(s.launched for s in found),
-            delivered=sum(s.delivered for s in found),
-            pending=sum(s.pending for s in found),
-            dead=sum(s.dead for s in found),
+            launched=sum(s.launched for s in members),
+            delivered=sum(s.delivered for s in members),
+            pending=sum(s.pending for s in members),
+            dead=sum(s.dead for s in members),
         )
 
     def __str__(self) -> str:
@@ -106,9 +106,9 @@ def tree_lines(sessions: Sequence[Session], *, rows: int | None = None, narrow: 
             continue
         below = children.get(top.id, [])
         name = f"{top.id}  " if rows is None else ""
-        about = session_about(top, below, narrow=narrow)
-        text = f"{name}{_head(top, width)}  {about}"
-        cells = (top.id, top.agent, top.state.value, about)
+        label = session_about(top, below, narrow=narrow)
+        text = f"{name}{_head(top, width)}  {label}"
+        cells = (top.id, top.agent, top.state.value, label)
         lines.append(Line(stem + mark, text, STYLES[top.state], cells))
         stem += {"": "", "├─ ": "│  ", "└─ ": "   "}[mark]
         shown = _most_important(below, children, each)
@@ -171,7 +171,7 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
     if below:
         done = sum(child.ended_ms > 0 for child in below)
         parts.append(f"{done}/{len(below)} children done")
-    about = (
+    activity = (
         (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
         or session.reason
         or (f"begins {isoformat(session.due_ms)}" if session.state is SessionState.SCHEDULED else "")
@@ -180,8 +180,8 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
         or session.trouble
         or (_at_work(session) if session.state is not SessionState.FINISHED else "")
     )
-    said = _short(f"{session.title}{f' - {about}' if about else ''}", 100)
-    parts.insert(at if narrow else len(parts), said)
+    line = _short(f"{session.title}{f' - {activity}' if activity else ''}", 100)
+    parts.insert(at if narrow else len(parts), line)
     return "  ".join(parts)
 
 
@@ -189,9 +189,9 @@ def awaited_answers(sessions: Iterable[Session]) -> list[str]:
     """Return the commands that answer a tree's approvals, a line each that fits 80 columns; a line for those beyond
     three.
     """
-    found = [name for session in sessions if session.state not in CLOSED for name in session.approvals]
-    more = [f"{len(found) - 3} more wait for you: orchestra questions"] if len(found) > 3 else []
-    return [*(f"waits for you: orchestra approve {name}" for name in found[:3]), *more]
+    approvals = [name for session in sessions if session.state not in CLOSED for name in session.approvals]
+    more = [f"{len(approvals) - 3} more wait for you: orchestra questions"] if len(approvals) > 3 else []
+    return [*(f"waits for you: orchestra approve {name}" for name in approvals[:3]), *more]
 
 
 def _awaited_person(session: Session) -> str:

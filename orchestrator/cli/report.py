@@ -71,18 +71,18 @@ def report(
 
     store = AuditStore(settings.audit_database, read_only=True)
     with progress_bar("report") as progress:
-        found = make_report(
+        made = make_report(
             store,
             made_ms=SystemClock().now_ms(),
             progress=progress,
             **period,
         )
     if as_json or wanted == "json":
-        text = json_text(AuditReport.of(found).model_dump(mode="json"))
+        text = json_text(AuditReport.of(made).model_dump(mode="json"))
     elif wanted == "html":
-        text = _page(store, found, conversation)
+        text = _page(store, made, conversation)
     else:
-        text = "\n".join(lines_of(found))
+        text = "\n".join(lines_of(made))
     if out is None and wanted == "html":
         write_raw(text)
         return

@@ -154,8 +154,8 @@ def worker(
     from orchestrator.config.stack import resolve, resolve_redis_url
     from orchestrator.runtime.parent_death import python_module
 
-    given = {"agents": agents, "serve": serve, "concurrency": concurrency}
-    chosen = resolve(settings.model_copy(update={name: value for name, value in given.items() if value}))
+    overrides = {"agents": agents, "serve": serve, "concurrency": concurrency}
+    chosen = resolve(settings.model_copy(update={name: value for name, value in overrides.items() if value}))
     resolve_redis_url(chosen)  # without a stack there is nothing to work for
     command = [
         *(*python_module("orchestrator.worker"), "worker"),

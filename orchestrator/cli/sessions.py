@@ -38,16 +38,16 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
                     "--state scheduled lists those that begin later; it goes with no other state"
                 )
             rest = replace(only, states=frozenset())
-            found = [one for one in client.scheduled() if rest(one)][:limit]
+            shown = [one for one in client.scheduled() if rest(one)][:limit]
         else:
-            found = client.sessions(limit=limit, where=only or None)
+            shown = client.sessions(limit=limit, where=only or None)
     if as_json:
         from orchestrator.cli.documents.sessions import Sessions
 
-        print_json(Sessions.of({"sessions": found}))
+        print_json(Sessions.of({"sessions": shown}))
         return
     width = terminal_width()
-    ids = short_ids([one.id for one in found], width)
+    ids = short_ids([one.id for one in shown], width)
     rows = [
         Row(
             (
@@ -59,9 +59,9 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
             ),
             STYLES[one.state],
         )
-        for one in found
+        for one in shown
     ]
-    if found:
+    if shown:
         print_table(("SESSION", "AGE", "AGENT", "STATE", "ABOUT"), rows, styled=3, width=width)
     elif only:
         say("no session is like that; `orchestra sessions` lists what is there", err=True)
@@ -81,8 +81,8 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
     from orchestrator.policy.budget import total
 
     with open_client(settings) as client:
-        found = client.tree(session)
-    shown = only.of_tree(found)
+        members = client.tree(session)
+    shown = only.of_tree(members)
     if as_json:
         from orchestrator.cli.documents.sessions import Sessions
 
@@ -98,8 +98,8 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
         print_table(("SESSION", "AGENT", "STATE", "ABOUT"), rows, styled=2, width=width)
     else:
         say("no session of the tree is like that", err=True)
-    say(str(PromiseCount.of(found)))
-    if spent := total(session.used for session in found):
+    say(str(PromiseCount.of(members)))
+    if spent := total(session.used for session in members):
         say(f"spent: {spent}")
 
 
@@ -138,21 +138,21 @@ def budget(settings: Settings, *, session: str, as_json: bool) -> None:
     from orchestrator.policy.budget import RESOURCES, amount
 
     with open_client(settings) as client:
-        found = client.budgets(session)
+        budgets = client.budgets(session)
     if as_json:
         from orchestrator.cli.documents.sessions import BudgetsDocument
 
-        print_json(BudgetsDocument.of_states(session, found))
+        print_json(BudgetsDocument.of_states(session, budgets))
         return
-    if not found:
+    if not budgets:
         say(f"session {session} counts against no budget")
-    for whose, state in found.items():
+    for whose, state in budgets.items():
         say(f"budget of {whose}")
         for resource in state.limits:
             counts = (state.spent.get(resource, 0), state.limits[resource], state.reserved.get(resource, 0))
-            spent, limit, held, left = (
+            spent, limit, reserved, left = (
                 amount(resource, count).partition(" ")[0] for count in (*counts, state.left(resource) or 0)
             )
-            say(f"  {RESOURCES[resource]}: {spent} of {limit} spent, {held} reserved, {left} left")
+            say(f"  {RESOURCES[resource]}: {spent} of {limit} spent, {reserved} reserved, {left} left")
         for agent, used in sorted(state.users.items()):
             say(f"    {agent}: {', '.join(amount(name, used[name]) for name in RESOURCES if used.get(name))}")

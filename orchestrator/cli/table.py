@@ -72,7 +72,7 @@ def fitted(cells: Sequence[str], widths: Sequence[int], width: int | None) -> li
     """Return the cells of a row, padded to their columns, with no more of them than fit; what was cut ends with an
     ellipsis.
     """
-    found: list[str] = []
+    padded: list[str] = []
     left = width if width is not None else sys.maxsize
     last = max((at for at, cell in enumerate(cells) if cell), default=0)
     for at, cell in enumerate(cells):
@@ -82,11 +82,11 @@ def fitted(cells: Sequence[str], widths: Sequence[int], width: int | None) -> li
             break
         is_end = at == last or room <= widths[at]
         text = cell if is_end else set_cell_size(cell, widths[at])
-        found.append(gap + cut(text, room))
-        left -= cell_len(found[-1])
+        padded.append(gap + cut(text, room))
+        left -= cell_len(padded[-1])
         if is_end:
             break
-    return [*found[:-1], found[-1].rstrip()]
+    return [*padded[:-1], padded[-1].rstrip()]
 
 
 def cut(text: str, room: int) -> str:

@@ -119,8 +119,8 @@ def _loses_data(settings: Settings) -> str | None:
     from orchestrator.errors import ServerUnavailable
 
     with suppress(redis.RedisError, ServerUnavailable), open_stack(settings, "up") as parts:
-        found = [problem for problem in setup(parts.redis, settings) if problem.rule in _LOSES]
-        return "; ".join(problem.message for problem in found) or None
+        problems = [problem for problem in setup(parts.redis, settings) if problem.rule in _LOSES]
+        return "; ".join(problem.message for problem in problems) or None
     return None
 
 
@@ -133,11 +133,11 @@ def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str | No
 
     try:
         with open_stack(settings, "up") as parts:
-            living, found = living_agents(parts.redis), parts.agents.all()
+            living, agents = living_agents(parts.redis), parts.agents.all()
     except (redis.RedisError, ServerUnavailable):
         return None
-    names = ", ".join(record.name for record in found if is_served(record, living))
-    idle = ", ".join(record.name for record in found if not is_served(record, living))
+    names = ", ".join(record.name for record in agents if is_served(record, living))
+    idle = ", ".join(record.name for record in agents if not is_served(record, living))
     return (
         f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
         + (f"worker: process {', '.join(map(str, workers))}\n" if workers else "")

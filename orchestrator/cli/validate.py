@@ -48,11 +48,11 @@ def validate(files: tuple[str, ...], *, as_json: bool, online: bool, settings: S
     with live_rules(settings) if online else nullcontext() as live:
         rows = [(name, _judge(octets, live, limits)) for name, octets in _documents(files, limits.size)]
     if as_json:
-        documents = [{"file": n, "valid": _is_valid(found), "findings": found} for n, found in rows]
+        documents = [{"file": n, "valid": _is_valid(findings), "findings": findings} for n, findings in rows]
         print_json(ValidatedDocuments.of({"documents": documents}))
     else:
         _print(rows)
-    sys.exit(0 if all(_is_valid(found) for _, found in rows) else 1)
+    sys.exit(0 if all(_is_valid(findings) for _, findings in rows) else 1)
 
 
 def _documents(names: Iterable[str], size: int) -> Iterator[tuple[str, bytes | Finding]]:

@@ -242,14 +242,14 @@ class LocalStack:
         self._notify(Notice(kind="kept", name="worker", detail=reason))
 
     def _listen_to_server_manager(self) -> None:
-        for said in self._membership.events() if self._membership else ():
-            match said["event"]:
+        for event in self._membership.events() if self._membership else ():
+            match event["event"]:
                 case "died":
-                    self._notify(Notice(kind="died", name="server", detail=said["reason"]))
+                    self._notify(Notice(kind="died", name="server", detail=event["reason"]))
                 case "restarted":
                     self._notify(Notice(kind="recovered", name="server"))
                 case "failed":
-                    raise ConfigurationError(said["reason"])
+                    raise ConfigurationError(event["reason"])
                 case "lost":
                     self._move_to_new_server()
                     return

@@ -345,8 +345,8 @@ class Supervisor:
 def _in_words(line: str) -> str:
     """Return a line of a log as a person reads it: of a JSON line its event, and the error that goes with it."""
     try:
-        said = json.loads(line)
-        words = [said["event"], *(said[name] for name in ("error", "reason") if said.get(name))]
-        return ": ".join(map(str, [*words, *said.get("exception", "").splitlines()[-1:]]))
+        fields = json.loads(line)
+        words = [fields["event"], *(fields[name] for name in ("error", "reason") if fields.get(name))]
+        return ": ".join(map(str, [*words, *fields.get("exception", "").splitlines()[-1:]]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return line

@@ -19,17 +19,17 @@ _LATE_MS: Final = 60_000
 
 def requests(snapshot: Snapshot) -> dict[str, tuple[Item, ApprovalRequest | None]]:
     """Return the open approvals of a session; None for one whose request cannot be read."""
-    found: dict[str, tuple[Item, ApprovalRequest | None]] = {}
+    open_requests: dict[str, tuple[Item, ApprovalRequest | None]] = {}
     items = {item.id: item for item in snapshot.items}
     for approval in snapshot.session.approvals:
         item = items.get(approval)
         if item is None:
             continue  # a question that is lost
         try:
-            found[approval] = item, read_request(approval, item.extra.get("context"))
+            open_requests[approval] = item, read_request(approval, item.extra.get("context"))
         except DamagedRecord:
-            found[approval] = item, None
-    return found
+            open_requests[approval] = item, None
+    return open_requests
 
 
 def breaks(snapshot: Snapshot) -> Iterator[Broken]:

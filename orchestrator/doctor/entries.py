@@ -96,10 +96,10 @@ def lost_stop(client: redis.Redis, snapshot: Snapshot) -> Iterator[Problem]:
 
 def _events(client: redis.Redis, key: str, start: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
     try:
-        found: Any = client.xrange(key, start, "+", count=1000)
+        entries: Any = client.xrange(key, start, "+", count=1000)
     except redis.ResponseError:  # of another type: of that others speak
         return []
-    return list(found)
+    return list(entries)
 
 
 def _last_read(client: redis.Redis, stream: StreamId) -> tuple[int, int] | None:

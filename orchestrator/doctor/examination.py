@@ -139,10 +139,10 @@ class Doctor:
 
     def _release(self, runs: Collection[str]) -> None:
         """Take runs from holders that cannot end them, unless one is renewed after all."""
-        held = [lease for lease in self._leases() if lease.run in runs]
-        if held:
+        leases = [lease for lease in self._leases() if lease.run in runs]
+        if leases:
             self._sleep(self._parts.settings.heartbeat_s * 1.5)
-        for lease in held:
+        for lease in leases:
             self._ledger.release(lease)
 
     def why(self, session_id: str) -> tuple[Session, Blocker | None, list[Problem]]:
@@ -157,12 +157,12 @@ class Doctor:
             return session, None, []
         root = session.root or session.id
         breaks = list(self._breaks(snapshot, self._evidence(root, self._ledger.tree(root))))
-        found = self._confirmed_breaks({root: {session_id: breaks}})
+        problems = self._confirmed_breaks({root: {session_id: breaks}})
         wait = blockers.of_session(snapshot, self._terms.within(snapshot))
         if wait is not None:
-            with self._readable("the services", "", found):
-                found += health.hung(self._parts.redis)
-        return snapshot.session, wait, found
+            with self._readable("the services", "", problems):
+                problems += health.hung(self._parts.redis)
+        return snapshot.session, wait, problems
 
     def held_up_by(self, session_id: str) -> list[Step]:
         """Return the way from a session, which is left out, down to the session that everything waits for.
@@ -170,7 +170,7 @@ class Doctor:
         Of several that are waited for at once, it follows the one that is least likely to end by itself, and of
         those the one in which nothing has happened for longest.
         """
-        found: list[Step] = []
+        steps: list[Step] = []
         seen = {session_id}
         snapshot = take_snapshot(self._ledger, session_id)
         while snapshot is not None:
@@ -185,8 +185,8 @@ class Doctor:
                 snapshot = take_snapshot(self._ledger, next_one.id)
             if snapshot is not None:
                 wait = blockers.of_session(snapshot, self._terms.within(snapshot))
-                found.append(Step(session=snapshot.session, wait=wait))
-        return found
+                steps.append(Step(session=snapshot.session, wait=wait))
+        return steps
 
     def _prospects(self, session: Session) -> int:
         """Return how likely a session is to end by itself: 0 for one in which nothing can move."""
@@ -256,8 +256,8 @@ class Doctor:
             with self._readable(f"session {session}", session, findings):
                 snapshot = take_snapshot(self._ledger, session)
                 if snapshot is not None:
-                    if found := list(self._breaks(snapshot, known)):
-                        suspects.setdefault(root, {})[session] = found
+                    if breaks := list(self._breaks(snapshot, known)):
+                        suspects.setdefault(root, {})[session] = breaks
                     findings += late(snapshot, self._terms, now_ms)
                     findings += approvals.waiting(snapshot, self._terms, now_ms)
                     findings += not_genuine(snapshot, self._ledger, self._parts.authenticity)
@@ -315,8 +315,10 @@ class Doctor:
                         with self._readable(f"session {name}", name, findings):
                             yield from [] if snapshot is None else self._breaks(snapshot, known)
 
-        found = [problem for sessions in suspects.values() for one in sessions.values() for problem in one]
-        return findings + self._confirmed(found, look)
+        suspected = [
+            problem for sessions in suspects.values() for one in sessions.values() for problem in one
+        ]
+        return findings + self._confirmed(suspected, look)
 
     def _breaks(self, snapshot: Snapshot, known: Evidence) -> Iterator[Problem]:
         yield from invariants.breaks(snapshot, known)

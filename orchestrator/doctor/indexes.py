@@ -98,11 +98,11 @@ def _groups(snapshot: Snapshot) -> Iterator[Broken]:
     for group, what in sorted(booked.keys() | counters.keys()):
         if counters.get((group, what), 0) != booked[group, what]:
             of = f"of group {group!r}" if group else "without a group"
-            said, known = counters.get((group, what), 0), booked[group, what]
+            recorded, known = counters.get((group, what), 0), booked[group, what]
             yield (
                 "counters",
                 f"{group}:{what}",
-                f"says {said} callbacks {of} are {what}; its records hold {known}",
+                f"says {recorded} callbacks {of} are {what}; its records hold {known}",
             )
 
 

@@ -63,16 +63,16 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Broken]:
         yield ("unbooked-child", child, f"child {child} names it as its parent and is not in its records")
     if launches is None:
         return
-    said = launches.children.get(own.message, set())
+    in_trail = launches.children.get(own.message, set())
     # What an external program launched is known by its message: the program has task-ids of its own.
     by_message = {c.id for c in snapshot.children.values() if c.message in launches.messages}
-    for child in sorted(said - booked):
+    for child in sorted(in_trail - booked):
         yield (
             "lost-launch",
             child,
             f"the audit trail says it launched {child}; its records do not know of it",
         )
-    lacking = booked - said - by_message - inherited - evidence.unwritten
+    lacking = booked - in_trail - by_message - inherited - evidence.unwritten
     for child in sorted(lacking) if evidence.whole_trail else ():
         yield ("unaudited-launch", child, f"its records name a launch of {child} that the audit trail lacks")
 
@@ -80,14 +80,14 @@ def _launched(snapshot: Snapshot, evidence: Evidence) -> Iterator[Broken]:
 def _counters(snapshot: Snapshot, owing: list[Item]) -> Iterator[Broken]:
     s = snapshot.session
     states = Counter(i.state for i in owing)
-    for name, said, booked in (
+    for name, recorded, booked in (
         ("launched", s.launched, len(owing)),
         ("delivered", s.delivered, states[ItemState.DELIVERED]),
         ("dead", s.dead, states[ItemState.DEAD]),
         ("owed", s.owed, states[ItemState.OWED]),
     ):
-        if said != booked:
-            yield ("counters", name, f"says {said} callbacks are {name}; its records hold {booked}")
+        if recorded != booked:
+            yield ("counters", name, f"says {recorded} callbacks are {name}; its records hold {booked}")
 
 
 def _delivered(snapshot: Snapshot, owing: list[Item]) -> Iterator[Broken]:

@@ -78,9 +78,9 @@ class TakenMessages:
         """Return the messages that were taken, newest first; for doubtful ones a warning for each stream."""
         suspects = self._still_unmarked([one for one in self._suspects() if self._is_without_trace(one)])
         doubts = self._doubts(suspects) if suspects else {}
-        found = [one for one in suspects if one not in doubts]
-        problems = [self._taken(one) for one in found[:_MOST_NAMED]]
-        if more := found[_MOST_NAMED:]:
+        taken = [one for one in suspects if one not in doubts]
+        problems = [self._taken(one) for one in taken[:_MOST_NAMED]]
+        if more := taken[_MOST_NAMED:]:
             problems.append(
                 Problem(
                     Severity.BREAK if Severity.BREAK in map(self._severity, more) else Severity.WARNING,
@@ -151,12 +151,12 @@ class TakenMessages:
 
     def _still_unmarked(self, suspects: Sequence[_Suspect]) -> list[_Suspect]:
         """Return the suspects whose mark is unchanged: a router may have come between two looks. Each message once."""
-        found: dict[tuple[str, str, str], _Suspect] = {}
+        unmarked: dict[tuple[str, str, str], _Suspect] = {}
         for one, mark in zip(suspects, self._marks([one.mention for one in suspects]), strict=True):
             again = _judge(one.mention, mark)
             if again is not None and again.entry == one.entry:
-                found.setdefault((one.mention.stream, one.mention.sender, one.mention.message_id), one)
-        return list(found.values())
+                unmarked.setdefault((one.mention.stream, one.mention.sender, one.mention.message_id), one)
+        return list(unmarked.values())
 
     # --- findings -----------------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def repair(parts: Container, findings: Iterable[Problem], audit: AuditReader | N
             by_session[finding.session].append(finding)
     left = [(finding.rule, finding.subject) for finding in findings]
     repairs = {
-        session: partial(_repair, parts, session, found, audit) for session, found in by_session.items()
+        session: partial(_repair, parts, session, problems, audit) for session, problems in by_session.items()
     }
     # The journal of a run that was just restored is left over no more.
     repairs[""] = partial(leftovers.fix, parts.ledger, left)
@@ -154,9 +154,9 @@ def _repair(parts: Container, session: str, found: list[Problem], audit: AuditRe
 
 def _tell_again(parts: Container, child: str) -> None:
     """Deliver a child's end to its parent again, as its agent reported it."""
-    about, text, whole, attached, body = parts.ledger.answer_as_kept(child)
-    said = parts.authenticity.status_of(about, text, whole, attached, body)
-    parts.ledger.sweep.tell_again(child, said)
+    session, text, whole, attached, body = parts.ledger.answer_as_kept(child)
+    status = parts.authenticity.status_of(session, text, whole, attached, body)
+    parts.ledger.sweep.tell_again(child, status)
 
 
 def _end_or_free(parts: Container, session: str) -> None:

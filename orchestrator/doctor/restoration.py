@@ -34,8 +34,8 @@ def _in_trail(audit: AuditReader, ref: Mapping[str, Any]) -> bytes | None:
     """Return a text with that digest from a message of its session, or of one below that; None if there is none."""
     for record in audit.find(str(ref["session"])):
         for text in body_texts(audit.body(record)):
-            for said in (text, text.strip()):
-                octets = said.encode(errors="surrogatepass")
+            for candidate in (text, text.strip()):
+                octets = candidate.encode(errors="surrogatepass")
                 if len(octets) == ref["size"] and hashlib.sha256(octets).hexdigest() == ref["sha256"]:
                     return octets
     return None

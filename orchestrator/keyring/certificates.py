@@ -116,12 +116,12 @@ class KeyCertificate:
 
     def under(self, revocations: Revocations) -> KeyCertificate:
         """Return this certificate as a list of revocations leaves it."""
-        found = revocations.entries.get(self.key_id)
-        if found is None:
+        revocation = revocations.entries.get(self.key_id)
+        if revocation is None:
             return self
-        if found.compromised:
-            return replace(self, revoked_ms=found.at_ms)
-        return replace(self, retired_ms=found.at_ms)
+        if revocation.compromised:
+            return replace(self, revoked_ms=revocation.at_ms)
+        return replace(self, retired_ms=revocation.at_ms)
 
     def verifies(self, signature: bytes, octets: bytes) -> bool:
         """Return whether ``signature`` is this key's signature of ``octets``."""

@@ -160,10 +160,10 @@ class Codes:
         now = self._clock.monotonic()
         known = self._readers.get(reader)
         if known is None or now - known[0] > _READERS_S or any(map(self._is_revoked, known[1])):
-            found = self._keyring.registry.signing_keys(reader)[:_KEYS_OF_A_READER]
-            if not found:
+            certificates = self._keyring.registry.signing_keys(reader)[:_KEYS_OF_A_READER]
+            if not certificates:
                 return ()  # its first key may be made at any moment
-            known = (now, tuple(found))
+            known = (now, tuple(certificates))
             self._remember(self._readers, reader, known)
         return known[1]
 

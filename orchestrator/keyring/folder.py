@@ -84,20 +84,20 @@ class KeyFolder:
     def current(self, agent: str, use: Use = "sign") -> KeyCertificate | None:
         """Return the certificate of the key that the agent uses now, if this folder has one that was not revoked."""
         content = read_if_there(self.pointer(agent, use))
-        found = None if content is None else self.certificate(content.decode())
-        return None if found is None or found.revoked_ms is not None else found
+        certificate = None if content is None else self.certificate(content.decode())
+        return None if certificate is None or certificate.revoked_ms is not None else certificate
 
     def lookup(self, key_id: str) -> KeyCertificate | None:
         """Return the signing key of that id, as far as this folder knows it; needs no server."""
         if not is_key_id(key_id):
             return None
-        found = self.certificate(key_id)
-        return found if found is not None and found.use == "sign" else None
+        certificate = self.certificate(key_id)
+        return certificate if certificate is not None and certificate.use == "sign" else None
 
     def list(self) -> Certificates:
         """Return every certificate, by agent and age."""
-        found = [self.certificate(path.stem) for path in self.folder.glob("key_*.crt")]
-        return sorted((each for each in found if each is not None), key=by_agent_and_age)
+        certificates = [self.certificate(path.stem) for path in self.folder.glob("key_*.crt")]
+        return sorted((each for each in certificates if each is not None), key=by_agent_and_age)
 
     def can_sign(self, agent: str) -> bool:
         """Return True if messages of the agent can be signed here: its key is here, or may be made here.
@@ -179,10 +179,10 @@ class KeyFolder:
 
     def pointer(self, agent: str, use: Use) -> Path:
         """Return the file that names the current key of an agent."""
-        found = self._pointers.get((agent, use))
-        if found is None:
-            found = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
-        return found
+        path = self._pointers.get((agent, use))
+        if path is None:
+            path = self._pointers[agent, use] = self.folder / "current" / f"{_file_name(agent)}.{use}"
+        return path
 
     def _agent_file(self, agent: str) -> Path:
         return self.folder / "agents" / f"{_file_name(agent)}.jws"

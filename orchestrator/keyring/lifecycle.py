@@ -50,9 +50,9 @@ class KeyLifecycle:
         Raises:
             KeyringError: it has to be made and this is not the operator's host.
         """
-        found = self._keys.current(agent, use)
-        if found is not None:
-            return found
+        certificate = self._keys.current(agent, use)
+        if certificate is not None:
+            return certificate
         if self._keys.operator.pem is not None:
             # Refuses where this is not the operator's host; the folder may be one that cannot be written to.
             self._keys.operator.create()
@@ -77,15 +77,15 @@ class KeyLifecycle:
             KeyringError: no such key here, or this is not the operator's host.
         """
         with locked(self._keys.folder):
-            found = self._keys.certificate(key_id)
-            if found is None:
+            certificate = self._keys.certificate(key_id)
+            if certificate is None:
                 raise KeyringError(
                     f"no key {key_id!r} is in {self._keys.folder}; `orchestra keys list` shows what is"
                 )
-            if found.revoked_ms is not None:
-                return found
+            if certificate.revoked_ms is not None:
+                return certificate
             entry = Revocation(compromised=True, at_ms=up_to_second(self._clock.now_ms()))
-            return found.under(self._put_on_list({key_id: entry}))
+            return certificate.under(self._put_on_list({key_id: entry}))
 
     def absorb(
         self, certificates: Iterable[KeyCertificate] = (), revocations: Revocations | None = None

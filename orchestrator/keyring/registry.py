@@ -122,9 +122,9 @@ class KeyRegistry:
             KeyringError: nobody knows it, or this is not the operator's host.
         """
         self.settle_operator()
-        found = self.certificate(key_id)
-        if found is not None:
-            self.store.absorb([found])
+        certificate = self.certificate(key_id)
+        if certificate is not None:
+            self.store.absorb([certificate])
         self._publish([])
         revoked = self.store.revoke(key_id)
         self._publish([revoked])
@@ -146,16 +146,16 @@ class KeyRegistry:
         taken_at, ids = self._ids
         if now - taken_at < MISSES_S and key_id not in ids:
             return None
-        found = self.certificate(key_id) or self._own(key_id)
-        if found is None:
+        certificate = self.certificate(key_id) or self._own(key_id)
+        if certificate is None:
             self._ids = (now, frozenset(map(_text, self._client.hkeys(keys.public_keys()))))
-        if found is None or found.use != "sign":
+        if certificate is None or certificate.use != "sign":
             return None
         with self._lock:
             if len(self._cache) >= _CACHE_ENTRIES:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[key_id] = (now, found)
-        return found
+            self._cache[key_id] = (now, certificate)
+        return certificate
 
     def encryption_key(self, agent: str) -> Recipient | None:
         """Return the key to encrypt to ``agent`` with: its newest that is not rotated out or revoked."""
@@ -186,10 +186,10 @@ class KeyRegistry:
         """Return the certificate of a key of this data folder that Redis has lost: it is made known again."""
         with suppress(KeyringError):  # a message may name anything as its key
             self.settle_operator()
-            found = self.store.lookup(key_id)
-            if found is not None:
-                self.register(found)
-                return found
+            certificate = self.store.lookup(key_id)
+            if certificate is not None:
+                self.register(certificate)
+                return certificate
         return None
 
     def list(self) -> Certificates:
@@ -197,9 +197,9 @@ class KeyRegistry:
         return sorted(self._certificates(), key=by_agent_and_age)
 
     def _certificates(self, agent: str = "", use: str = "") -> Iterator[KeyCertificate]:
-        found = self._client.hgetall(keys.public_keys())
-        revocations = self._learned(found.pop(REVOCATIONS.encode(), None))
-        for name, raw in found.items():
+        raw_certificates = self._client.hgetall(keys.public_keys())
+        revocations = self._learned(raw_certificates.pop(REVOCATIONS.encode(), None))
+        for name, raw in raw_certificates.items():
             with suppress(SignatureError):
                 each = self._verified(_text(name), raw, revocations)
                 if not agent or (each.agent, each.use) == (agent, use):
@@ -208,9 +208,9 @@ class KeyRegistry:
     def _verified(self, key_id: str, raw: bytes | str, revocations: Revocations) -> KeyCertificate:
         operator = self._operator or self.settle_operator()
         with suppress(KeyringError):
-            found = operator.certificate_of(_text(raw))
-            if found.key_id == key_id:
-                return found.under(revocations).under(self.store.revocations())
+            certificate = operator.certificate_of(_text(raw))
+            if certificate.key_id == key_id:
+                return certificate.under(revocations).under(self.store.revocations())
         raise SignatureError(
             "key-not-certified",
             f"the certificate of key {key_id!r} in Redis is not one of the operator that is trusted here; register "
@@ -224,16 +224,18 @@ class KeyRegistry:
         pem = "" if raw is None else _text(raw)
         if pem and pem != self._read:
             try:
-                found = (self._operator or self.settle_operator()).revocations(pem)
+                revocations = (self._operator or self.settle_operator()).revocations(pem)
             except KeyringError as error:
                 _log.error("revocations-not-signed", error=str(error), action="they count for nothing")
             else:
                 known = max(self._revocations.number, self.store.revocations().number)
-                if found.number < known:
-                    _log.error("revocations-rolled-back", number=found.number, known=known, action="refused")
+                if revocations.number < known:
+                    _log.error(
+                        "revocations-rolled-back", number=revocations.number, known=known, action="refused"
+                    )
                 else:
-                    self._revocations = found
-                    self.store.absorb(revocations=found)
+                    self._revocations = revocations
+                    self.store.absorb(revocations=revocations)
             self._read = pem
         return self._revocations
 

@@ -75,16 +75,16 @@ class Keyring:
         Raises:
             KeyringError: the agent's host has registered none.
         """
-        found = self.registry.encryption_key(agent)
-        if found is None and self.store.current(agent) is not None:
+        certificate = self.registry.encryption_key(agent)
+        if certificate is None and self.store.current(agent) is not None:
             self.offer_encryption(agent)
-            found = self.registry.encryption_key(agent)
-        if found is None:
+            certificate = self.registry.encryption_key(agent)
+        if certificate is None:
             raise KeyringError(
                 f"{agent!r} has no encryption key; make one where it runs: "
                 f"orchestra keys generate {agent} --use encrypt"
             )
-        return found
+        return certificate
 
     def offer_encryption(self, agent: str) -> str:
         """See to it that messages can be encrypted to ``agent``; the id of its encryption key.

@@ -71,13 +71,13 @@ class KeyStore(KeyFolder):
         return None if pointer is None else (pointer, self.revocations_stamp)
 
     def _load_signer(self, agent: str) -> Signer:
-        found = self.current(agent) or self.create(agent)
-        key = self.private_key(found.key_id)
+        certificate = self.current(agent) or self.create(agent)
+        key = self.private_key(certificate.key_id)
         return Signer(
             agent,
-            found.key_id,
-            found.algorithm,
-            found.created_ms,
-            found.retired_ms,
+            certificate.key_id,
+            certificate.algorithm,
+            certificate.created_ms,
+            certificate.retired_ms,
             algorithms.signing(key),
         )

@@ -123,8 +123,8 @@ class LedgerFigures:
     def _session(self, change: Transition) -> None:
         key = (change.session, "")
         if change.state in ("pending", "scheduled"):
-            if found := _AGENT.match(change.detail):
-                self._note_agent(change.session, found[1])
+            if match := _AGENT.match(change.detail):
+                self._note_agent(change.session, match[1])
                 self.sessions["begun"] += 1
                 self._pending.begin(key, change.at_ms)
         elif change.state in _ENDED:

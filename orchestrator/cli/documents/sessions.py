@@ -208,8 +208,8 @@ def _budget(session: str, state: BudgetState) -> dict[str, Any]:
             for resource, limit in state.limits.items()
         },
         "agents": {
-            agent: {names[resource]: number(resource, used) for resource, used in found.items()}
-            for agent, found in state.users.items()
+            agent: {names[resource]: number(resource, used) for resource, used in spent.items()}
+            for agent, spent in state.users.items()
         },
     }
 

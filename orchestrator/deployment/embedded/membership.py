@@ -132,16 +132,16 @@ def _try_to_join(data: Path, deadline: float) -> MembershipClient | None:
     except OSError:
         control.close()
         return None
-    said = json.loads(greeting.splitlines()[0])
-    if said["event"] != "ready":
+    reply = json.loads(greeting.splitlines()[0])
+    if reply["event"] != "ready":
         # It closes the connection when everything is cleared away.
         with suppress(OSError):
             while control.recv(4096):
                 pass
         control.close()
         _wait_for_end(record.pid)
-        raise ConfigurationError(str(said.get("reason", "the embedded server cannot run")))
-    return MembershipClient(control, said["url"], record.pid)
+        raise ConfigurationError(str(reply.get("reason", "the embedded server cannot run")))
+    return MembershipClient(control, reply["url"], record.pid)
 
 
 def _start_server_manager(data: Path) -> subprocess.Popen[bytes]:
