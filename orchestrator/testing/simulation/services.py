@@ -23,7 +23,7 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.messages.factory import Thread
 from orchestrator.notifier.service import Notifier
 from orchestrator.notifier.targets import Target
-from orchestrator.redisdb import scripts
+from orchestrator.redisdb import keys, scripts
 from orchestrator.router import build_router
 from orchestrator.testing.simulation.process import Life, Process, Stop, Threads
 from orchestrator.worker.container import Runtime
@@ -118,7 +118,7 @@ class Stack:
         It acknowledges a task once it has answered it, and so answers again what it had when it died.
         """
         parts, client = self.parts(process), process.client
-        inbox, outbox = (f"ao:{{00}}:{box}:{name}" for box in ("in", "out"))
+        inbox, outbox = keys.inbox(0, name), keys.outbox(0, name)
         seen = "0"
         while True:
             found: Any = client.xreadgroup(name, "one", {inbox: seen}, count=1, block=3_600_000)
