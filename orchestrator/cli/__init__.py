@@ -39,10 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "tree": ("sessions", "Show a session and everything below it."),
         "logs": ("sessions", "Show what happened in a session, in order."),
         "why": ("doctor", "Say what a session waits for."),
-        "doctor": (
-            "doctor",
-            "Check that no callback is lost or doubled in any live tree; name what is wrong or stuck.",
-        ),
+        "doctor": ("doctor", "Check that no callback is lost or doubled; name what is stuck."),
     },
     "Answer": {
         "questions": ("questions", "List what agents ask you, and what waits for your yes or no."),

@@ -90,10 +90,8 @@ def look_up(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
     if not references:
         return dict(values)
     with open_stack(settings, "names") as parts:
-        sessions = {reference: _found(parts, reference) for reference in references}
-    return {
-        name: sessions[value] if isinstance(value, Reference) else value for name, value in values.items()
-    }
+        full = {reference: _found(parts, reference) for reference in references}
+    return {name: full[value] if isinstance(value, Reference) else value for name, value in values.items()}
 
 
 def _found(parts: Container, reference: Reference) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.display.text import counted
 from orchestrator.doctor.approvals import requests
 from orchestrator.doctor.findings import Blocker
 from orchestrator.doctor.policies import is_ready, outstanding, still_out
@@ -39,7 +38,7 @@ def _wait_of(snapshot: Snapshot, terms: Terms) -> _Wait | None:
     if session.state in (SessionState.SCHEDULED, SessionState.PENDING):
         return _unrouted(session)
     if session.state in CLOSED:
-        left = f"{session.state}; {counted(session.owed, 'child', 'children')} still to be stopped or let go"
+        left = f"{session.state}; children still to be stopped or let go: {session.owed}"
         mover = "the callback service, and each child's own end"
         return (left, mover, f"swept every {terms.sweep_s:g} s") if session.owed else None
     if snapshot.stop_pending:

@@ -315,10 +315,8 @@ class Doctor:
                         with self._readable(f"session {name}", name, findings):
                             yield from [] if snapshot is None else self._breaks(snapshot, known)
 
-        suspected = [
-            problem for sessions in suspects.values() for one in sessions.values() for problem in one
-        ]
-        return findings + self._confirmed(suspected, look)
+        first = [problem for sessions in suspects.values() for one in sessions.values() for problem in one]
+        return findings + self._confirmed(first, look)
 
     def _breaks(self, snapshot: Snapshot, known: Evidence) -> Iterator[Problem]:
         yield from invariants.breaks(snapshot, known)

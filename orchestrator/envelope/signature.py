@@ -272,10 +272,7 @@ def _check_key(key: VerificationKey, *, algorithm: str, signer: str, sender: str
     if signer != sender:
         refuse("signer-sender", f"the message comes from {sender!r} but is signed by {signer!r}")
     if key.revoked_ms is not None:
-        refuse(
-            "key-revoked",
-            f"key {key.key_id} of {signer!r} was revoked; nothing it signed is accepted any longer",
-        )
+        refuse("key-revoked", f"key {key.key_id} of {signer!r} was revoked; nothing it signed is accepted")
     if signed_ms < key.created_ms - CLOCK_SKEW_MS:
         refuse("key-too-young", f"the message says it was signed before key {key.key_id} was made")
     if key.retired_ms is not None and signed_ms > key.retired_ms:

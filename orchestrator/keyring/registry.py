@@ -224,18 +224,16 @@ class KeyRegistry:
         pem = "" if raw is None else _text(raw)
         if pem and pem != self._read:
             try:
-                revocations = (self._operator or self.settle_operator()).revocations(pem)
+                crl = (self._operator or self.settle_operator()).revocations(pem)
             except KeyringError as error:
                 _log.error("revocations-not-signed", error=str(error), action="they count for nothing")
             else:
                 known = max(self._revocations.number, self.store.revocations().number)
-                if revocations.number < known:
-                    _log.error(
-                        "revocations-rolled-back", number=revocations.number, known=known, action="refused"
-                    )
+                if crl.number < known:
+                    _log.error("revocations-rolled-back", number=crl.number, known=known, action="refused")
                 else:
-                    self._revocations = revocations
-                    self.store.absorb(revocations=revocations)
+                    self._revocations = crl
+                    self.store.absorb(revocations=crl)
             self._read = pem
         return self._revocations
 

@@ -237,7 +237,7 @@ def test_a_parent_whose_last_callback_was_ignored_runs_once_more(place: Place) -
 def test_a_closed_session_with_children_names_who_deals_with_them(place: Place) -> None:
     held, _ = place.parent()
     place.ledger.stop(held.session.id, "enough", force=True)
-    assert place.said(held.session.id).startswith("stopped; 2 children still to be stopped or let go")
+    assert place.said(held.session.id).startswith("stopped; children still to be stopped or let go: 2")
 
 
 def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Place) -> None:
