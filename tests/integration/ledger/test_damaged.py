@@ -95,7 +95,7 @@ DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
     "run's state": (lambda t: t.redis.hset(ledger_keys.run(t.run), "state", "walking"), "its field 'state'"),
     "run's number": (lambda t: t.redis.hdel(ledger_keys.run(t.run), "number"), "its field 'number' is missing"),
     "session of another type": (lambda t: _retype(t.redis, ledger_keys.session(t.ill)), "WRONGTYPE"),
-    "items of another type": (lambda t: _retype(t.redis, ledger_keys.items(t.ill)), "what it is owed"),
+    "items of another type": (lambda t: _retype(t.redis, ledger_keys.items(t.ill)), "its items cannot be read"),
     "queue of another type": (lambda t: _retype(t.redis, ledger_keys.queue(t.ill)), "its queue"),
     "texts of another type": (lambda t: _retype(t.redis, ledger_keys.bodies(t.ill)), "its texts"),
     "runs of another type": (lambda t: _retype(t.redis, ledger_keys.runs(t.ill)), "its list of runs"),

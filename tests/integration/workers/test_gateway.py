@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
     assert "there is no operation 'destroy'" in said[0]
     assert said[1] == "delegate: task is missing"
     assert "less than or equal to 50" in said[2]
-    assert "no child of" in said[3]
+    assert "not a child of" in said[3]
     assert "without a message" in said[5]
 
 

@@ -271,7 +271,7 @@ def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
     root = stage.submit("cli")
     assert stage.play(root) == "finished", stage.ledger.session(root).reason
     assert "needs an agent and a description" in said[0]
-    assert "is no child of" in said[1]
+    assert "is not a child of" in said[1]
     assert "less than or equal to 50" in said[2]
     assert "without a message" in said[3]
 
