@@ -54,7 +54,7 @@ _TRANSITIONS = {
 
 def notifications() -> str:
     """One row for each CloudEvent."""
-    from orchestrator.notifier.events import EVENTS
+    from orchestrator.notifier.service import EVENTS
 
     _compare("notification", EVENTS, _NOTIFICATIONS)
     rows = [

@@ -23,8 +23,8 @@ def rules_table(*severities: str) -> str:
 
 def live_rules_table() -> str:
     """One row for each rule of layer 3, those about signatures included."""
-    from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
-    from orchestrator.router.validation.live_rules import RULES
+    from orchestrator.envelope.signature import RULES as SIGNATURE_RULES
+    from orchestrator.router.validation.validator import RULES
 
     demands = {**{name: text for name, (_, text) in RULES.items()}, **SIGNATURE_RULES}
     return "\n".join(

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.callback_text import parse_callbacks
     from orchestrator.policy.response_tag import tag_extract
     from orchestrator.worker.context.context import Context
-    from orchestrator.worker.context.prices import cost_of
+    from orchestrator.worker.context.spending import cost_of
 
 __all__ = [
     "AgentDefinition",
@@ -210,7 +210,7 @@ _NAMES = {
     "orchestrator.policy.callback_text": "parse_callbacks",
     "orchestrator.policy.response_tag": "tag_extract",
     "orchestrator.worker.context.context": "Context",
-    "orchestrator.worker.context.prices": "cost_of",
+    "orchestrator.worker.context.spending": "cost_of",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 

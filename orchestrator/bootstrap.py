@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.dispatch import Dispatcher, RootResults
     from orchestrator.envelope.sealing import Encrypter, Opener
-    from orchestrator.keyring.codes import Codes
-    from orchestrator.keyring.ring import Keyring
-    from orchestrator.keyring.sealed_texts import SealedTexts
+    from orchestrator.keyring.codes import Codes, SealedTexts
+    from orchestrator.keyring.registry import Keyring
     from orchestrator.ledger import Concurrency, Ledger, LedgerReader, Outgoing, RunRef, Session, TreeLimits
-    from orchestrator.ledger.statements import Statement
+    from orchestrator.ledger.decode import Statement
     from orchestrator.messages.authenticity import Authenticity
     from orchestrator.messages.factory import MessageFactory
     from orchestrator.messages.recipients import EncryptionKeys
@@ -71,7 +70,7 @@ class Container:
     def vault(self) -> SealedTexts:
         """Seals the texts of encrypted sessions, and opens those that the keys of the data folder open."""
         from orchestrator.agents.registry import OPERATOR
-        from orchestrator.keyring.sealed_texts import SealedTexts
+        from orchestrator.keyring.codes import SealedTexts
 
         return SealedTexts(self.keyring, self.codes, recipient=self.recipients.recipient, always=(OPERATOR,))
 
@@ -106,8 +105,7 @@ class Container:
     @cached_property
     def agents(self) -> AgentRegistry:
         """The registered agents."""
-        from orchestrator.agents.registry import AgentRegistry
-        from orchestrator.keyring.agent_records import AgentRecords
+        from orchestrator.agents.registry import AgentRecords, AgentRegistry
 
         return AgentRegistry(
             self.redis,
@@ -118,8 +116,7 @@ class Container:
     @cached_property
     def keyring(self) -> Keyring:
         """The keys of the data folder, and the public ones of everybody."""
-        from orchestrator.keyring.registry import KeyRegistry
-        from orchestrator.keyring.ring import Keyring
+        from orchestrator.keyring.registry import KeyRegistry, Keyring
         from orchestrator.keyring.store import KeyStore
 
         store = KeyStore(self.settings.keys_dir, self.settings.signature_algorithm)
@@ -179,7 +176,7 @@ class Container:
         Raises:
             ConfigurationError: a row in the TOML file is wrong.
         """
-        from orchestrator.agents.routing_config import load_routing
+        from orchestrator.agents.loader import load_routing
 
         return load_routing()
 

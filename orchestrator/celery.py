@@ -29,14 +29,14 @@ from celery.signals import (
 from orchestrator.config.settings import Settings, load_settings, unknown_variables
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.dispatch import DEFAULT_QUEUE, build_celery
-from orchestrator.dispatch.broker import check_broker
+from orchestrator.dispatch.dispatcher import check_broker
 from orchestrator.display.text import visible
 from orchestrator.errors import KeyringError, NoStack, OrchestraError, ServerUnavailable, SettingsDisagree
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.keyring.store import KeyStore
 from orchestrator.log import configure_logging, get_logger
 from orchestrator.redisdb.client import check_server, connect
-from orchestrator.runtime.parent_death import die_with_parent
+from orchestrator.runtime.process import die_with_parent
 from orchestrator.runtime.service import SignsOfLife, notify_ready, spare_the_collector
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.executors import check_models
@@ -87,7 +87,7 @@ app, _settings = _make_app()
 _runtime = RuntimeOfProcess(app, _settings)
 register_tasks(app, _runtime)
 if _is_celery_program():
-    from orchestrator.worker.execution.main_loop import MainLoop
+    from orchestrator.worker.execution.shutdown import MainLoop
 
     app.steps["consumer"].add(MainLoop)
 
@@ -105,7 +105,7 @@ def _choose_queues(conf: Any, **_: Any) -> None:
     if advice:
         print(advice, file=sys.stderr)  # logs are not set up yet
     if _settings.remote_control:
-        from orchestrator.worker.remote_control import register_commands
+        from orchestrator.worker.tasks import register_commands
 
         register_commands(lambda: _runtime.get().parts)
     served = {definition.record.queue for definition in catalogue.values() if not definition.record.external}
@@ -180,7 +180,7 @@ def _spare_the_collector(**_: Any) -> None:
 @worker_ready.connect(weak=False)
 def _announce(sender: Any = None, **_: Any) -> None:
     from orchestrator.worker.announce import announce, queues_of, versions_of
-    from orchestrator.worker.execution.watchdog import LEAST_WAIT_S, Watchdog
+    from orchestrator.worker.execution.ending import LEAST_WAIT_S, Watchdog
 
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     # What Celery's -Q leaves out is not served, though its agent is announced.
@@ -219,7 +219,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
 
 def _keep_up(appear: Callable[[], None], *, appeared: bool) -> None:
     """Announce the agents again, and remove what their runs have left, until the process ends."""
-    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.announce import Janitor
     from orchestrator.worker.worktrees import Worktrees
 
     parts, waiting = _runtime.get().parts, threading.Event()

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, delete, insert, select
 
-from orchestrator.audit.schema import METADATA
+from orchestrator.audit.database import METADATA
 
 #: Where Debian keeps the programs of each version, newest last.
 _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda folder: int(folder.parent.name))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.audit.changes import Changes
-from orchestrator.audit.store import AuditStore
+from orchestrator.audit.store import AuditStore, Changes
 from orchestrator.ledger import Ledger
 
 

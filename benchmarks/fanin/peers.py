@@ -18,7 +18,7 @@ from typing import Self
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.parent_death import ending_with_parent
+from orchestrator.runtime.process import ending_with_parent
 
 _HERE = Path(__file__).resolve().parent
 #: Where `make bench-peers` installs them.

@@ -32,8 +32,9 @@ from orchestrator.agents.definition import (
 )
 from orchestrator.agents.lines import line_of
 from orchestrator.agents.options import Surroundings, check_options
-from orchestrator.config.settings import did_you_mean, is_agents_file, unknown_table
+from orchestrator.config.settings import config_file, did_you_mean, is_agents_file, unknown_table
 from orchestrator.errors import AgentSettingError, AgentsFileError, ConfigurationError
+from orchestrator.policy.routing import RoutingTable
 
 #: The group of entry points in which installed packages offer agents.
 ENTRY_POINTS: Final = "agent_orchestra.agents"
@@ -286,3 +287,28 @@ def _load_reference(source: str, reference: str) -> Any:
     if value is None:
         raise ValueError(f"there is no {attribute!r} in module {module_name!r}")
     return value
+
+
+#: The table of the TOML file beside `[orchestra]`; `settings.TABLES` has it.
+ROUTING_TABLE = "routing"
+
+
+def load_routing() -> RoutingTable:
+    """Return the routing table with the overrides in `[routing]` of the TOML file that the settings come from.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a row in it is wrong.
+    """
+    path = config_file()
+    if path is None:
+        return RoutingTable()
+    try:
+        overrides = tomllib.loads(path.read_text(encoding="utf-8")).get(ROUTING_TABLE)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"cannot read the routing table from {path}: {error}") from error
+    if overrides is not None and not isinstance(overrides, dict):
+        raise ConfigurationError(f"cannot read the routing table from {path}: [routing] must be a table")
+    try:
+        return RoutingTable.load(overrides)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None

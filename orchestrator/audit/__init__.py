@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from orchestrator.audit.build import build_writer
-from orchestrator.audit.reader import AuditReader, Coverage
+from orchestrator.audit.reader import AuditReader, Coverage, Node, trees
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.store import AuditStore
-from orchestrator.audit.trees import Node, trees
 from orchestrator.audit.verification import Break
-from orchestrator.audit.writer import AuditWriter
+from orchestrator.audit.writer import AuditWriter, build_writer
 
 __all__ = [
     "AuditReader",

@@ -13,17 +13,16 @@ from typing import ClassVar, Final
 
 from sqlalchemy import Connection, Delete, Table, func, select
 
-from orchestrator.audit import bodies, words
-from orchestrator.audit.database import Database
-from orchestrator.audit.heads import End
-from orchestrator.audit.schema import (
+from orchestrator.audit import records, words
+from orchestrator.audit.database import (
     AMENDMENTS,
     DEAD_LETTERS,
     MESSAGES,
     TRANSITION_SESSIONS,
     TRANSITIONS,
+    Database,
 )
-from orchestrator.audit.signed_documents import SignedDocument
+from orchestrator.audit.heads import End, SignedDocument
 from orchestrator.envelope.signature import Signer
 from orchestrator.keyring.claims import Purpose
 
@@ -99,7 +98,7 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
             words.forget(db, seq, seq)
             _amend(db, replace(redaction, seq=seq, chain=chain), signer)
         if rows:
-            bodies.forget(db)
+            records.forget(db)
             words.erase(db)
     database.forget_removed()
     return len(rows)
@@ -169,7 +168,7 @@ def _remove(db: Connection, table: Table, last: int, tombstone: Amendment, signe
         counts.update({row[0]: int(row[1]) for row in rows})
     db.execute(table.delete().where(gone))
     if table is MESSAGES:
-        bodies.forget(db)
+        records.forget(db)
         words.forget(db, 0, last)
     if table is TRANSITIONS:
         db.execute(TRANSITION_SESSIONS.delete().where(TRANSITION_SESSIONS.c.seq <= last))

@@ -7,26 +7,82 @@ inserting a row anywhere shows in every later one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final
 
 from pydantic_core import to_json
-from sqlalchemy import Connection, select
+from sqlalchemy import BigInteger, Connection, Integer, LargeBinary, Table, Text, insert, select
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from orchestrator import machine
-from orchestrator.audit import bulk
+from orchestrator.audit.database import CHAINED, DEAD_LETTERS, MESSAGES, TRANSITION_SESSIONS, TRANSITIONS
 from orchestrator.audit.heads import End
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.schema import (
-    CHAINED,
-    DEAD_LETTERS,
-    MESSAGES,
-    TRANSITION_SESSIONS,
-    TRANSITIONS,
-)
 from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
+
+#: PostgreSQL's names for the types of the schema.
+_TYPES: Final = {BigInteger: "int8", Integer: "int4", Text: "text", LargeBinary: "bytea"}
+
+
+def write(db: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Write rows that have a value for each column of the table, in the order of its columns.
+
+    Raises:
+        IntegrityError: a row is there already; the transaction can only be rolled back.
+        DBAPIError: the database refused something.
+    """
+    if not rows:
+        return
+    if db.dialect.name == "sqlite":
+        db.exec_driver_sql(_insert(db.dialect, table), list(rows))
+    else:
+        copy(db, table.name, [column.name for column in table.c], rows, types=_types(table))
+
+
+def copy(
+    db: Connection,
+    table: str,
+    columns: Sequence[str],
+    rows: Iterable[tuple[Any, ...]],
+    *,
+    types: Sequence[str] = (),
+) -> None:
+    """Write rows to a table of PostgreSQL with COPY: in its binary form if the types of the columns are given.
+
+    Raises:
+        IntegrityError: a row is there already; the transaction can only be rolled back.
+        DBAPIError: the database refused something.
+    """
+    statement = f"COPY {table} ({', '.join(columns)}) FROM STDIN" + " (FORMAT BINARY)" * bool(types)
+    driver: Any = db.connection
+    errors: Any = db.dialect.loaded_dbapi
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as stream:
+            if types:
+                stream.set_types(types)
+            for row in rows:
+                stream.write_row(row)
+    except errors.IntegrityError as error:
+        raise IntegrityError(statement, None, error) from error
+    except errors.Error as error:
+        gone = bool(driver.driver_connection.closed)
+        raise DBAPIError(statement, None, error, connection_invalidated=gone) from error
+
+
+@lru_cache(maxsize=8)
+def _insert(dialect: Dialect, table: Table) -> str:
+    """Return the driver's own spelling of an insert with a value for each column in order."""
+    return str(insert(table).compile(dialect=dialect))
+
+
+@lru_cache(maxsize=8)
+def _types(table: Table) -> list[str]:
+    return [_TYPES[type(column.type)] for column in table.c]
+
 
 #: Octets of the random salt of a commitment.
 _SALT: Final = 16
@@ -46,7 +102,7 @@ def append_messages(db: Connection, end: End, records: Sequence[MessageRecord]) 
         values = _message_values(record)
         chain = link(chain, (*values[:-2], commitment))
         rows.append((seq, *values, chain, salt, commitment, record.status, record.body))
-    bulk.write(db, MESSAGES, rows)
+    write(db, MESSAGES, rows)
     return End(seq=seq, chain=chain)
 
 
@@ -58,7 +114,7 @@ def append_dead(db: Connection, end: End, records: Sequence[DeadRecord]) -> End:
         seq += 1
         chain = link(chain, values)
         rows.append((seq, *values, chain))
-    bulk.write(db, DEAD_LETTERS, rows)
+    write(db, DEAD_LETTERS, rows)
     return End(seq=seq, chain=chain)
 
 
@@ -74,8 +130,8 @@ def append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> En
         chain = link(chain, (*facts, record.received_ms, sha256))
         rows.append((seq, *facts, record.received_ms, document, sha256, chain))
         about += [(session, seq) for session in sessions_in(record.steps)]
-    bulk.write(db, TRANSITIONS, rows)
-    bulk.write(db, TRANSITION_SESSIONS, about)
+    write(db, TRANSITIONS, rows)
+    write(db, TRANSITION_SESSIONS, about)
     return End(seq=seq, chain=chain, entries=total)
 
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, and_, func, literal, select, tuple_
 
+from orchestrator.audit.database import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.schema import DEAD_LETTERS, MESSAGES
 from orchestrator.audit.store import IS_DEAD, AuditStore
 from orchestrator.audit.text import text_of
 from orchestrator.audit.words import find, has_words

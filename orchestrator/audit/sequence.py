@@ -1,10 +1,11 @@
-"""A conversation as a sequence diagram in SVG, for a browser or a document; no library for it is kept well, so it is ours.
+"""A conversation as a sequence diagram: SVG for a browser or a document, Mermaid for a page.
 
 Everything is an element with attributes: text of agents is text of an element and nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -125,3 +126,30 @@ def _add(
 def _short(text: str, length: int) -> str:
     flat = " ".join(visible(text).split())
     return flat if len(flat) <= length else f"{flat[: length - 1]}…"
+
+
+#: What Mermaid reads as its own, or ends a line.
+_SPECIAL = re.compile(r"[^\w .,/@()\[\]:|+-]")
+
+
+def sequence_diagram(records: Sequence[MessageRecord]) -> str:
+    """Return the messages in the order in which they were published, with their times; a dead letter is crossed out."""
+    names: dict[str, str] = {}
+    lines = []
+    for record in records:
+        sender, recipient = (
+            names.setdefault(name or "unknown", f"p{len(names)}")
+            for name in (record.sender, record.recipient)
+        )
+        what = record.type + (f" [{record.task_id}]" if record.task_id else "")
+        again = f" (attempt {record.attempt})" if record.attempt > 1 else ""
+        arrow = "--x" if record.dead else "->>"
+        lines.append(f"    {sender}{arrow}{recipient}: {_plain(record.published)} {_plain(what + again)}")
+        if record.dead:
+            lines.append(f"    Note over {sender},{recipient}: dead: {_plain(record.dead)}")
+    participants = [f"    participant {short} as {_plain(name)}" for name, short in names.items()]
+    return "\n".join(["sequenceDiagram", *participants, *lines])
+
+
+def _plain(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"#{ord(found[0])};", text)

@@ -1,4 +1,4 @@
-"""The audit database: rows are only ever added, and read by anybody.
+"""The audit database: rows are only ever added, by its writer and by changes that it records, and read by anybody.
 
 The operator signs where the tables end, in the same transaction as their rows.
 """
@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Executable, and_, func, select
 from sqlalchemy.exc import IntegrityError
 
-from orchestrator.audit import bodies, chain, words
+from orchestrator.audit import chain, records, words
 from orchestrator.audit.amendments import Amendment, end_of, read_amendments
-from orchestrator.audit.database import Database
+from orchestrator.audit.database import (
+    BODIES,
+    DEAD_LETTERS,
+    HEADS,
+    MESSAGES,
+    METADATA,
+    TRANSITION_SESSIONS,
+    TRANSITIONS,
+    Database,
+)
 from orchestrator.audit.heads import TABLES, Head, HeadChanged, HeadSigner
-from orchestrator.audit.indexes import index_faults
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.schema import BODIES, DEAD_LETTERS, HEADS, MESSAGES, METADATA, TRANSITIONS
 from orchestrator.audit.text import text_of
-from orchestrator.audit.transitions import StepsRecord
+from orchestrator.audit.transitions import StepsRecord, Transition, order_of, transitions_of, unpack
+from orchestrator.audit.words import index_faults
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import AuditError, KeyringError
 
@@ -136,7 +145,7 @@ class AuditStore:
                 messages, dead = chain.unwritten_messages(db, messages), chain.unwritten_dead(db, dead)
             large = {record.body: record.body_octets for record in messages if record.body}
             if large:
-                bodies.keep(db, large)
+                records.keep(db, large)
             transitions = [new for record in transitions if (new := chain.unwritten_steps(db, record)).steps]
             if not messages and not dead and not transitions:
                 return 0
@@ -294,7 +303,7 @@ class AuditStore:
         if not sha256:
             return None
         rows = self.query(select(BODIES.c.content).where(BODIES.c.sha256 == sha256))
-        return bodies.body_of(sha256, bytes(rows[0][0])) if rows else None
+        return records.body_of(sha256, bytes(rows[0][0])) if rows else None
 
     def total(self) -> int:
         """Return the number of messages written."""
@@ -336,7 +345,7 @@ class AuditStore:
 
 def _text(message_id: str, xml: bytes, sha256: str | None, content: bytes | None) -> str:
     """Return the text of a message, with its stored body."""
-    stored = bodies.body_of(sha256, bytes(content or b"")) if sha256 else None
+    stored = records.body_of(sha256, bytes(content or b"")) if sha256 else None
     return text_of(bytes(xml), stored or b"", known=bool(message_id))
 
 
@@ -348,3 +357,81 @@ def _stored_head(db: Connection) -> tuple[bool, Head | None]:
 
 def _record(row: Any) -> MessageRecord:
     return MessageRecord(**row._mapping)  # noqa: SLF001 - the public name of it in SQLAlchemy
+
+
+_T = TRANSITIONS.c
+#: Digits of a number that no database holds.
+_DIGITS = 19
+
+
+class Changes:
+    """Reads the transitions of an audit database that others may be writing to."""
+
+    def __init__(self, store: AuditStore) -> None:
+        self._store = store
+
+    def page(
+        self,
+        *,
+        session: str | None = None,
+        kind: str | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        before: str | None = None,
+        limit: int = 100,
+    ) -> tuple[list[Transition], str | None]:
+        """Return the latest changes that meet every condition, newest first, and the start of the next page; None if
+        none.
+
+        Raises:
+            ValueError: ``before`` is not what a page says.
+        """
+        found = self._newest_first(session, since_ms, until_ms, _place(before) if before else None)
+        wanted = (
+            (place, change)
+            for place, change in found
+            if (kind is None or change.kind == kind)
+            and (session is None or change.session == session)
+            and (since_ms is None or change.at_ms >= since_ms)
+            and (until_ms is None or change.at_ms < until_ms)
+        )
+        page = list(islice(wanted, limit))
+        following = "{}.{}".format(*page[-1][0]) if len(page) == limit else None
+        return [change for _, change in page], following
+
+    def of(self, session: str | None) -> list[Transition]:
+        """Return every change of a session, or of all of them, oldest first."""
+        # A row that was written later may hold entries that were read earlier, by another writer.
+        found = self.page(session=session, limit=1 << 31)[0][::-1]
+        return sorted(found, key=lambda change: (change.stream, *order_of(change.entry_id)))
+
+    def _newest_first(
+        self,
+        session: str | None,
+        since_ms: int | None,
+        until_ms: int | None,
+        before: tuple[int, int] | None,
+    ) -> Iterator[tuple[tuple[int, int], Transition]]:
+        conditions: list[ColumnElement[bool]] = []
+        if session is not None:
+            about = select(TRANSITION_SESSIONS.c.seq).where(TRANSITION_SESSIONS.c.session == session)
+            conditions.append(_T.seq.in_(about))
+        if since_ms is not None:
+            conditions.append(_T.last_ms >= since_ms)
+        if until_ms is not None:
+            conditions.append(_T.first_ms < until_ms)
+        if before is not None:
+            conditions.append(_T.seq <= before[0])
+        query = select(_T.seq, _T.stream, _T.document).where(*conditions).order_by(_T.seq.desc())
+        for seq, stream, document in self._store.each(query):
+            changes = [change for step in unpack(document) for change in transitions_of(stream, step)]
+            for number in range(len(changes) - 1, -1, -1):
+                if before is None or (seq, number) < before:
+                    yield (seq, number), changes[number]
+
+
+def _place(text: str) -> tuple[int, int]:
+    row, _, number = text.partition(".")
+    if not all(part.isascii() and part.isdigit() and len(part) < _DIGITS for part in (row, number)):
+        raise ValueError(f"{text!r} is not what a page says, like 12.34")
+    return int(row), int(number)

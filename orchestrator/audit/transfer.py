@@ -15,8 +15,7 @@ from sqlalchemy import LargeBinary, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from orchestrator.audit.amendments import end_of
-from orchestrator.audit.heads import TABLES
-from orchestrator.audit.schema import (
+from orchestrator.audit.database import (
     AMENDMENTS,
     BODIES,
     DEAD_LETTERS,
@@ -28,6 +27,7 @@ from orchestrator.audit.schema import (
     TRANSITION_SESSIONS,
     TRANSITIONS,
 )
+from orchestrator.audit.heads import TABLES
 from orchestrator.audit.store import AuditStore
 from orchestrator.errors import AuditError, InputError
 

@@ -11,20 +11,11 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from orchestrator.audit import bodies
+from orchestrator.audit import records
 from orchestrator.audit.amendments import Amended
 from orchestrator.audit.chain import commit, link
-from orchestrator.audit.heads import TABLES, End, Head
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.proof import Proof
-from orchestrator.audit.schema import (
-    BODIES,
-    CHAINED,
-    MESSAGES,
-    METADATA,
-    TRANSITION_SESSIONS,
-    TRANSITIONS,
-)
+from orchestrator.audit.database import BODIES, CHAINED, MESSAGES, METADATA, TRANSITION_SESSIONS, TRANSITIONS
+from orchestrator.audit.heads import TABLES, End, Head, KeptHeads, Proof
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import digest, sessions_in, unpack
 from orchestrator.errors import AuditError
@@ -230,7 +221,7 @@ def _is_committed(row: Any) -> bool:
 def _without_body(store: AuditStore) -> Iterator[Break]:
     """Yield messages whose stored body does not match their envelope, or is missing."""
     rows = store.each(select(BODIES.c.sha256, BODIES.c.content))
-    altered = {row.sha256 for row in rows if bodies.body_of(row.sha256, row.content) is None}
+    altered = {row.sha256 for row in rows if records.body_of(row.sha256, row.content) is None}
     known = select(BODIES.c.sha256).where(BODIES.c.sha256 == MESSAGES.c.body).exists()
     query = select(MESSAGES.c.seq, MESSAGES.c.body, known).where(MESSAGES.c.body != "")
     for seq, sha256, there in store.each(query.order_by(MESSAGES.c.seq)):

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 import redis
 
 from orchestrator import machine
-from orchestrator.audit.facts import FactsReader
-from orchestrator.audit.heads import Head
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.records import DeadRecord, MessageRecord, read_dead, read_entry
+from orchestrator.agents.registry import OPERATOR
+from orchestrator.audit.heads import EitherKeys, Head, HeadSigner, KeptHeads
+from orchestrator.audit.records import DeadRecord, FactsReader, MessageRecord, read_dead, read_entry
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import Step, StepsRecord
+from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import failpoint
-from orchestrator.errors import AuditError
+from orchestrator.envelope.parse import ParseLimits
+from orchestrator.envelope.sealing import Opener
+from orchestrator.errors import AuditError, KeyringError
+from orchestrator.keyring.registry import Keyring
 from orchestrator.log import get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.key_table import is_wrong_type
+from orchestrator.redisdb.raw_pipeline import ServerClock
 from orchestrator.runtime.service import still_at_work
 from orchestrator.streams import (
     AUDIT_GROUP,
@@ -38,6 +43,8 @@ from orchestrator.streams import (
     Portion,
     RedisStreams,
     StreamId,
+    all_streams,
+    ledger_streams,
 )
 
 #: Entries that one read takes from one stream: after an outage a commit costs more than all else in it.
@@ -295,3 +302,86 @@ class AuditWriter:
 
 def _octets(entries: Sequence[Entry]) -> int:
     return sum(len(entry.data or b"") for entry in entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrailBacklog:
+    """Entries that no writer has committed, by kind; a writer that holds an entry has not committed it."""
+
+    messages: int
+    #: Steps of the ledger.
+    steps: int
+    dead_letters: int
+    #: Milliseconds since the oldest of them was published; 0: there are none.
+    oldest_ms: int
+
+    @property
+    def entries(self) -> int:
+        """All of them."""
+        return self.messages + self.steps + self.dead_letters
+
+
+def backlog(client: redis.Redis, shards: int) -> TrailBacklog:
+    """Return how far the audit trail of a stack is behind. Redis is asked, and no database: that may be away."""
+    kinds = (
+        all_streams(shards),
+        ledger_streams(TRANSITIONS, shards),
+        ledger_streams(DEAD, shards),
+    )
+    rows = [RedisStreams(client).backlog(AUDIT_GROUP, kind) for kind in kinds]
+    messages, steps, dead_letters = (sum(row.unread + row.pending for row in kind) for kind in rows)
+    since = [
+        ms
+        for kind in rows
+        for row in kind
+        for ms in (row.unread_since_ms, row.pending_since_ms)
+        if ms is not None
+    ]
+    return TrailBacklog(
+        messages=messages,
+        steps=steps,
+        dead_letters=dead_letters,
+        oldest_ms=max(0, ServerClock(client).now_ms() - min(since)) if since else 0,
+    )
+
+
+class AuditParts(Protocol):
+    """Parts of a stack that an audit writer needs."""
+
+    @property
+    def redis(self) -> redis.Redis: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def keyring(self) -> Keyring: ...
+    @property
+    def opener(self) -> Opener: ...
+
+
+def build_writer(parts: AuditParts, *, consumer: str) -> AuditWriter:
+    """Return a writer to the audit database of the settings.
+
+    Raises:
+        AuditError: the database cannot be opened or made, or the head of it that is kept cannot be read.
+    """
+    settings, keyring = parts.settings, parts.keyring
+    heads = HeadSigner(lambda: keyring.signer(OPERATOR), EitherKeys(keyring, keyring.store))
+    store = AuditStore(settings.audit_database, heads=heads)
+    try:
+        keyring.require(OPERATOR)
+    except KeyringError as error:
+        store.unsigned = str(error)
+    return AuditWriter(
+        parts.redis,
+        store,
+        consumer=consumer,
+        sources=all_streams(settings.shards),
+        # A commit on a slow disk takes longer than anything a worker does between two signs of life.
+        reclaim_idle_ms=round(settings.lease_s * 4000),
+        facts=FactsReader(
+            limits=ParseLimits(size=settings.max_message_bytes),
+            opener=parts.opener,
+            keys=keyring if settings.signatures_required else None,
+        ),
+        kept=KeptHeads.of(settings),
+    )

@@ -66,17 +66,17 @@ COMMANDS = {name: module for section in SECTIONS.values() for name, (module, _) 
 #: Group without a module of its own → its commands, each with its module and, if it is another, the name there.
 GROUPS: dict[str, dict[str, str]] = {
     "session": {
-        "plan": "plan",
+        "plan": "submit",
         "fork": "control",
         "delete": "control",
         "budget": "sessions",
         "worktrees": "worktrees",
     },
-    "message": {"send": "send", "sign": "sign", "verify": "sign", "validate": "validate"},
+    "message": dict.fromkeys(("send", "sign", "verify", "validate"), "message"),
     "service": {
         **dict.fromkeys(("worker", "router", "callbacks", "reaper", "notifier"), "services"),
         "audit": "services:audit_writer",
-        "acl": "access",
+        "acl": "keys",
     },
     "program": {
         "raise": "session_tools:raise_",

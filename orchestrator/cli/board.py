@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.text import Text
 
 from orchestrator.cli.control import still_stopping
-from orchestrator.cli.render import PromiseCount, awaited_answers, tree_lines
-from orchestrator.cli.table import is_narrow, short_ids
+from orchestrator.cli.render import PromiseCount, awaited_answers, is_narrow, short_ids, tree_lines
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import OrchestraError
 from orchestrator.ledger import CLOSED, Session

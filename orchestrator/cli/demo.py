@@ -18,7 +18,7 @@ from orchestrator.cli.options import settings_of
 from orchestrator.cli.output import say
 from orchestrator.cli.stack import open_client
 from orchestrator.display.text import counted
-from orchestrator.runtime.signals import set_soon
+from orchestrator.runtime.process import set_soon
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings

@@ -50,7 +50,7 @@ def list_(
     *, settings: Settings, message_type: str | None, agent: str | None, since_ms: int | None, as_json: bool
 ) -> None:
     """List dead letters, oldest first, each with its reason."""
-    from orchestrator.cli.documents.messages import DeadLetters
+    from orchestrator.cli.documents.audit import DeadLetters
 
     with open_stack(settings, "dlq") as parts:
         dead_letters = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
@@ -69,7 +69,7 @@ def list_(
 @stack_options
 def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
     """Show one dead letter with its original bytes."""
-    from orchestrator.cli.documents.messages import DeadLetterDocument, FullDeadLetter
+    from orchestrator.cli.documents.audit import DeadLetterDocument, FullDeadLetter
 
     with open_stack(settings, "dlq") as parts:
         dead_letter = _get(parts, dead_id)
@@ -98,7 +98,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
 
     The original is verified first. What does not verify is refused, and the exit code is 1.
     """
-    from orchestrator.cli.documents.messages import ReplayedDocument, ReplayedMessages
+    from orchestrator.cli.documents.audit import ReplayedDocument, ReplayedMessages
     from orchestrator.errors import Refused, Unverified
     from orchestrator.notifier import NOTIFICATION
     from orchestrator.router.deadletters.replay import Replays
@@ -148,7 +148,7 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
 @stack_options
 def drop(*, settings: Settings, as_json: bool, **selected: Any) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
-    from orchestrator.cli.documents.messages import Dropped
+    from orchestrator.cli.documents.audit import Dropped
     from orchestrator.router.deadletters.replay import Replays
 
     dropped = []

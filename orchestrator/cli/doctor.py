@@ -92,7 +92,7 @@ def doctor(
     """
     import redis
 
-    from orchestrator.cli.documents.doctor import DiagnosisDocument
+    from orchestrator.cli.documents.stack import DiagnosisDocument
     from orchestrator.doctor import Doctor
     from orchestrator.errors import OrchestraError
 
@@ -121,10 +121,10 @@ def doctor(
 
 
 def _accept(settings: Settings, sessions: tuple[str, ...]) -> None:
-    from orchestrator.audit.proof import EitherKeys, proof_of
+    from orchestrator.audit.heads import EitherKeys, proof_of
     from orchestrator.audit.reader import AuditReader
     from orchestrator.audit.store import AuditStore
-    from orchestrator.doctor.lost_sessions import LostSessions
+    from orchestrator.doctor.repair import LostSessions
 
     database, signer = to_amend(settings)
     with open_stack(settings, "doctor") as parts:
@@ -145,7 +145,7 @@ def _restore_format(settings: Settings) -> None:
 
 
 def _sweep(parts: Container) -> None:
-    from orchestrator.deployment.services import build_reaper
+    from orchestrator.deployment.local_stack import build_reaper
 
     settings = parts.settings
     reaper = build_reaper(parts.redis, settings)
@@ -203,7 +203,7 @@ def _print(diagnosis: Diagnosis) -> None:
 @click.pass_context
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
     """Say what SESSION waits for, what will move it, and by when, and which session holds it up in the end."""
-    from orchestrator.cli.documents.doctor import Why
+    from orchestrator.cli.documents.stack import Why
     from orchestrator.doctor import Doctor
 
     with open_stack(settings, "doctor") as parts:

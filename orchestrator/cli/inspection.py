@@ -14,12 +14,10 @@ from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit import AuditReader, AuditStore, Break, Coverage
-from orchestrator.audit.backlog import backlog
-from orchestrator.audit.heads import Head
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.proof import EitherKeys, Proof, proof_of
+from orchestrator.audit.heads import EitherKeys, Head, KeptHeads, Proof, proof_of
 from orchestrator.audit.transfer import load
 from orchestrator.audit.verification import Suspect, verify
+from orchestrator.audit.writer import backlog
 from orchestrator.bootstrap import Container
 from orchestrator.cli.stack import open_stack
 from orchestrator.config.settings import Settings

@@ -1,4 +1,4 @@
-"""`orchestra keys`: generate, list, export, import, rotate and revoke the keys of agents."""
+"""`orchestra keys`: the keys of agents from generation to revocation, and the access rules of Redis users."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
 from orchestrator.cli.options import SubCommands, json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
+from orchestrator.cli.render import Row, print_table, terminal_width
 from orchestrator.cli.stack import open_keys
-from orchestrator.cli.table import Row, print_table, terminal_width
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.keyring.certificates import KeyCertificate, Use
     from orchestrator.keyring.store import KeyStore
+
 
 _LATER = "no stack runs on this data folder; registered when one starts"
 
@@ -257,14 +259,14 @@ def _sign_records(store: KeyStore, sources: Iterable[str]) -> list[str]:
         KeyringError: this is not the operator's host.
     """
     from orchestrator.agents.loader import load_agents
-    from orchestrator.keyring.agent_records import sign
+    from orchestrator.agents.registry import sign_agent_record
 
     names = []
     for name, definition in load_agents(sources).items() if sources else ():
         if not definition.record.external:
             store.create(name)
             names.append(name)
-        sign(store, definition.record.model_dump(mode="json"))
+        sign_agent_record(store, definition.record.model_dump(mode="json"))
         say(f"signed the record of {name}: {definition.record.role}", err=True)
     return names
 
@@ -309,3 +311,43 @@ def _made(key: KeyCertificate, *, private: bool) -> str:
 
     made = isoformat(key.created_ms) if key.created_ms else ""
     return f"{made}{'' if private else '  (public half only)'}"
+
+
+@click.command("acl")
+@click.argument("user", metavar="ROLE|AGENT")
+@click.option(
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    default=("orchestra",),
+    show_default=True,
+    help="A Celery queue of the stack's agents; may be repeated.",
+)
+@click.option(
+    "--program", is_flag=True, help="It is an external program, even if its name is that of a role."
+)
+@click.option("--file", "as_file", is_flag=True, help="Print a line for an `aclfile` instead of a command.")
+@stack_options
+def acl(*, settings: Settings, user: str, queues: tuple[str, ...], program: bool, as_file: bool) -> None:
+    """Print the command that makes a Redis user with the least that a ROLE or an external program needs.
+
+    Roles are router, callbacks, reaper, worker, audit, notifier, flower, operator and console (reads only). Any other name is
+    that of an external program. Replace PASSWORD with a password. Needs no server.
+    """
+    from orchestrator.agents.definition import check_name
+    from orchestrator.redisdb.acl import KEYS, acl_line, program_rules, role_rules
+
+    check_name(user)
+    if user in KEYS and not program:
+        rules = role_rules(user, queues=queues, database=_database(settings))
+    else:
+        rules = program_rules(user, shards=settings.shards)
+    line = acl_line(user, rules)
+    say(line if as_file else line.replace("user ", "ACL SETUSER ", 1).replace(" on ", " reset on ", 1))
+
+
+def _database(settings: Settings) -> int:
+    """Return the number of the database that Celery uses, as far as the settings name it."""
+    number = urlsplit(settings.broker_url or settings.redis_url or "").path.strip("/")
+    return int(number) if number.isdecimal() else 0

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.display.text import counted
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+from orchestrator.cli.output import say_cells
+from orchestrator.display.text import counted, visible
+from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.machine import isoformat
 from orchestrator.policy.budget import describe
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from orchestrator.client.client import Client
+
 
 STYLES = {
     SessionState.SCHEDULED: "dim",
@@ -237,3 +251,161 @@ def age(ms: int, *, now_ms: int | None = None) -> str:
 def _short(text: str, length: int) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= length else f"{flat[: length - 1]}…"
+
+
+#: Columns of a terminal below which ids are shortened.
+_ROOM_FOR_IDS: Final = 120
+#: Characters of a shortened id at least.
+_SHORT_ID: Final = 12
+_GAP: Final = "  "
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its cells, and the colour of one of them."""
+
+    cells: Sequence[str]
+    style: str = ""
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that is written to; None: it is a file or a pipe, where nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def is_narrow(width: int | None) -> bool:
+    """Return True if a terminal has no room for whole ids and long bars."""
+    return width is not None and width < _ROOM_FOR_IDS
+
+
+def short_ids(ids: Iterable[str], width: int | None) -> Mapping[str, str]:
+    """Return ids as they are shown: whole if there is room, else by beginnings that tell them apart."""
+    every = list(dict.fromkeys(ids))
+    if not is_narrow(width):
+        return {one: one for one in every}
+    longest = max(map(len, every), default=0)
+    for length in range(_SHORT_ID, longest):
+        if len({one[:length] for one in every}) == len(every):
+            return {one: one[:length] for one in every}
+    return {one: one for one in every}
+
+
+def print_table(
+    headers: Sequence[str], rows: Sequence[Row], *, styled: int = -1, width: int | None = None
+) -> None:
+    """Print rows below their headers; the cell number ``styled`` has the style of its row.
+
+    In a terminal of ``width`` columns no row is longer than one line.
+    """
+    shown = [Row([visible(cell) for cell in row.cells], row.style) for row in rows]
+    widths = [
+        max(cell_len(header), *(cell_len(row.cells[column]) for row in shown), 0)
+        for column, header in enumerate(headers)
+    ]
+    for row in (Row(headers, "dim"), *shown):
+        cells = fitted(row.cells, widths, width)
+        is_head = row.cells is headers
+        say_cells([(cell, row.style if is_head or at == styled else "") for at, cell in enumerate(cells)])
+
+
+def fitted(cells: Sequence[str], widths: Sequence[int], width: int | None) -> list[str]:
+    """Return the cells of a row, padded to their columns, with no more of them than fit; what was cut ends with an
+    ellipsis.
+    """
+    padded: list[str] = []
+    left = width if width is not None else sys.maxsize
+    last = max((at for at, cell in enumerate(cells) if cell), default=0)
+    for at, cell in enumerate(cells):
+        gap = _GAP if at else ""
+        room = left - len(gap)
+        if room <= 0:
+            break
+        is_end = at == last or room <= widths[at]
+        text = cell if is_end else set_cell_size(cell, widths[at])
+        padded.append(gap + cut(text, room))
+        left -= cell_len(padded[-1])
+        if is_end:
+            break
+    return [*padded[:-1], padded[-1].rstrip()]
+
+
+def cut(text: str, room: int) -> str:
+    """Return the text in so many columns at most."""
+    if cell_len(text) <= room:
+        return text
+    return f"{chop_cells(text, room - 1)[0]}…" if room > 1 else "…"
+
+
+#: Seconds of waiting before anything is shown, and between two looks at least.
+_PATIENCE_S = 1.0
+#: A look at the tree may take this share of the time at most: a tree of ten thousand is looked at more rarely.
+_SHARE = 0.05
+
+
+@contextmanager
+def tree_progress(client: Client, session: str) -> Iterator[Callable[[], None]]:
+    """A function that shows on standard error, if that is a terminal, how many sessions of a tree have ended.
+
+    It looks at the tree when it is time to. It is called between two steps of waiting, which report outages.
+    """
+    began = time.monotonic()
+    next_look = began + _PATIENCE_S
+    line: Status | None = None
+
+    def look() -> None:
+        nonlocal next_look, line
+        now = time.monotonic()
+        if now < next_look:
+            return
+        line = line or _line()
+        if line is None:
+            next_look = float("inf")
+            return
+        with suppress(ServerUnavailable):
+            line.update(_text(client.tree(session), now - began))
+        took = time.monotonic() - now
+        next_look = now + max(_PATIENCE_S, took / _SHARE)
+
+    try:
+        yield look
+    finally:
+        if line is not None:
+            line.stop()
+
+
+def _line() -> Status | None:
+    # Loaded here: a user who waits for less than a second does not pay for it.
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return None
+    line = console.status("")
+    line.start()
+    return line
+
+
+def _text(tree: list[Session], elapsed_s: float) -> str:
+    from orchestrator.client.waiting import is_over
+
+    ended = sum(map(is_over, tree))
+    at_work = sum(session.state == "running" for session in tree)
+    return f"{ended} of {counted(len(tree), 'session')} ended, {at_work} at work; {elapsed_s:.0f} s"
+
+
+@contextmanager
+def progress_bar(title: str, *, shown: bool = True) -> Iterator[Callable[[str, int, int], object]]:
+    """A function that shows what is done, how many of how many: as a bar if standard error is a terminal, else nowhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(
+        console=console,
+        transient=True,
+        # What goes to a file or a pipe stays there.
+        redirect_stdout=sys.stdout.isatty(),
+        disable=not (shown and console.is_terminal),
+    ) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda what, done, whole: bar.update(task, description=what, completed=done, total=whole)

@@ -68,7 +68,7 @@ def _message_types(text: str | None) -> tuple[str, ...]:
 @stack_options
 def callbacks(settings: Settings) -> None:
     """Run one callback service: on every session_stop, resume who has callbacks waiting."""
-    from orchestrator.deployment.services import build_callbacks
+    from orchestrator.deployment.local_stack import build_callbacks
     from orchestrator.runtime.service import serve
 
     serve("callbacks", build_callbacks, settings)
@@ -78,7 +78,7 @@ def callbacks(settings: Settings) -> None:
 @stack_options
 def reaper(settings: Settings) -> None:
     """Run one reaper: takes runs from lost workers, notifies workers of ready runs, removes old trees."""
-    from orchestrator.deployment.services import build_reaper
+    from orchestrator.deployment.local_stack import build_reaper
     from orchestrator.runtime.service import serve
 
     serve("reaper", build_reaper, settings)
@@ -152,7 +152,7 @@ def worker(
     Further options are those of `celery worker`, such as --pool threads or -Q QUEUE.
     """
     from orchestrator.config.stack import resolve, resolve_redis_url
-    from orchestrator.runtime.parent_death import python_module
+    from orchestrator.runtime.process import python_module
 
     overrides = {"agents": agents, "serve": serve, "concurrency": concurrency}
     chosen = resolve(settings.model_copy(update={name: value for name, value in overrides.items() if value}))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.filters import SessionFilter, filter_options
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import json_option, stack_options
+from orchestrator.cli.options import SessionFilter, filter_options, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.stack import open_client
 
@@ -28,8 +27,16 @@ _STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "delet
 @stack_options
 def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bool) -> None:
     """List the latest root sessions, newest first."""
-    from orchestrator.cli.render import STYLES, age, session_about
-    from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
+    from orchestrator.cli.render import (
+        STYLES,
+        Row,
+        age,
+        is_narrow,
+        print_table,
+        session_about,
+        short_ids,
+        terminal_width,
+    )
 
     with open_client(settings) as client:
         if "scheduled" in only.states:
@@ -76,8 +83,15 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
 @stack_options
 def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:
     """Show SESSION and everything below it; of a part of it, with the sessions above each."""
-    from orchestrator.cli.render import PromiseCount, tree_lines
-    from orchestrator.cli.table import Row, is_narrow, print_table, short_ids, terminal_width
+    from orchestrator.cli.render import (
+        PromiseCount,
+        Row,
+        is_narrow,
+        print_table,
+        short_ids,
+        terminal_width,
+        tree_lines,
+    )
     from orchestrator.policy.budget import total
 
     with open_client(settings) as client:

@@ -16,7 +16,7 @@ from orchestrator.cli.stack import open_stack
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
-    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.announce import Janitor
     from orchestrator.worker.worktrees import Worktree, Worktrees
 
 
@@ -82,7 +82,7 @@ def remove(*, settings: Settings, as_json: bool, session: str, with_branch: bool
 
 @contextmanager
 def _open(settings: Settings) -> Iterator[tuple[Worktrees, Janitor]]:
-    from orchestrator.worker.janitor import Janitor
+    from orchestrator.worker.announce import Janitor
     from orchestrator.worker.worktrees import Worktrees
 
     folder = Worktrees(settings.data)

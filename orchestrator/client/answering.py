@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from orchestrator.client.waiting import Waiting
 from orchestrator.errors import DecryptionError, NotGenuine, SessionFailed
+from orchestrator.ledger.large_text import Opened
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.sealing import Opened
 from orchestrator.messages.authenticity import Authenticity
 
 

@@ -15,7 +15,7 @@ from orchestrator.client.current import TOKEN_VARIABLE, is_running
 from orchestrator.client.waiting import subtree
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id, session_of_approval
-from orchestrator.ledger.approvals import OpenApproval
+from orchestrator.ledger.inbox import OpenApproval
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.approval import Decision, Default, digest_of
 

@@ -18,7 +18,7 @@ from orchestrator.client.client import Client, SessionHandle
 from orchestrator.config.settings import Settings
 from orchestrator.ledger import Session
 from orchestrator.ledger.live_text import LiveEvent
-from orchestrator.policy.typed_answer import typed
+from orchestrator.policy.response_tag import typed
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -37,12 +37,11 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
+from orchestrator.ledger.large_text import Opened
 from orchestrator.ledger.model import Session, SessionState
-from orchestrator.ledger.sealing import Opened
 from orchestrator.log import get_logger
 from orchestrator.policy.budget import BudgetState
-from orchestrator.redisdb.client import connect, explain
-from orchestrator.redisdb.retry import RETRY_FOR_S, Outage
+from orchestrator.redisdb.client import RETRY_FOR_S, Outage, connect, explain
 
 if TYPE_CHECKING:
     from orchestrator.agents.registry import AgentRecord
@@ -275,7 +274,7 @@ class Client:
                 :meth:`result`.
         """
         from orchestrator.envelope.bodies import TaskCompletion
-        from orchestrator.envelope.structured import unpack_body
+        from orchestrator.envelope.prompt_text import unpack_body
         from orchestrator.messages.factory import summary
 
         answer = self.result(session, timeout_s=timeout_s)
@@ -355,7 +354,7 @@ class Client:
             pass
         if type is str:
             return answer
-        from orchestrator.policy.typed_answer import typed
+        from orchestrator.policy.response_tag import typed
 
         return typed(answer, type, what=f"session {session}")
 

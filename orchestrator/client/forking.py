@@ -13,9 +13,8 @@ from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, PayloadError
 from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted
-from orchestrator.ledger.forks import Fork, Found, Seed, as_given, found_by
-from orchestrator.ledger.large_text import Shortened
-from orchestrator.ledger.sealing import Opened, Seal
+from orchestrator.ledger.large_text import Opened, Seal, Shortened
+from orchestrator.ledger.launches import Fork, Found, Seed, as_given, found_by
 from orchestrator.operations.requests import Fork as ForkRequest
 from orchestrator.operations.requests import Submit
 

@@ -11,7 +11,7 @@ from orchestrator.errors import PayloadError
 from orchestrator.ids import approval_of
 from orchestrator.ledger import Item, ItemState, Ledger, Run, Session, StepHeader, Try
 from orchestrator.ledger.journal import read_headers
-from orchestrator.ledger.printed import Printed
+from orchestrator.ledger.reader import Printed
 from orchestrator.machine import isoformat
 
 #: Seconds that nobody means as a time: the run waits for a person.

@@ -12,13 +12,12 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
 from orchestrator.crashpoints import failpoint
-from orchestrator.envelope.structured import pack, prompt_of_task, task_of
+from orchestrator.envelope.prompt_text import pack, prompt_of_task, task_of
 from orchestrator.errors import EmptyPrompt, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import SessionState, Submitted
-from orchestrator.ledger.forks import Fork
-from orchestrator.ledger.large_text import check_size
-from orchestrator.ledger.sealing import Seal
+from orchestrator.ledger.large_text import Seal, check_size
+from orchestrator.ledger.launches import Fork
 from orchestrator.messages.factory import Terms, Thread, delivery_of, summary
 from orchestrator.operations.requests import Submit
 from orchestrator.operations.table import SUBMIT

@@ -17,7 +17,7 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.errors import SignatureError, SubmissionRefused
 from orchestrator.keyring import claims
 from orchestrator.keyring.claims import Purpose
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import Keyring
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.operations.requests import Submit
 from orchestrator.operations.table import SUBMIT

@@ -13,9 +13,8 @@ import redis
 
 from orchestrator import machine
 from orchestrator.ledger.model import CLOSED, Item, ItemState, Session, SessionState
-from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.session_events import SessionEvents
-from orchestrator.redisdb.retry import Outage
+from orchestrator.ledger.reader import LedgerReader, SessionEvents
+from orchestrator.redisdb.client import Outage
 
 #: Longest time in seconds that a session's end can go unnoticed when its event was missed.
 LOOK_AGAIN_S = 0.25

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator import crashpoints, machine
-from orchestrator.runtime.parent_death import die_with_parent
-from orchestrator.runtime.process_title import set_title
+from orchestrator.runtime.process import die_with_parent, set_title
 from orchestrator.runtime.service import READY_VARIABLE
 
 #: What the services and the worker import; not `orchestrator.celery`, which reads the settings.
@@ -46,16 +45,16 @@ PRELOAD = (
     "orchestrator.cli.audit",
     "orchestrator.cli.services",
     "orchestrator.agents.loader",
-    "orchestrator.agents.routing_config",
+    "orchestrator.agents.loader",
     "orchestrator.audit",
     "orchestrator.bootstrap",
-    "orchestrator.audit.build",
-    "orchestrator.deployment.services",
-    "orchestrator.dispatch.broker",
+    "orchestrator.audit.writer",
+    "orchestrator.deployment.local_stack",
+    "orchestrator.dispatch.dispatcher",
     "orchestrator.dispatch.results",
     "orchestrator.keyring.codes",
-    "orchestrator.keyring.sealed_texts",
-    "orchestrator.keyring.agent_records",
+    "orchestrator.keyring.codes",
+    "orchestrator.agents.registry",
     "orchestrator.messages.factory",
     "orchestrator.messages.recipients",
     "orchestrator.router.build",
@@ -63,9 +62,9 @@ PRELOAD = (
     "orchestrator.streams.pressure",
     "orchestrator.worker.announce",
     "orchestrator.worker.execution.runner",
-    "orchestrator.worker.execution.watchdog",
+    "orchestrator.worker.execution.ending",
     "orchestrator.worker.flower",
-    "orchestrator.worker.janitor",
+    "orchestrator.worker.announce",
     "orchestrator.worker.tasks",
     "orchestrator.worker.worktrees",
 )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.runtime.parent_death import ending_with_parent, python_module
+from orchestrator.runtime.process import ending_with_parent, python_module
 from orchestrator.runtime.service import READY_VARIABLE
 
 #: Seconds in which the server has to answer an order; a fork takes milliseconds.

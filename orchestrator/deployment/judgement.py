@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from orchestrator.agents.loader import choose_served, load_agents
+from orchestrator.config.settings import load_settings
 from orchestrator.deployment.forks import ForkServer, start_module
 from orchestrator.errors import ConfigurationError
+from orchestrator.runtime.service import READY_VARIABLE
+from orchestrator.worker.executors import check_models
 
 #: Seconds that the files may take to be loaded.
 WITHIN_S: Final = 60.0
@@ -41,7 +46,7 @@ class Judgement:
         self, sources: Iterable[str], *, env: Mapping[str, str], forks: ForkServer | None = None
     ) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed by `end`)
-        module = ("orchestrator.deployment.judge", *sources)
+        module = ("orchestrator.deployment.judgement", *sources)
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no file)
             self._process = start_module(
                 module, forks=forks, env=env, log=nowhere.fileno(), ready=self._words.fileno()
@@ -93,3 +98,19 @@ def see_that_agents_load(
             verdict.named or f"cannot load agents from {', '.join(named)}: {verdict.reason}"
         )
     return verdict.warning
+
+
+def main(descriptor: int, sources: list[str]) -> int:
+    """Load agents on trial; return 0 if all is well."""
+    try:
+        settings = load_settings()
+        idle = check_models(choose_served(load_agents(sources), settings.serve).values(), settings)
+    except ConfigurationError as error:
+        os.write(descriptor, " ".join(str(error).split()).encode(errors="backslashreplace"))
+        return 1
+    os.write(descriptor, idle.encode(errors="backslashreplace"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(os.environ.pop(READY_VARIABLE)), sys.argv[1:]))

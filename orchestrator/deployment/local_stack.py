@@ -1,4 +1,4 @@
-"""A whole stack on this machine: server, services and a worker, for `orchestra up` and `orchestra demo`."""
+"""A whole stack on this machine: server, services with everything they need, and a worker."""
 
 from __future__ import annotations
 
@@ -14,18 +14,38 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import redis
+
+from orchestrator.agents.registry import REAPER
+from orchestrator.bootstrap import Container
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.forks import ForkServer
-from orchestrator.deployment.hangs import HangWatch
 from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
-from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.deployment.supervisor import ChildSpec, HangWatch, Notice, Supervisor
 from orchestrator.errors import ConfigurationError
+from orchestrator.reconciler.callbacks import CallbackService
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb.client import connect
+from orchestrator.redisdb.holders import connected_holders
+from orchestrator.router.deadletters.store import DeadLetters
+from orchestrator.runtime.process import set_soon
 from orchestrator.runtime.service import hangs_after_s
-from orchestrator.runtime.signals import set_soon
+from orchestrator.streams import (
+    AUDIT_GROUP,
+    GROUPS,
+    INBOX,
+    TRANSITIONS,
+    DeadLimits,
+    RedisStreams,
+    all_streams,
+    boxes,
+    consumer_name,
+    ledger_streams,
+)
+from orchestrator.streams.consumer import GONE_MS
 
 _TICK_S = 0.05
 _TRIM_EVERY_S = 10.0
@@ -154,7 +174,7 @@ class LocalStack:
             url = given.redis_url
         connect(url, settings=given, begins=True).close()
         if given.broker_url is not None:
-            from orchestrator.dispatch.broker import check_broker
+            from orchestrator.dispatch.dispatcher import check_broker
 
             check_broker(given.broker_url)
         self.settings = given.model_copy(update={"redis_url": url, "agents": agents})
@@ -337,3 +357,59 @@ def describe(notice: Notice) -> str:
         else f"service {notice.name}"
     )
     return f"{what} {words[notice.kind]}{f' ({notice.detail})' if notice.detail else ''}"
+
+
+#: Sweeps between two looks for audit writers that are gone.
+_TIDY_EVERY = 1000
+
+
+def build_callbacks(
+    client: redis.Redis, settings: Settings, *, parts: Container | None = None, consumer: str = ""
+) -> CallbackService:
+    """Return a callback service; ``consumer`` is its name in its group."""
+    parts = parts or Container(client, settings)
+    parts.keyring.require(REAPER)
+    return CallbackService(
+        client,
+        parts.delivery,
+        consumer=consumer or consumer_name("callbacks"),
+        shards=settings.shards,
+        # Handling a batch takes far less than what a lease allows an agent.
+        take_over_ms=round(settings.lease_s * 1000 / 3),
+    )
+
+
+def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | None = None) -> Reaper:
+    """Return a reaper that also trims the streams of messages, of the ledger and of external programs."""
+    parts = parts or Container(client, settings)
+    parts.keyring.require(REAPER)
+    streams, known = RedisStreams(client), all_streams(settings.shards)
+    dead, limits = DeadLetters(client, shards=settings.shards), DeadLimits.of(settings)
+    sweeps = count()
+
+    def trim() -> int:
+        if next(sweeps) % _TIDY_EVERY == 0:
+            # An audit writer may not: to remove a consumer is to lose what it holds, in whichever group.
+            written = [*known, *ledger_streams(TRANSITIONS, settings.shards)]
+            streams.forget(AUDIT_GROUP, written, idle_ms=GONE_MS)
+        programs = [record.name for record in parts.agents.all() if record.external]
+        # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
+        dropped = streams.trim(GROUPS, known, also=programs)
+        dropped += streams.trim([AUDIT_GROUP], ledger_streams(TRANSITIONS, settings.shards))
+        for program in programs:
+            dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
+        return dropped + dead.expire(limits)
+
+    return Reaper(
+        parts.ledger,
+        parts.delivery,
+        settle=parts.settle,
+        trim=trim,
+        ring=parts.ring,
+        agents=lambda: [record.name for record in parts.agents.all() if not record.external],
+        concurrency=parts.concurrency,
+        connected=lambda: connected_holders(client),
+        shards=settings.shards,
+        lease_s=settings.lease_s,
+        interval_s=settings.sweep_interval_s,
+    )

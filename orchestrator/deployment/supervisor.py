@@ -12,15 +12,18 @@ import os
 import re
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from orchestrator import machine
 from orchestrator.deployment.forks import ForkServer, Process, start_command, start_module
 from orchestrator.errors import ConfigurationError
+from orchestrator.runtime.probe import ALIVE, answers
 
 _BACKOFF_FIRST_S = 0.1
 _BACKOFF_CAP_S = 10.0
@@ -350,3 +353,39 @@ def _in_words(line: str) -> str:
         return ": ".join(map(str, [*words, *fields.get("exception", "").splitlines()[-1:]]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return line
+
+
+#: Looks within the time after which a process hangs.
+_LOOKS: Final = 8
+
+
+class HangWatch:
+    """Asks all processes of a data folder again and again, from a thread of its own until it is closed.
+
+    Time in which this process did not look itself, as while its machine slept, hardly counts.
+    """
+
+    def __init__(self, data: str, *, after_s: float, ask: Callable[[str], dict[int, str]] = answers) -> None:
+        """Watch a folder; a process hangs that was not well for ``after_s`` seconds of looks."""
+        self._data, self._after_s, self._ask = data, after_s, ask
+        self._silent_s: dict[int, float] = {}
+        self._stop = threading.Event()
+        self._thread = machine.start_thread(self._watch, "hang-watch")
+
+    def hangs(self, pid: int) -> bool:
+        """Return True if a process hangs."""
+        return self._silent_s.get(pid, 0.0) >= self._after_s
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+
+    def _watch(self) -> None:
+        every_s, looked_at = self._after_s / _LOOKS, time.monotonic()
+        while not self._stop.wait(every_s):
+            found, now = self._ask(self._data), time.monotonic()
+            more_s, looked_at = min(now - looked_at, 2 * every_s), now
+            before = self._silent_s
+            self._silent_s = {
+                pid: before.get(pid, 0.0) + more_s for pid, line in found.items() if line != ALIVE
+            }

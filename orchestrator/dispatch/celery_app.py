@@ -6,15 +6,213 @@ Delivering it twice or losing it is harmless: a run is claimed once, and the swe
 
 from __future__ import annotations
 
-from typing import Final
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Annotated, Any, Final
 
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu.compression import decompress
+from kombu.connection import Connection as KombuConnection
+from kombu.transport import redis
+from kombu.utils.json import loads
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve_redis_url
 from orchestrator.config.urls import kombu_url
-from orchestrator.dispatch.connections import Amqp
-from orchestrator.dispatch.control import StackControl
+from orchestrator.dispatch.dispatcher import StackControl
+from orchestrator.log import get_logger
+
+Text = Annotated[str, Field(min_length=1)]
+Number = int | float
+_SHAPE: Final = ConfigDict(strict=True, extra="ignore")
+
+
+class _Delivery(BaseModel):
+    model_config = _SHAPE
+    exchange: str
+    routing_key: str
+
+
+class _Properties(BaseModel):
+    model_config = _SHAPE
+    delivery_tag: Text
+    delivery_info: _Delivery
+    body_encoding: Annotated[str, Field(pattern="^base64$")] | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+
+
+class _Task(BaseModel):
+    """A task as both versions of Celery's protocol describe it."""
+
+    model_config = _SHAPE
+    task: Text
+    id: Text
+    eta: str | None = None
+    expires: str | Number | None = None
+    retries: int | None = None
+    timelimit: Annotated[list[Number | None], Field(min_length=2, max_length=2)] | None = None
+
+
+class _Headers(_Task):
+    lang: str | None = None
+    origin: str | None = None
+    shadow: str | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    group: str | None = None
+    group_index: int | None = None
+    argsrepr: str | None = None
+    kwargsrepr: str | None = None
+    ignore_result: bool | None = None
+    replaced_task_nesting: int | None = None
+    stamped_headers: list[str] | None = None
+    stamps: dict[str, Any] | None = None
+    compression: str | None = None
+
+
+class _Embedded(BaseModel):
+    model_config = _SHAPE
+    callbacks: list[dict[str, Any]] | None = None
+    errbacks: list[dict[str, Any]] | None = None
+    chain: list[dict[str, Any]] | None = None
+    chord: dict[str, Any] | None = None
+
+
+class _Call(BaseModel):
+    model_config = _SHAPE
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    embed: _Embedded | None = None
+
+
+class _OldTask(_Task, _Call, _Embedded):
+    pass
+
+
+class _Message(BaseModel):
+    model_config = _SHAPE
+    body: str
+    content_type: Annotated[str, Field(alias="content-type", pattern="^application/json$")]
+    content_encoding: Annotated[str, Field(alias="content-encoding", pattern="^(?i:utf-?8)$")]
+    headers: dict[str, Any] | None = None
+    properties: _Properties
+
+
+def flaw(octets: bytes) -> str | None:
+    """Return what is wrong with the bytes of a message, without quoting it; None if Celery can read it."""
+    try:
+        message = _Message.model_validate(_read(octets))
+        headers = message.headers or {}
+        body = base64.b64decode(message.body) if message.properties.body_encoding else message.body.encode()
+        if "compression" in headers:
+            body = decompress(body, headers["compression"])  # type: ignore[no-untyped-call]
+        if "task" in headers:
+            _Headers.model_validate(headers)
+            _Call.model_validate(dict(zip(("args", "kwargs", "embed"), _read(body), strict=True)))
+        else:  # the first version of the protocol, which other languages may speak
+            _OldTask.model_validate(_read(body))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
+    except Exception as error:  # noqa: BLE001  (decoders of kombu's raise whatever the values in it provoke)
+        return f"{type(error).__name__} on reading it"
+    return None
+
+
+def _read(octets: bytes) -> Any:
+    """As kombu will read it, its own forms of dates and the like included."""
+    return loads(octets.decode())  # type: ignore[no-untyped-call]
+
+
+#: The longest pause in seconds between two tries to reach a broker that is away, of a worker or of Flower.
+#: Celery's own pauses grow to 30 s, and no setting changes that.
+LONGEST_PAUSE_S: Final = 5
+
+_log = get_logger()
+
+
+class Channel(redis.Channel):
+    """Kombu's channel, with clients that leave out junk."""
+
+    @cached_property
+    def client(self) -> Any:
+        """The client that waits for messages."""
+        return _without_junk(super().client)
+
+    @contextmanager
+    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
+        """A client for everything else."""
+        with super().conn_or_acquire(client) as found:
+            yield _without_junk(found)
+
+
+class Transport(redis.Transport):
+    """Kombu's transport, with these channels."""
+
+    Channel = Channel
+
+
+class Connection(KombuConnection):
+    """Kombu's connection, with this transport for Redis and shorter pauses between tries to reach any broker."""
+
+    def ensure_connection(
+        self,
+        errback: Any = None,
+        max_retries: int | None = None,
+        interval_start: float = 1,
+        interval_step: float = 1,
+        interval_max: float = LONGEST_PAUSE_S,
+        **options: Any,
+    ) -> Any:
+        """Connect; try again for as long as the caller wants."""
+        return super().ensure_connection(  # type: ignore[no-untyped-call]
+            errback, max_retries, interval_start, interval_step, interval_max, **options
+        )
+
+    def get_transport_cls(self) -> Any:
+        """Return the transport for the broker."""
+        found = super().get_transport_cls()  # type: ignore[no-untyped-call]
+        return Transport if found is redis.Transport else found
+
+
+def _without_junk(client: Any) -> Any:
+    """Return the client, which drops entries of queues that Celery cannot read."""
+
+    def taken_from(answer: list[bytes] | None) -> tuple[bytes, bytes] | None:
+        return (answer[0], answer[1]) if answer and _is_readable(answer[1], queue=answer[0]) else None
+
+    def taken(answer: Any) -> Any:
+        return answer if not isinstance(answer, bytes) or _is_readable(answer) else None
+
+    client.set_response_callback("BRPOP", taken_from)
+    client.set_response_callback("RPOP", taken)
+    return client
+
+
+def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
+    reason = flaw(octets)
+    if reason is not None:
+        # Nobody waits for it: if it was a message of ours, the sweep rings again.
+        _log.error(
+            "message-not-understood",
+            queue=queue.decode(errors="replace"),
+            octets=len(octets),
+            begins=repr(octets[:80]),
+            reason=reason,
+        )
+    return reason is None
+
+
+class Amqp(AMQP):
+    """Makes the connections of a Celery app."""
+
+    Connection = Connection
+
 
 #: The queue of agents that name none.
 DEFAULT_QUEUE: Final = "orchestra"

@@ -12,7 +12,7 @@ from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import SessionFailed, UnknownSession
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.sealing import as_kept
+from orchestrator.ledger.large_text import as_kept
 from orchestrator.redisdb.scripts import Scripts
 
 #: The state of a root whose first run has ended and whose answer is still to come.

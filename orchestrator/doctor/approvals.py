@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from orchestrator.doctor.findings import Broken, Problem, stuck, warning
-from orchestrator.doctor.terms import TermsReader
+from orchestrator.doctor.findings import Broken, Problem, TermsReader, stuck, warning
 from orchestrator.errors import DamagedRecord
 from orchestrator.ledger import CLOSED, Item, Ledger
 from orchestrator.ledger.snapshot import Snapshot

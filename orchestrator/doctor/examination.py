@@ -9,20 +9,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator import machine
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.proof import EitherKeys, proof_of
+from orchestrator.audit.heads import EitherKeys, KeptHeads, proof_of
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.verification import rolled_back
 from orchestrator.bootstrap import Container
-from orchestrator.doctor import approvals, blockers, health, invariants, repair, waiting_runs
-from orchestrator.doctor.authenticity import altered_texts, not_genuine
-from orchestrator.doctor.entries import lost_stop, taken_launch
-from orchestrator.doctor.evidence import Evidence, evidence, other_trails
-from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Severity, Tally, warning
+from orchestrator.doctor import approvals, blockers, health, invariants, repair
+from orchestrator.doctor.authenticity import MOST, TakenMessages, altered_texts, not_genuine
+from orchestrator.doctor.blockers import lost_stop, taken_launch
+from orchestrator.doctor.findings import (
+    Blocker,
+    Diagnosis,
+    Evidence,
+    Problem,
+    Severity,
+    Tally,
+    TermsReader,
+    evidence,
+    other_trails,
+    warning,
+)
 from orchestrator.doctor.late import late
-from orchestrator.doctor.lost_sessions import LostSessions
-from orchestrator.doctor.messages import MOST, TakenMessages
-from orchestrator.doctor.terms import TermsReader
+from orchestrator.doctor.repair import LostSessions
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, leftovers
 from orchestrator.ledger.snapshot import Snapshot, take_snapshot
@@ -348,9 +355,9 @@ class Doctor:
             "the results": lambda: health.results(self._ledger, self._shards),
             "the approvals": lambda: approvals.strays(self._ledger, self._shards),
             "the slots": lambda: self._confirmed_by(lambda: health.claims(self._ledger, self._shards)),
-            "the agents": lambda: waiting_runs.unserved(waiting, self._terms),
-            "the limits": lambda: self._confirmed_by(lambda: waiting_runs.limits_lost(self._parts)),
-            "what is paused": lambda: waiting_runs.paused(waiting, self._parts),
+            "the agents": lambda: blockers.unserved(waiting, self._terms),
+            "the limits": lambda: self._confirmed_by(lambda: blockers.limits_lost(self._parts)),
+            "what is paused": lambda: blockers.paused(waiting, self._parts),
             "the set-up": lambda: health.setup(client, settings),
             "the audit trail": self._trail,
             **(everywhere if self._full else {}),

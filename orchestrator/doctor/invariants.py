@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from orchestrator.doctor import indexes
-from orchestrator.doctor.evidence import Evidence
-from orchestrator.doctor.findings import Broken, Problem, Severity
+from orchestrator.doctor.findings import Broken, Evidence, Problem, Severity
 from orchestrator.ledger import CLOSED, Item, ItemState, RunState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
 

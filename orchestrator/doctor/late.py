@@ -7,9 +7,8 @@ from typing import Final
 
 from orchestrator.display.text import counted
 from orchestrator.doctor import blockers
-from orchestrator.doctor.findings import Problem, stuck
+from orchestrator.doctor.findings import Problem, TermsReader, stuck
 from orchestrator.doctor.policies import is_ready
-from orchestrator.doctor.terms import TermsReader
 from orchestrator.ledger import CLOSED, SessionState
 from orchestrator.ledger.snapshot import Snapshot
 

@@ -17,18 +17,23 @@ from functools import cache
 from typing import Any, Final
 
 from orchestrator.envelope.model import AgentMessage, Header, Party, Signature
-from orchestrator.envelope.model_base import (
+from orchestrator.envelope.model_values import (
+    MOMENT,
+    NAMESPACE,
+    UUID4,
     Attribute,
     Binding,
     Content,
     Items,
+    Kind,
     Numbered,
     Part,
     Repeated,
+    Timestamp,
     bindings,
     demands,
+    is_base64,
 )
-from orchestrator.envelope.model_values import MOMENT, NAMESPACE, UUID4, Kind, Timestamp, is_base64
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.reading import build, defaults_of
 

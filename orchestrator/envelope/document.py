@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from lxml import etree
 
-from orchestrator.envelope import rules, xenc
+from orchestrator.envelope import encryption, xsd
 from orchestrator.envelope.message_types import MESSAGE_TYPES, ClearBody
 from orchestrator.envelope.model import AgentMessage, Body, Header, Signature
 from orchestrator.envelope.model_values import NAMESPACE
@@ -17,7 +17,7 @@ from orchestrator.envelope.writing import fields_writer, part_writer
 #: The model of each body type.
 BODIES: Final[dict[str, type[ClearBody]]] = {name: row.body for name, row in MESSAGE_TYPES.items()}
 _Q: Final = f"{{{NAMESPACE}}}"
-_XENC: Final = f"{{{xenc.XENC}}}"
+_XENC: Final = f"{{{encryption.XENC}}}"
 
 _read_header: Final = part_reader(Header)
 _read_signature: Final = part_reader(Signature)
@@ -43,7 +43,7 @@ def read_header(root: etree._Element) -> Header | None:
     reading = Reading(encoded=False)
     header: Header = _read_header(root[0], reading)
     if not reading.findings:
-        rules.check_header(header, root[0], reading)
+        xsd.check_header(header, root[0], reading)
     return None if reading.findings else header
 
 
@@ -51,7 +51,7 @@ def read_message(root: etree._Element, reading: Reading) -> AgentMessage:
     """Return the envelope whose root the schema has accepted; it may be used only if the reading found nothing."""
     header = _read_header(root[0], reading)
     if not reading.findings:  # what is broken in itself cannot be compared
-        rules.check_header(header, root[0], reading)
+        xsd.check_header(header, root[0], reading)
     body = read_body(root[1], reading)
     signature = _read_signature(root[2], reading) if len(root) > 2 else None
     values = {"version": "1.0", "header": header, "body": body, "signature": signature}
@@ -68,14 +68,14 @@ def read_body(body: etree._Element, reading: Reading) -> Any:
         return _read_opaque[tag](first, reading).model_copy(update={"type": body_type})
     if tag.startswith(_XENC):
         try:
-            if flaw := xenc.flaw(first):
+            if flaw := encryption.flaw(first):
                 raise ValueError(flaw)
-            values = {"form": "encrypted", "type": body_type, "xml": xenc.canonical(first)}
+            values = {"form": "encrypted", "type": body_type, "xml": encryption.canonical(first)}
         except ValueError as refused:
             reading.fail("encrypted-data", str(refused), first, value=tag)
             return None
         return build(EncryptedBody, values, set(values))
-    if not rules.body_fits(body, body_type, reading):
+    if not xsd.body_fits(body, body_type, reading):
         return None
     model, read_fields, defaults, names = _read_body[body_type]
     values = defaults.copy()

@@ -25,8 +25,7 @@ from orchestrator.envelope.bodies import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.model_base import Part, bindings, demands
-from orchestrator.envelope.model_values import BackoffStrategy
+from orchestrator.envelope.model_values import BackoffStrategy, Part, bindings, demands
 
 #: A body that can be read as it stands.
 ClearBody = (

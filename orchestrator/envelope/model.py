@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from orchestrator.envelope.message_types import ClearBody
-from orchestrator.envelope.model_base import Numbered, Part
 from orchestrator.envelope.model_values import (
     AgentRole,
     BackoffStrategy,
     Base64,
     Moment,
     Name,
+    Numbered,
+    Part,
     PositiveCount,
     Priority,
     SignatureAlgorithm,

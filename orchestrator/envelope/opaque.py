@@ -9,10 +9,19 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
+from orchestrator.envelope.encryption import canonical_encrypted_data
 from orchestrator.envelope.message_types import named_type
-from orchestrator.envelope.model_base import Attribute, Content, Part
-from orchestrator.envelope.model_values import Base64, Count, Kind, Moment, PositiveCount, Sha256
-from orchestrator.envelope.xenc import canonical_encrypted_data
+from orchestrator.envelope.model_values import (
+    Attribute,
+    Base64,
+    Content,
+    Count,
+    Kind,
+    Moment,
+    Part,
+    PositiveCount,
+    Sha256,
+)
 
 _Type = Annotated[str, AfterValidator(named_type)]
 

@@ -1,4 +1,4 @@
-"""Layer 1: octets become a tree, safely, or a finding.
+"""Layer 1: octets become a tree, safely, or a finding; and the markup that this reading accepts.
 
 A document type declaration is refused before an XML parser sees the octets, so no entity is ever
 declared, let alone expanded. Nothing is fetched. Every encoding is decoded here, strictly, and the
@@ -11,13 +11,83 @@ import codecs
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from typing import Any, Final, NamedTuple, NoReturn
 
 from lxml import etree
 
 from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found, line_of
-from orchestrator.envelope.markup import MarkupLimits, excess
+
+#: One piece of markup: a comment, a CDATA section, a processing instruction, or a tag with its quoted values.
+_PIECE: Final = re.compile(
+    rb"""<(?:!--.*?-->|!\[CDATA\[.*?\]\]>|\?.*?\?>|[^!?<>](?:[^"'<>]++|"[^"<]*+"|'[^'<]*+')*+>)""", re.DOTALL
+)
+#: An attribute's value with its quotes.
+_VALUE: Final = re.compile(rb"""=[ \t\r\n]*+(?:"[^"]*+"|'[^']*+')""")
+#: The name of a namespace declaration, where the values are taken out.
+_DECLARES: Final = re.compile(rb"[ \t\r\n]xmlns(?::[^= \t\r\n]*+)?[ \t\r\n]*+=")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkupLimits:
+    """The markup that a document may have.
+
+    ``attributes`` of one element (no element of the protocol has more than six), ``namespaces`` declared in the
+    document, and ``markup``: its tags, attributes, comments and CDATA sections.
+    """
+
+    attributes: int = 32
+    namespaces: int = 256
+    markup: int = 200_000
+
+
+def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
+    """Which limit a document in UTF-8 exceeds, and at which octet; None: none.
+
+    ``malformed``: the octet is where a document of much markup stops being well-formed. A parser would go on behind
+    that, at the same cost and to no end.
+    """
+    signs = octets.count(b"=")
+    crowded = signs > limits.attributes and (
+        signs > limits.markup or _crowded(limits.attributes).search(octets) is not None
+    )
+    declaring = signs > limits.namespaces and octets.count(b"xmlns") > limits.namespaces
+    counting = declaring or signs > limits.markup or _may_have_more_pieces(octets, limits.markup)
+    if not (crowded or counting):
+        return None
+    pieces = declared = 0
+    at = octets.find(b"<")
+    while at >= 0:
+        piece = _PIECE.match(octets, at)
+        if piece is None:
+            return "malformed", at
+        pieces += 1
+        if pieces > limits.markup:
+            return "markup", at
+        if crowded or declaring:
+            tag = piece[0]
+            if tag[1] not in b"!?/" and b"=" in tag:
+                names, attributes = _VALUE.subn(b"=", tag, limits.attributes + 1)
+                if attributes > limits.attributes:
+                    return "attributes", at
+                pieces += attributes
+                declared += len(_DECLARES.findall(names))
+                if declared > limits.namespaces:
+                    return "namespaces", at
+        at = octets.find(b"<", piece.end())
+    return None
+
+
+def _may_have_more_pieces(octets: bytes, than: int) -> bool:
+    return len(octets) > than * len(b"<b/>") and octets.count(b"<") > than
+
+
+@cache
+def _crowded(attributes: int) -> re.Pattern[bytes]:
+    """Finds more signs than that between two tags' beginnings: a tag with so many attributes, or a text."""
+    return re.compile(rb"<(?:[^<=]*+=){%d}" % (attributes + 1))
+
 
 _DECLARATION: Final = re.compile(
     rb"""<\?xml[ \t\r\n]+version[ \t\r\n]*=[ \t\r\n]*["']1\.[0-9]+["']"""

@@ -16,20 +16,18 @@ from lxml import etree
 from pydantic import BaseModel
 
 from orchestrator.envelope.findings import FINDINGS_LIMIT, Finding, found
-from orchestrator.envelope.model_base import (
-    Attribute,
-    Binding,
-    Content,
-    Numbered,
-    Part,
-    Repeated,
-    bindings,
-)
 from orchestrator.envelope.model_values import (
     NAMESPACE,
     WHITE_SPACE,
+    Attribute,
+    Binding,
+    Content,
     Kind,
+    Numbered,
+    Part,
+    Repeated,
     Timestamp,
+    bindings,
     collapse,
     is_base64,
     is_blank,

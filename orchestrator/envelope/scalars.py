@@ -13,8 +13,17 @@ from lxml import etree
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.findings import found
 from orchestrator.envelope.model import Header, Signature
-from orchestrator.envelope.model_base import Attribute, Content, Items, Numbered, Part, Repeated, bindings
-from orchestrator.envelope.model_values import NAMESPACE, Kind
+from orchestrator.envelope.model_values import (
+    NAMESPACE,
+    Attribute,
+    Content,
+    Items,
+    Kind,
+    Numbered,
+    Part,
+    Repeated,
+    bindings,
+)
 from orchestrator.envelope.parse import Unparsable
 
 _LONG = {Kind.TEXT, Kind.NAME, Kind.BASE64, Kind.RAW}

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from lxml import etree
 
 from orchestrator.envelope import canonical
-from orchestrator.envelope.advice import advise
 from orchestrator.envelope.document import read_message
 from orchestrator.envelope.findings import Finding
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.opaque import EncryptedBody
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, check_depth, parse
 from orchestrator.envelope.reading import Reading
-from orchestrator.envelope.report import schema_findings
+from orchestrator.envelope.report import advise, schema_findings
 
 
 @dataclass(frozen=True, slots=True)

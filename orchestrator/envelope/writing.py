@@ -10,17 +10,18 @@ from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Final
 
-from orchestrator.envelope.model_base import (
+from orchestrator.envelope.model_values import (
+    UNFIT,
     Attribute,
     Binding,
     Content,
     Items,
+    Kind,
     Numbered,
     Part,
     Repeated,
     bindings,
 )
-from orchestrator.envelope.model_values import UNFIT, Kind
 
 Add = Callable[[str], None]
 Write = Callable[[Any, Add], None]

@@ -10,17 +10,15 @@ import redis
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.decode import Statement, Vouch
+from orchestrator.ledger.large_text import Seal, Shortened, Vault
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.sealing import Seal, Vault
-from orchestrator.ledger.statements import Statement, Vouch
 from orchestrator.ledger.transitions import Claim, Outgoing, Report, TreeLimits
 from orchestrator.log import get_logger
 from orchestrator.redisdb import ledger_keys
-from orchestrator.redisdb.raw_pipeline import exchange
+from orchestrator.redisdb.raw_pipeline import exchange, server_ms
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts
-from orchestrator.redisdb.server_clock import server_ms
 
 _log = get_logger()
 

@@ -16,8 +16,8 @@ from orchestrator.errors import DamagedRecord, LimitExceeded, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.sealing import Opened, Seal
-from orchestrator.ledger.statements import Statement
+from orchestrator.ledger.decode import Statement
+from orchestrator.ledger.large_text import Opened, Seal
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import ledger_keys

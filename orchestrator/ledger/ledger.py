@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import redis
 
-from orchestrator.ledger.approvals import Approvals
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.inbox import Inbox
+from orchestrator.ledger.decode import Vouch
+from orchestrator.ledger.inbox import Approvals, Inbox
 from orchestrator.ledger.journal import Journal
+from orchestrator.ledger.large_text import Vault
 from orchestrator.ledger.launches import Launches
 from orchestrator.ledger.live_text import LiveText
-from orchestrator.ledger.printed import PrintedTexts
-from orchestrator.ledger.provider_calls import ProviderCalls
+from orchestrator.ledger.reader import PrintedTexts
 from orchestrator.ledger.runs import Runs
-from orchestrator.ledger.sealing import Vault
-from orchestrator.ledger.spending import Spending
-from orchestrator.ledger.statements import Vouch
-from orchestrator.ledger.sweep import Sweep
-from orchestrator.ledger.termination import Termination
+from orchestrator.ledger.spending import ProviderCalls, Spending
+from orchestrator.ledger.sweep import Sweep, Termination
 from orchestrator.ledger.transitions import Report, TreeLimits
 
 

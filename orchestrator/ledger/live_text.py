@@ -15,7 +15,7 @@ import redis
 
 from orchestrator.errors import InputError
 from orchestrator.ledger import decode
-from orchestrator.ledger.sealing import Seal, Seals
+from orchestrator.ledger.large_text import Seal, Seals
 from orchestrator.redisdb import ledger_keys
 
 #: Entries that are kept of one session, about.

@@ -1,24 +1,59 @@
-"""Reading the ledger: nothing here changes anything."""
+"""Reading the ledger: sessions, their events, what they printed; nothing here changes anything."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Final, NamedTuple
 
 import redis
 
+from orchestrator import machine
 from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, UnknownSession
-from orchestrator.ids import callback_id, child_of, is_beginning_of_session_id, is_session_id
+from orchestrator.ids import callback_id, child_of, is_beginning_of_session_id, is_session_id, shard_of
 from orchestrator.ledger import decode
-from orchestrator.ledger.large_text import LargeTexts
+from orchestrator.ledger.decode import Statement
+from orchestrator.ledger.large_text import LargeTexts, Opened, Seals, Vault
 from orchestrator.ledger.model import CLOSED, JSON, Item, Run, Session, SessionState
-from orchestrator.ledger.sealing import Opened, Seals, Vault
-from orchestrator.ledger.session_events import SessionEvents
-from orchestrator.ledger.statements import Statement
-from orchestrator.redisdb import ledger_keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
+
+
+class SessionEvents:
+    """The events of one session, and of its children ``with_children``, from the moment at which this is made.
+
+    The callback service removes events that it has handled. An event can therefore be missed: look at the session after
+    each wait, whatever it returned.
+    """
+
+    def __init__(self, client: redis.Redis, session: str, *, with_children: bool = False) -> None:
+        self._redis = client
+        self._session = session
+        self._fields = (b"session", b"parent") if with_children else (b"session",)
+        self._stream = keys.session_events(shard_of(session))
+        try:
+            self._last: Any = client.xinfo_stream(self._stream)["last-generated-id"]
+        except redis.ResponseError:
+            self._last = b"0-0"  # there has been no event yet
+
+    def wait(self, for_s: float) -> bool:
+        """Return at the next event, or after ``for_s`` seconds; whether there was an event."""
+        until = machine.monotonic() + for_s
+        while (left_s := until - machine.monotonic()) > 0.001:
+            answer: Any = self._redis.xread(
+                {self._stream: self._last}, count=500, block=max(1, round(left_s * 1000))
+            )
+            for _, entries in answer or []:
+                self._last = entries[-1][0]
+                if any(self._is_ours(fields) for _, fields in entries):
+                    return True
+        return False
+
+    def _is_ours(self, fields: dict[bytes, bytes]) -> bool:
+        return any(decode.text(fields.get(name)) == self._session for name in self._fields)
+
 
 _FAILURES: dict[SessionState, type[SessionFailed]] = {
     SessionState.FAILED: SessionFailed,
@@ -316,3 +351,54 @@ class LedgerReader:
         pattern = ledger_keys.any_session_beginning(beginning)
         names = (decode.text(key) for key in self.redis.scan_iter(match=pattern, count=10_000))
         return sorted({name for name in map(ledger_keys.session_in, names) if is_session_id(name)})
+
+
+#: Runs of a session, and tries of each run, whose prints are kept: a later one takes the place of an earlier one.
+RUNS: Final = 10
+TRIES: Final = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """Output of one try of a run."""
+
+    run: str
+    attempt: int
+    at_ms: int  #: when it was written down, in milliseconds since the epoch
+    size: int  #: bytes that were printed
+    text: str  #: the end of them
+
+
+class PrintedTexts:
+    """Outputs of sessions. The transitions of the ledger never wait for them."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def write(self, session: str, number: int, printed: Printed, *, ttl_s: float) -> None:
+        """Store the output so far of a try of the session's ``number``-th run, in place of what was there.
+
+        Raises:
+            redis.RedisError: it could not be written.
+        """
+        key = ledger_keys.printed(session)
+        pipeline = self._client.pipeline(transaction=False)
+        place = f"{number % RUNS}:{printed.attempt % TRIES}"
+        pipeline.hset(key, place, json.dumps(asdict(printed), ensure_ascii=True))
+        pipeline.expire(key, max(1, round(ttl_s)))
+        pipeline.execute()
+
+    def read(self, session: str) -> list[Printed]:
+        """Return the outputs that are kept, oldest first; unreadable ones are left out.
+
+        Raises:
+            redis.RedisError: the server does not answer.
+        """
+        raw: Any = self._client.hvals(ledger_keys.printed(session))
+        found = []
+        for value in raw:
+            try:
+                found.append(Printed(**json.loads(value)))
+            except (ValueError, TypeError):
+                continue
+        return sorted(found, key=lambda one: (one.at_ms, one.attempt))

@@ -12,9 +12,8 @@ from orchestrator.errors import ClaimLost, DamagedRecord, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Shortened, beginning, digest_of
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Opened, Seal, Shortened, beginning, digest_of
 from orchestrator.ledger.model import OVERDUE, Item, Session, SessionState
-from orchestrator.ledger.sealing import Opened, Seal
 from orchestrator.ledger.transitions import (
     Claim,
     Claimed,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from orchestrator.ledger.decode import Statement
+from orchestrator.ledger.large_text import Seal
 from orchestrator.ledger.model import JSON, Item, Run, Session, SessionState
-from orchestrator.ledger.sealing import Seal
-from orchestrator.ledger.statements import Statement
 from orchestrator.policy.budget import Budget
 
 

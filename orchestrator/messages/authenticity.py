@@ -11,10 +11,10 @@ from orchestrator.agents.registry import OPERATOR, REAPER, ROUTER
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.ids import approval_of, derived_uuid
 from orchestrator.keyring.codes import Codes
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import Keyring
+from orchestrator.ledger.decode import TASK, Statement
 from orchestrator.ledger.model import Item, ItemState, Session
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.ledger.statements import TASK, Statement
 from orchestrator.log import Seldom, get_logger
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def checked_callbacks(
 
 def callback_from(item: Item, text: str) -> Callback:
     """Return an item of a session's queue as the callback that its agent gets."""
-    from orchestrator.envelope.prompt_text import details_of
-    from orchestrator.envelope.structured import unpack_body
+    from orchestrator.envelope.prompt_text import details_of, unpack_body
     from orchestrator.policy.callback import Callback
 
     body = unpack_body(str(item.extra.get("body", "")), text)

@@ -17,13 +17,16 @@ from orchestrator.envelope.bodies import (
     Dependency,
     ErrorDetails,
     ErrorReport,
+    ErrorType,
     Escalation,
     EscalationMatter,
+    EscalationReason,
     File,
     LaunchTerms,
     Message,
     Query,
     QueryContext,
+    RecommendedAction,
     RecoveryOption,
     Reply,
     Review,
@@ -32,8 +35,6 @@ from orchestrator.envelope.bodies import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.bodies.exchange import ErrorType, RecommendedAction
-from orchestrator.envelope.bodies.work import EscalationReason
 from orchestrator.envelope.message_types import MAX_TIMEOUT_S, SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Priority, Severity, Timestamp, with_values
@@ -41,7 +42,7 @@ from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import InputError
 from orchestrator.ids import new_message_id
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import Keyring
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.machine import SystemClock

@@ -8,7 +8,7 @@ from orchestrator import machine
 from orchestrator.agents.registry import AgentRegistry
 from orchestrator.envelope.encryption import Recipient
 from orchestrator.errors import KeyringError
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import Keyring
 
 #: Seconds for which a key is taken from memory, and of how many agents.
 _KEPT_S: Final = 1.0

@@ -6,8 +6,7 @@ entry is acknowledged when its target has taken it, or when it was given up and 
 
 from __future__ import annotations
 
-from orchestrator.notifier.events import EVENTS, CloudEvent
-from orchestrator.notifier.service import NOTIFICATION, Notifier, build_notifier
+from orchestrator.notifier.service import EVENTS, NOTIFICATION, CloudEvent, Notifier, build_notifier
 from orchestrator.notifier.targets import CommandTarget, Target, Webhook, targets_of
 
 __all__ = [

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Required
 from pydantic import ConfigDict, Field, PlainSerializer, WithJsonSchema, with_config
 from typing_extensions import Doc, TypedDict
 
-from orchestrator.envelope.bodies import Artifact, Blocker, Metric
-from orchestrator.envelope.bodies.work import EscalationReason
+from orchestrator.envelope.bodies import Artifact, Blocker, EscalationReason, Metric
 from orchestrator.envelope.model_values import Priority
 from orchestrator.operations import values as v
 from orchestrator.operations.values import Mark

@@ -14,9 +14,8 @@ from typing_extensions import Doc
 from orchestrator.envelope.bodies import EscalationMatter, FileReference, Review, Task
 from orchestrator.envelope.message_types import MAX_TIMEOUT_S
 from orchestrator.envelope.model import RetryPolicy
-from orchestrator.envelope.model_base import Part
-from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import part_of
+from orchestrator.envelope.model_values import Part, Priority
+from orchestrator.envelope.prompt_text import part_of
 from orchestrator.errors import InputError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.moments import parse_moment

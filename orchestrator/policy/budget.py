@@ -1,4 +1,4 @@
-"""Costs of calls of models, and budgets of sessions. Pure values and decisions.
+"""Costs of calls of models, budgets of sessions and limits of providers. Pure values and decisions.
 
 Money is counted in billionths of a US dollar, as whole numbers: a token costs less than a millionth.
 """
@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.errors import InputError
 
@@ -195,3 +198,24 @@ def refusal(state: BudgetState, resource: str, needed: int) -> str:
         parts.append(f"{amount(resource, held)} are reserved for calls that are not finished")
     parts.append(f"used by {users}" if users else "nothing is used yet")
     return "; ".join(parts)
+
+
+class ProviderLimit(BaseModel):
+    """Limits of one model under one key; None: as many as there are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    requests_per_minute: int | None = Field(default=None, gt=0)
+    tokens_per_minute: int | None = Field(default=None, gt=0)
+    calls: int | None = Field(default=None, gt=0)  #: at once
+
+
+def fits(pattern: str, provider: str, model: str) -> bool:
+    """Return True if a pattern matches `provider/model`."""
+    return fnmatchcase(f"{provider}/{model}", pattern)
+
+
+def limit_of(limits: Mapping[str, Mapping[Any, int]], provider: str, model: str) -> ProviderLimit:
+    """Return the limit of a model: of the first pattern that fits it, in their order."""
+    found = (limit for pattern, limit in limits.items() if fits(pattern, provider, model))
+    return ProviderLimit.model_validate(next(found, {}))

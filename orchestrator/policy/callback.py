@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from orchestrator.ids import asker_of
-from orchestrator.policy.typed_answer import typed, value_of
+from orchestrator.policy.response_tag import typed, value_of
 
 if TYPE_CHECKING:
     from orchestrator.envelope.bodies import ErrorReport, Query, StatusUpdate, TaskCompletion

@@ -1,4 +1,4 @@
-"""The tag in which an agent that answers in text gives its result: ``<response>…</response>``.
+"""The tag in which an agent that answers in text gives its result, ``<response>…</response>``, and answers of a type in it.
 
 The first open tag and the last close tag count, in any case and with any attributes, and everything between them is
 the answer, word for word: nothing is unescaped. Text knows no markup, so a tag inside a code block counts like any
@@ -7,9 +7,14 @@ other. A close tag that stands before the first open tag closes nothing.
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestrator.errors import InputError
 
 RESPONSE: Final = "response"
 
@@ -59,3 +64,38 @@ def _patterns(tag: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     # text costs no more time than a harmless one.
     opening = re.compile(rf"<{name}(?:\s(?:[^<>]*[^<>/])?)?>", re.IGNORECASE)
     return opening, re.compile(rf"</{name}\s*>", re.IGNORECASE)
+
+
+T = TypeVar("T")
+
+
+def value_of(text: str) -> Any:
+    """Return the JSON value that an answer is; the text itself, if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def typed(text: str, type: type[T], *, what: str) -> T:
+    """Return an answer as a value of a type; ``str`` takes every text.
+
+    Args:
+        text: the answer.
+        type: a pydantic model, a dataclass, or any other type that pydantic can check.
+        what: whose answer it is, for the error.
+
+    Raises:
+        InputError: the answer does not fit the type.
+    """
+    if type is str:
+        return text  # type: ignore[return-value]
+    adapter: TypeAdapter[T] = TypeAdapter(type)
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        where = f"{place}: " if place else ""
+        name = getattr(type, "__name__", str(type))
+        raise InputError(f"the answer of {what} is not a {name}: {where}{first['msg']}") from None

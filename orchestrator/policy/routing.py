@@ -1,4 +1,4 @@
-"""The routing table: the routes of the message types, as settings change them, and who may send what to whom by it.
+"""The routing table: the routes of the message types, who may send what to whom by it, and who hears of failures.
 
 A table ``[routing.<type>]`` of a TOML file overrides any part of any route. A header that names a priority or a retry
 policy wins over its route.
@@ -6,7 +6,7 @@ policy wins over its route.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -162,3 +162,26 @@ def _outranked(message_type: str, sender: Principal, recipient: Principal, table
 
 def _list(names: Collection[str]) -> str:
     return ", ".join(sorted(names)) or "nobody"
+
+
+def above(
+    name: str,
+    *,
+    role: str,
+    escalates_to: str,
+    delegator: str | None,
+    table: RoutingTable,
+    exists: Callable[[str], bool],
+) -> str:
+    """Return the next one up from an agent, who is never that agent itself unless it is the operator.
+
+    What the agent's own settings say comes first; then, for a specialist, whoever gave it its task; then the
+    tech-lead; then the operator, above whom there is nobody. Names that are not registered are passed over.
+    """
+    if name == table.operator:
+        return name
+    steps = [escalates_to, (delegator or "") if role == "specialist" else "", table.tech_lead]
+    for step in steps:
+        if step and step != name and exists(step):
+            return step
+    return table.operator

@@ -15,7 +15,7 @@ from orchestrator.config.urls import redact_url
 from orchestrator.errors import ConfigurationError, SettingsDisagree, UnsupportedFormat
 from orchestrator.ids import MAX_SHARDS
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.server_clock import server_ms
+from orchestrator.redisdb.raw_pipeline import server_ms
 
 #: Raised by one whenever keys, hash fields or scripts change so that an older program would misread them.
 FORMAT: Final = 6

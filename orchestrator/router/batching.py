@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, ClassVar, Final
 
 import redis
 
+from orchestrator import machine
 from orchestrator.agents.registry import OPERATOR, SYSTEM_AGENTS
 from orchestrator.envelope.message_types import TERMINAL_TYPES
 from orchestrator.ledger import Ledger, Start
@@ -25,8 +29,8 @@ from orchestrator.router.commands import (
     task_taken,
     task_unknown,
 )
-from orchestrator.router.received import ReceivedMessage
-from orchestrator.streams import stream_key
+from orchestrator.router.received import ReceivedMessage, Rejection
+from orchestrator.streams import Entry, stream_key
 
 #: Messages in one call: few enough that nobody else waits long for the server.
 CHUNK: Final = 50
@@ -165,3 +169,86 @@ class Marking(BatchedCommand):
             case "c":
                 return self.limits.conversation_fault("chain", received)
         return self.limits.conversation_fault("limit", received)
+
+
+#: How many entries, and how many octets of them, are held at most.
+MOST: Final = 10_000
+MOST_BYTES: Final = 32 * 1024 * 1024
+#: Entries that are given up in one round trip.
+AT_ONCE: Final = 256
+
+Refusal = tuple[Entry, Rejection]
+
+
+class RefusalBuffer:
+    """The refused entries that one router still has to give up, the oldest first."""
+
+    def __init__(self, *, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
+        self._refused: deque[Refusal] = deque()
+        self._bytes = 0
+        self._most = most
+        self._most_bytes = most_bytes
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    @property
+    def full(self) -> bool:
+        """True if some entries must be given up before more are read."""
+        return len(self._refused) >= self._most or self._bytes >= self._most_bytes
+
+    def add(self, entry: Entry, rejection: Rejection) -> None:
+        """Hold an entry that was refused."""
+        self._refused.append((entry, rejection))
+        self._bytes += len(entry.data or b"")
+
+    def first(self) -> Sequence[Refusal]:
+        """The entries to give up next."""
+        return list(islice(self._refused, AT_ONCE))
+
+    def drop(self, number: int) -> None:
+        """The first ``number`` entries were given up."""
+        for _ in range(number):
+            entry, _rejection = self._refused.popleft()
+            self._bytes -= len(entry.data or b"")
+
+
+#: Reports that are not buffered for longer.
+MANY: Final = 64
+#: Seconds for which a report is buffered at most.
+REPORT_BUFFER_S: Final = 0.1
+
+
+class ReportBuffer:
+    """Buffer of one router; it holds these entries like any that it has read."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._until = 0.0
+
+    def put(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Buffer what nobody waits for; returns the others of ``entries``, in their order."""
+        applied = [entry for entry in entries if entry.already_applied]
+        if applied and not self._entries:
+            self._until = machine.monotonic() + REPORT_BUFFER_S
+        self._entries += applied
+        return [entry for entry in entries if not entry.already_applied]
+
+    def due(self) -> Sequence[Entry]:
+        """Return the entries to route now: all, once there are many or the time of the first is up."""
+        many = len(self._entries) >= MANY
+        return self._entries if many or machine.monotonic() >= self._until else ()
+
+    def all(self) -> Sequence[Entry]:
+        """Everything that is buffered."""
+        return self._entries
+
+    def clear(self) -> None:
+        """All of it was routed."""
+        self._entries = []
+
+    def wait_ms(self, block_ms: int) -> int:
+        """Return how long to wait for new entries, at most ``block_ms``, in milliseconds; 0: not at all."""
+        if not self._entries:
+            return block_ms
+        return min(block_ms, max(0, math.ceil((self._until - machine.monotonic()) * 1000)))

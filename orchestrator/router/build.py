@@ -16,15 +16,14 @@ from orchestrator.errors import KeyringError
 from orchestrator.machine import Clock
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.all_keys import SharedKeys
+from orchestrator.redisdb.raw_pipeline import ServerClock
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router.batching import Marking, Starting
 from orchestrator.router.commands import ConversationLimits
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
 from orchestrator.router.delayed.dependencies import Dependencies
 from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.router.delayed.redelivery import Redelivery
-from orchestrator.router.delayed.retries import Retries
+from orchestrator.router.delayed.redelivery import Redelivery, Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.router.handlers import Handlers

@@ -24,15 +24,13 @@ from orchestrator.policy.retry import RetryEnd
 from orchestrator.reconciler.delivery import hand_over
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import is_outage, refuses_everything
+from orchestrator.router.batching import RefusalBuffer, ReportBuffer
 from orchestrator.router.deadletters.dead_lettering import DeadLettering
-from orchestrator.router.delayed.redelivery import Redelivery
-from orchestrator.router.delayed.retries import Retries
+from orchestrator.router.delayed.redelivery import Redelivery, Retries
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.router.external.outboxes import LOOK_MS
 from orchestrator.router.received import ReceivedMessage, Rejection
-from orchestrator.router.refusal_buffer import RefusalBuffer
-from orchestrator.router.report_buffer import ReportBuffer
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import GROUPS, OUTBOX, ROUTER_GROUP, Consumer, Entry, RedisStreams, StreamId

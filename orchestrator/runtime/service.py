@@ -35,10 +35,9 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import CONNECT_TIMEOUT_S, RETRIES, check_server, connect, is_outage
 from orchestrator.redisdb.holders import connected_holders, connection_name
-from orchestrator.redisdb.server_clock import server_ms
-from orchestrator.runtime.parent_death import die_with_parent
+from orchestrator.redisdb.raw_pipeline import server_ms
 from orchestrator.runtime.probe import Probe
-from orchestrator.runtime.signals import set_soon
+from orchestrator.runtime.process import die_with_parent, set_soon
 from orchestrator.streams import all_streams, stream_key
 
 #: The environment variable with the file descriptor on which a child of `orchestra up` reports that it is ready.

@@ -11,11 +11,22 @@ clients of the providers are tested with the same scripts.
 from __future__ import annotations
 
 from orchestrator.testing.answers import Asks, Done, Failed, Never, NotScripted
-from orchestrator.testing.effects import Attempt, Effect, ScriptedRun
 from orchestrator.testing.exploring import ExplorationFailed, Explored, explore
 from orchestrator.testing.model import scripted_model
-from orchestrator.testing.replies import Call, Cut, Empty, Fail, Hang, Malformed, Reply, Say, Truncated
-from orchestrator.testing.requests import Message, Request
+from orchestrator.testing.recording import Attempt, Effect, ScriptedRun
+from orchestrator.testing.replies import (
+    Call,
+    Cut,
+    Empty,
+    Fail,
+    Hang,
+    Malformed,
+    Message,
+    Reply,
+    Request,
+    Say,
+    Truncated,
+)
 from orchestrator.testing.script import ByInstructions, Script
 from orchestrator.testing.scripted import ScriptedSession
 from orchestrator.testing.server import WireServer

@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from orchestrator.testing.replies import Answer, Call, Cut, Empty, Malformed, Say, Truncated
-from orchestrator.testing.requests import Request
+from orchestrator.testing.replies import Call, Cut, Empty, Malformed, Request, Say, Truncated, WireReply
 
 #: Characters of one piece of a streamed text.
 _PIECE: Final = 12
@@ -15,12 +14,12 @@ _ANTHROPIC_STOP: Final = {"end": "end_turn", "tool": "tool_use", "length": "max_
 _OPENAI_STOP: Final = {"end": "stop", "tool": "tool_calls", "length": "length", "none": None}
 
 
-def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request) -> Answer:
+def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request) -> WireReply:
     """Return a reply of a script in the terms that both formats share; ids derive from the conversation."""
     match reply:
         case Say():
             calls = _calls(reply.calls, request)
-            return Answer(
+            return WireReply(
                 text=reply.text,
                 calls=calls,
                 stop="tool" if calls else "end",
@@ -32,11 +31,11 @@ def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request
         case Cut():
             calls = _calls(reply.calls, request)
             stop = "none" if reply.in_order else "end"
-            return Answer(text=reply.text, calls=calls, stop=stop, cut=not reply.in_order)
+            return WireReply(text=reply.text, calls=calls, stop=stop, cut=not reply.in_order)
         case Malformed():
-            return Answer(calls=((_call_id(request, 0), reply.tool, reply.arguments),), stop="tool")
+            return WireReply(calls=((_call_id(request, 0), reply.tool, reply.arguments),), stop="tool")
         case Truncated():
-            return Answer(
+            return WireReply(
                 text=reply.text,
                 calls=_calls(reply.calls, request),
                 stop="length",
@@ -44,7 +43,7 @@ def answer_of(reply: Say | Cut | Malformed | Empty | Truncated, request: Request
                 output_tokens=reply.output_tokens,
             )
         case Empty():
-            return Answer()
+            return WireReply()
         case _:
             raise TypeError(f"a script answers with Say, Fail or another reply, not {reply!r}")
 
@@ -60,7 +59,7 @@ def _call_id(request: Request, number: int) -> str:
     return f"call_{request.digest}_{number}"
 
 
-def anthropic_whole(answer: Answer, request: Request) -> dict[str, Any]:
+def anthropic_whole(answer: WireReply, request: Request) -> dict[str, Any]:
     """Return the answer as one message of Anthropic."""
     content: list[dict[str, Any]] = [{"type": "text", "text": answer.text}] if answer.text else []
     for call, tool, arguments in answer.calls:
@@ -77,7 +76,7 @@ def anthropic_whole(answer: Answer, request: Request) -> dict[str, Any]:
     }
 
 
-def anthropic_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
+def anthropic_events(answer: WireReply, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the answer as the events of a stream of Anthropic."""
     message = {**anthropic_whole(answer, request), "content": [], "stop_reason": None}
     message["usage"] = {"input_tokens": answer.input_tokens, "output_tokens": 1}
@@ -108,7 +107,7 @@ def anthropic_events(answer: Answer, request: Request) -> Iterator[tuple[str, di
     yield "message_stop", {"type": "message_stop"}
 
 
-def openai_whole(answer: Answer, request: Request) -> dict[str, Any]:
+def openai_whole(answer: WireReply, request: Request) -> dict[str, Any]:
     """Return the answer as a chat completion of OpenAI."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or None}
     if answer.calls:
@@ -126,7 +125,7 @@ def openai_whole(answer: Answer, request: Request) -> dict[str, Any]:
     }
 
 
-def openai_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
+def openai_events(answer: WireReply, request: Request) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the answer as the chunks of a stream of OpenAI."""
     base = {**openai_whole(answer, request), "object": "chat.completion.chunk"}
     base.pop("usage", None)
@@ -149,7 +148,7 @@ def openai_events(answer: Answer, request: Request) -> Iterator[tuple[str, dict[
         yield "", {**base, "choices": [], "usage": _openai_usage(answer)}
 
 
-def _openai_usage(answer: Answer) -> dict[str, int]:
+def _openai_usage(answer: WireReply) -> dict[str, int]:
     total = answer.input_tokens + answer.output_tokens
     return {
         "prompt_tokens": answer.input_tokens,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import ConfigurationError
 from orchestrator.testing.formats import answer_of
-from orchestrator.testing.replies import Fail, Hang
-from orchestrator.testing.requests import Message, Request
+from orchestrator.testing.replies import Fail, Hang, Message, Request
 from orchestrator.testing.script import Decide
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from orchestrator.testing.replies import Cut, Empty, Fail, Hang, Reply, Say
-from orchestrator.testing.requests import Request
+from orchestrator.testing.replies import Cut, Empty, Fail, Hang, Reply, Request, Say
 
 #: Decides what a request is answered with.
 Decide = Callable[[Request], Reply]

@@ -25,13 +25,19 @@ from orchestrator.dispatch import RootResults
 from orchestrator.errors import InputError
 from orchestrator.ledger import CLOSED, Claimed, Lease, Run, RunState, Session, SessionState
 from orchestrator.testing.answers import Answer, Answers, NotScripted, Verdict
-from orchestrator.testing.effects import Attempt, Effect, EffectKind, ScriptedRun
 from orchestrator.testing.in_memory import InMemoryParts
 from orchestrator.testing.others import Given, Others
-from orchestrator.testing.recording import RecordingLedger, ScriptedCrash
-from orchestrator.testing.respondents import Respondents
+from orchestrator.testing.recording import (
+    Attempt,
+    Effect,
+    EffectKind,
+    RecordingLedger,
+    ScriptedCrash,
+    ScriptedRun,
+)
+from orchestrator.testing.replies import Respondents
+from orchestrator.testing.server import ScriptedBlocking
 from orchestrator.testing.stack import AgentSource, catalogue_of
-from orchestrator.testing.waiting import ScriptedBlocking
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.runner import complete_run
 

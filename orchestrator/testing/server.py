@@ -1,4 +1,4 @@
-"""A local HTTP server that speaks the formats of Anthropic Messages and OpenAI Chat Completions, by a script."""
+"""A local HTTP server that speaks the formats of Anthropic Messages and OpenAI Chat Completions, by a script, and waits for it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
+from orchestrator.ids import callback_id
 from orchestrator.testing.formats import (
     answer_of,
     anthropic_events,
@@ -18,9 +19,9 @@ from orchestrator.testing.formats import (
     openai_events,
     openai_whole,
 )
-from orchestrator.testing.replies import Answer, Fail, Hang, Reply
-from orchestrator.testing.requests import Request, read_anthropic, read_openai
+from orchestrator.testing.replies import Fail, Hang, Reply, Request, WireReply, read_anthropic, read_openai
 from orchestrator.testing.script import Decide
+from orchestrator.worker.context.waits import Blocking, Taken
 
 _PATHS: Final[dict[str, Callable[[dict[str, Any], int], Request]]] = {
     "/v1/messages": read_anthropic,
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner = self.server.owner
         key = self.headers.get("x-api-key") or self.headers.get("authorization") or ""
         request = owner.note(path, body, key.removeprefix("Bearer "))
-        answer: Fail | Hang | Answer
+        answer: Fail | Hang | WireReply
         try:
             reply = owner.decide(request)
             answer = reply if isinstance(reply, Fail | Hang) else answer_of(reply, request)
@@ -153,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             case Hang():
                 self.server.stopping.wait(answer.seconds)
                 self.close_connection = True
-            case Answer():
+            case WireReply():
                 # Before its last byte is written: a client may act on it before this thread goes on.
                 if not (answer.cut or answer.stop == "none" or request.stream):
                     owner.note_answered(request)
@@ -167,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {} if reply.retry_after_s is None else {"retry-after": f"{reply.retry_after_s:g}"}
         self._write_json(reply.status, body, headers)
 
-    def _answer(self, answer: Answer, request: Request) -> None:
+    def _answer(self, answer: WireReply, request: Request) -> None:
         anthropic = request.provider == "anthropic"
         if not request.stream:
             document = (anthropic_whole if anthropic else openai_whole)(answer, request)
@@ -218,3 +219,36 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
+
+
+#: Brings what an item id stands for, as the script says; False: the script says that it does not come.
+Bring = Callable[[str, float | None], bool]
+
+
+class ScriptedBlocking(Blocking):
+    """The waiting of one run, whose answers are brought by ``bring``."""
+
+    def __init__(self, *args: Any, bring: Bring, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self._bring = bring
+
+    def look(self, children: Sequence[str], *, timeout_s: float, known: Collection[str]) -> list[Taken]:
+        """As a real run looks, after the script has brought what it has."""
+        if timeout_s > 0:
+            found = self._ended_or_asked(children, "wait")
+            if not any(item.id not in known for item, _ in found):
+                for child in children:
+                    self._bring(callback_id(child), timeout_s)
+        return super().look(children, timeout_s=0.0, known=known)
+
+    def _wait(
+        self, item: str, *, awaited: str, timeout_s: float | None, tend: Callable[[], bool]
+    ) -> Taken | None:
+        while True:
+            taken = self.take(item, "wait")
+            if taken is not None:
+                return taken
+            if not tend():
+                return self.take(item, "give up")
+            if not self._bring(item, timeout_s):
+                return self.take(item, "give up")

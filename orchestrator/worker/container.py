@@ -21,11 +21,11 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.log import get_logger
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.waits import Blocking
-from orchestrator.worker.execution import presence
+from orchestrator.worker.execution import heartbeat
+from orchestrator.worker.execution.heartbeat import Beats, ticker
 from orchestrator.worker.execution.shutdown import is_shutting_down
 from orchestrator.worker.execution.slot_sharing import SlotSharing, serves
 from orchestrator.worker.execution.task_events import TaskEvents
-from orchestrator.worker.execution.ticker import Beats, ticker
 from orchestrator.worker.executors import executor_of
 
 #: The module of the bundled agents, which a worker serves where it is given folders to review.
@@ -155,7 +155,7 @@ class RuntimeOfProcess:
         with self._lock:
             if self._runtime is None:
                 url = resolve_redis_url(self.settings)
-                presence.show(url, self.settings.lease_s)
+                heartbeat.show(url, self.settings.lease_s)
                 client = connect(
                     url,
                     check=False,

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from orchestrator.dispatch.connections import LONGEST_PAUSE_S
+from orchestrator.dispatch.celery_app import LONGEST_PAUSE_S
 
 USER: Final = "orchestra"
 #: What a row of the task list shows: the arguments of a run say its agent, session and cause.

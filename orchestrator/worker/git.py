@@ -1,4 +1,4 @@
-"""Git on files and a repository that an agent may have written to, with a configuration of ours alone.
+"""Git on files and a repository that an agent may have written to, with a configuration of ours alone; and scratch folders.
 
 Git obeys what it works on: the configuration of a repository names filters, hooks, monitors, helpers and further files,
 and git asks each repository that it finds inside of another. An agent that can write one of these has git run a
@@ -11,10 +11,13 @@ attributes say. Git is never asked which files there are: it would look into rep
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +25,43 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.errors import WorktreeError
-from orchestrator.worker.scratch import scratch_folder
+
+
+@contextmanager
+def scratch_folder(above: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in another one, which goes with the ``with`` block."""
+    above.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=above))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def remove_left_over(above: Path, prefix: str, *, older_than_s: float, now_s: float) -> int:
+    """Remove the folders of runs whose workers are gone; how many there were."""
+    removed = 0
+    for folder in above.glob(f"{prefix}*"):
+        try:
+            if now_s - folder.lstat().st_mtime < older_than_s:
+                continue  # it may be about to be locked
+            # Anybody may have put a link into a folder for temporary files.
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+        except OSError:
+            continue
+        finally:
+            os.close(lock)
+    return removed
+
 
 _TIMEOUT_S: Final = 300
 _PLAIN_KEYS: Final = r"^(extensions\.(objectformat|refstorage)|core\.sharedrepository)$"

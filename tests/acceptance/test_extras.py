@@ -104,7 +104,7 @@ print("two words" if '"serverInfo"' in told.stdout else told)
     "openai": WIRE.format(model="openai-chat:gpt-5"),
     "postgres": "import os, pathlib\nfrom orchestrator.audit import AuditStore\n"
     "print('two words', AuditStore(os.environ['ORCHESTRA_AUDIT_URL']).id[:0])",
-    "report": "from orchestrator.audit.report.charts import counts\nprint('two words' if '<svg' in counts({'one': 2}, 400) else 'none')",
+    "report": "from orchestrator.audit.report.html import counts\nprint('two words' if '<svg' in counts({'one': 2}, 400) else 'none')",
     "testing": """
 from orchestrator import agent
 from orchestrator.testing import ScriptedSession, explore

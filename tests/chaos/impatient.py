@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from orchestrator.worker.execution import watchdog
+from orchestrator.worker.execution import ending
 
-watchdog.LEAST_WAIT_S = float(os.environ["CHAOS_SILENCE_S"])
-watchdog.END_S = watchdog.LEAST_WAIT_S / 2
+ending.LEAST_WAIT_S = float(os.environ["CHAOS_SILENCE_S"])
+ending.END_S = ending.LEAST_WAIT_S / 2

@@ -16,7 +16,7 @@ from orchestrator.config.settings import Settings
 from orchestrator.ledger import Lease
 from orchestrator.redisdb.holders import connected_holders
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
-from orchestrator.streams.lost_connections import SETTLED_S
+from orchestrator.streams.consumer import SETTLED_S
 
 from .stack import Running, Stack, children_of, wait_until
 

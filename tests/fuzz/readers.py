@@ -8,12 +8,11 @@ from xml.parsers import expat
 
 from lxml import etree
 
-from orchestrator.audit.facts import FactsReader, facts_of
+from orchestrator.audit.records import FactsReader, facts_of
 from orchestrator.envelope import canonical, schemas
 from orchestrator.envelope.codec import encode
 from orchestrator.envelope.document import read_message
-from orchestrator.envelope.markup import excess
-from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
+from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, excess, parse
 from orchestrator.envelope.reading import Reading
 from orchestrator.envelope.report import _detailed_schema
 from orchestrator.envelope.signature import canonical as canonical_form

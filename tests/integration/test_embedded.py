@@ -28,7 +28,7 @@ from orchestrator.deployment.embedded.valkey import (
 )
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.parent_death import is_alive
+from orchestrator.runtime.process import is_alive
 from tests.waiting import wait_until
 
 

@@ -20,7 +20,7 @@ from orchestrator.deployment.forks import Forked, ForkServer
 from orchestrator.deployment.local_stack import LocalStack
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import is_alive, python_module
+from orchestrator.runtime.process import is_alive, python_module
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.dispatch.broker import check_broker
+from orchestrator.dispatch.dispatcher import check_broker
 from orchestrator.errors import ConfigurationError, SettingsDisagree, UnsupportedFormat
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect

@@ -23,12 +23,12 @@ from click.testing import CliRunner, Result
 
 from orchestrator.agents.definition import define_agent
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.audit.build import build_writer
+from orchestrator.audit.writer import build_writer
 from orchestrator.bootstrap import Container
 from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.deployment.services import build_callbacks, build_reaper
+from orchestrator.deployment.local_stack import build_callbacks, build_reaper
 from orchestrator.dispatch import RootResults, build_celery
 from orchestrator.doctor import Doctor, examination
 from orchestrator.errors import OrchestraError

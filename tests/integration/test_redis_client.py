@@ -25,7 +25,7 @@ from orchestrator.redisdb.client import (
     explain,
     is_outage,
 )
-from orchestrator.redisdb.server_clock import ServerClock
+from orchestrator.redisdb.raw_pipeline import ServerClock
 from tests.clock import SteppedMachine
 from tests.refusing import REFUSALS, Refusing
 from tests.tls import tls_server

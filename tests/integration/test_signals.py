@@ -9,7 +9,7 @@ ROUNDS = 300
 #: The main thread looks at an event all the time, and so holds its lock most of the time when a signal comes.
 PROGRAM = f"""
 import os, signal, threading
-from orchestrator.runtime.signals import set_soon
+from orchestrator.runtime.process import set_soon
 
 asked, heard = threading.Event(), threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: set_soon(asked, heard))

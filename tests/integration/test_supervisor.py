@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
 from orchestrator.errors import ConfigurationError
-from orchestrator.runtime.parent_death import is_alive
+from orchestrator.runtime.process import is_alive
 
 READY = "import os, signal, sys, time; os.write(int(os.environ['ORCHESTRA_READY_FD']), b'ready');"
 SLEEP = READY + "time.sleep(600)"

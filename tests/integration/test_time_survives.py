@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.client.client import Client
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.ledger import RunRef
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect

@@ -13,7 +13,7 @@ import time
 import tomllib
 
 from orchestrator.client.client import Client
-from orchestrator.policy.provider_limits import limit_of
+from orchestrator.policy.budget import limit_of
 from tests.chaos.stack import children_of, wait_until
 
 from .conftest import Interrupter, ModelServer, Trees, of_the_page

@@ -13,8 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from orchestrator.testing.formats import anthropic_events, anthropic_whole
-from orchestrator.testing.replies import Answer
-from orchestrator.testing.requests import read_anthropic
+from orchestrator.testing.replies import WireReply, read_anthropic
 
 INPUT, OUTPUT = 100, 20
 #: Of the input, what the provider's cache took and what it gave.
@@ -159,11 +158,11 @@ def _anthropic(ask: Ask, reply: str | Call | Cut) -> Iterator[tuple[str, Any]]:
     used = {"input_tokens": INPUT - WRITTEN - READ, "output_tokens": OUTPUT}
     if isinstance(reply, Call):
         call = (f"toolu_{request.digest}", reply.tool, json.dumps(reply.arguments))
-        answer = Answer(calls=(call,), stop="tool", **used)
+        answer = WireReply(calls=(call,), stop="tool", **used)
     elif isinstance(reply, Cut):
-        answer = Answer(text=reply.text, stop="length", **used)
+        answer = WireReply(text=reply.text, stop="length", **used)
     else:
-        answer = Answer(text=reply, **used)
+        answer = WireReply(text=reply, **used)
     made = anthropic_events(answer, request) if request.stream else [("", anthropic_whole(answer, request))]
     for name, event in made:
         usage = event.get("message", event).get("usage")

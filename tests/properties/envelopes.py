@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.model import AgentMessage, Header, Signature
-from orchestrator.envelope.model_base import Part, bindings
-from orchestrator.envelope.model_values import Kind, is_blank
+from orchestrator.envelope.model_values import Kind, Part, bindings, is_blank
 from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
 
 #: Any text at all, with a liking for what is awkward in XML.

@@ -50,16 +50,16 @@ from orchestrator.ledger import (
     TreeLimits,
     layout,
 )
-from orchestrator.ledger.forks import Fork, Seed
 from orchestrator.ledger.journal import StepHeader
 from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.launches import Fork, Seed
 from orchestrator.ledger.leftovers import found as leftovers
 from orchestrator.ledger.transitions import JournalLimits, Next, Slot
 from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.policy.budget import Budget, Cost
-from orchestrator.reconciler.callbacks.callback_service import CallbackService
+from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.reconciler.reaper.reaper import Reaper
+from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts, request
 from tests.clock import ManualClock

@@ -17,8 +17,8 @@ from typing import Any
 from sqlalchemy import select
 
 from orchestrator import machine
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.schema import TRANSITIONS
+from orchestrator.audit.database import TRANSITIONS
+from orchestrator.audit.heads import KeptHeads
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import unpack
 from orchestrator.bootstrap import Container

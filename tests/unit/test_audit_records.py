@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from orchestrator.audit import MessageRecord, trees
-from orchestrator.audit.facts import NOTHING, Facts, FactsReader, facts_of
+from orchestrator.audit.records import NOTHING, Facts, FactsReader, facts_of
 from orchestrator.audit.text import parsed_text
 from orchestrator.envelope import canonical
 from orchestrator.envelope.codec import encode

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from orchestrator.cli.board import Board
-from orchestrator.cli.keyboard import keys, split
+from orchestrator.cli.watch import keys, split
 from orchestrator.errors import UnknownSession
 from orchestrator.ledger import Session, StopVerdict
 from orchestrator.ledger.decode import session as decode_session

@@ -16,11 +16,11 @@ from click.testing import CliRunner, Result
 
 from orchestrator import cli
 from orchestrator.cli import COMMANDS, RENAMED, SECTIONS, main
-from orchestrator.cli.documents.messages import Dropped
+from orchestrator.cli.documents.audit import Dropped
 from orchestrator.cli.documents.table import DOCUMENTS
 from orchestrator.cli.options import json_option, period_options, stack_options
 from orchestrator.cli.output import print_json, say
-from orchestrator.cli.progress import progress_bar
+from orchestrator.cli.render import progress_bar
 from orchestrator.cli.up import _welcome
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import OrchestraError, UnknownSession

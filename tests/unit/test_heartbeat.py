@@ -6,8 +6,7 @@ import threading
 from typing import Any
 
 from orchestrator.ledger import Claim
-from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.ticker import ticker
+from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat, ticker
 from tests.waiting import wait_until
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator import machine
 from orchestrator.redisdb.holders import Connected
 from orchestrator.streams import consumer_name
-from orchestrator.streams.lost_connections import LostConnections, mark_in
+from orchestrator.streams.consumer import LostConnections, mark_in
 
 MARK = "feedfeedfeed.7"
 ME = machine.own_mark()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.worker.execution.outcome import SHOWN_CHARS, SHOWN_TRACEBACK_CHARS, RunEnd, celery_event
+from orchestrator.worker.execution.printing import SHOWN_CHARS, SHOWN_TRACEBACK_CHARS, RunEnd, celery_event
 
 
 def end(verdict: str, **facts: object) -> RunEnd:

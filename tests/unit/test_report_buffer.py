@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.router.report_buffer import MANY, REPORT_BUFFER_S, ReportBuffer
+from orchestrator.router.batching import MANY, REPORT_BUFFER_S, ReportBuffer
 from orchestrator.streams import Entry, StreamId
 from tests.clock import SteppedMachine
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from orchestrator.cli.table import Row, cut, print_table, short_ids
+from orchestrator.cli.render import Row, cut, print_table, short_ids
 
 HEADERS = ("SESSION", "STATE", "ABOUT")
 ROWS = [

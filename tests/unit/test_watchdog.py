@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from celery.worker import state
 
-from orchestrator.worker.execution.watchdog import Silence, Watchdog
+from orchestrator.worker.execution.ending import Silence, Watchdog
 
 #: One look: seconds, a free slot, messages that wait, when the consumer last moved; and whether it is silent.
 Look = tuple[float, bool, bool, float, bool]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator.audit.report.ledger import LedgerFigures, added, all_callbacks
-from orchestrator.audit.report.messages import MessageFigures, Period
+from orchestrator.audit.report.figures import LedgerFigures, MessageFigures, Period, added, all_callbacks
 from orchestrator.audit.report.model import UNIT_MS, Bucket, Report, Unit
 from orchestrator.audit.store import AuditStore
 from orchestrator.errors import InputError

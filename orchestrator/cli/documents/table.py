@@ -7,7 +7,7 @@ is null.
 
 from __future__ import annotations
 
-from orchestrator.cli.documents import audit, doctor, messages, sessions, stack
+from orchestrator.cli.documents import audit, sessions, stack
 from orchestrator.cli.documents.base import Document
 
 #: Command → what it prints; where there are two, the second is what it prints with ``--wait``, or `watch` with ``--text``; a
@@ -34,8 +34,8 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "program raise": (sessions.Raised,),
     "program delegate": (sessions.Delegated,),
     "program ask": (sessions.Raised,),
-    "why": (doctor.Why,),
-    "doctor": (doctor.DiagnosisDocument,),
+    "why": (stack.Why,),
+    "doctor": (stack.DiagnosisDocument,),
     "agents pause": (stack.Paused,),
     "agents unpause": (stack.Paused,),
     "agents limit": (stack.LimitsDocument,),
@@ -44,22 +44,22 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "agents withdraw": (stack.Withdrawn,),
     "session worktrees": (stack.WorktreeList,),
     "session worktrees remove": (stack.RemovedWorktree,),
-    "dlq list": (messages.DeadLetters,),
-    "dlq show": (messages.FullDeadLetter,),
-    "dlq replay": (messages.ReplayedMessages,),
-    "dlq drop": (messages.Dropped,),
+    "dlq list": (audit.DeadLetters,),
+    "dlq show": (audit.FullDeadLetter,),
+    "dlq replay": (audit.ReplayedMessages,),
+    "dlq drop": (audit.Dropped,),
     "audit show": (audit.FullMessages,),
     "audit search": (audit.Messages,),
-    "audit replay": (messages.ReplayedDocument, messages.ReplayedMessages),
+    "audit replay": (audit.ReplayedDocument, audit.ReplayedMessages),
     "audit report": (audit.AuditReport,),
     "audit verify": (audit.AuditState,),
     "audit prune": (audit.PrunedTrail,),
     "audit transitions": (audit.Transitions,),
     "audit redact": (audit.RedactedMessage,),
     "audit export": (audit.TransferredTrail,),
-    "message send": (messages.Published,),
-    "message validate": (messages.ValidatedDocuments,),
-    "message verify": (messages.VerifiedDocuments,),
+    "message send": (audit.Published,),
+    "message validate": (audit.ValidatedDocuments,),
+    "message verify": (audit.VerifiedDocuments,),
     "keys generate": (stack.Keys,),
     "keys list": (stack.Keys,),
     "keys import": (stack.Keys,),

@@ -13,7 +13,7 @@ from typing import IO, Any
 from orchestrator.config.stack import prepare_data_folder
 from orchestrator.deployment.embedded.server_manager import lock_path, read_record, server_folder, try_to_lock
 from orchestrator.errors import ConfigurationError, ServerUnavailable
-from orchestrator.runtime.parent_death import is_alive, python_module
+from orchestrator.runtime.process import is_alive, python_module
 
 _JOIN_TIMEOUT_S = 150.0
 _LEAVE_TIMEOUT_S = 40.0

@@ -20,7 +20,7 @@ from typing import Self
 
 from orchestrator.config.urls import unix_url
 from orchestrator.errors import ConfigurationError, OrchestraError
-from orchestrator.runtime.parent_death import ending_with_parent
+from orchestrator.runtime.process import ending_with_parent
 
 #: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
 MAX_SOCKET_PATH = 103

@@ -20,13 +20,12 @@ from orchestrator.envelope.codec import encode_unsigned
 from orchestrator.envelope.message_types import LaunchBody
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.prompt_text import prompt_of, title_of
+from orchestrator.envelope.prompt_text import pack, prompt_of, title_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
-from orchestrator.envelope.structured import pack
 from orchestrator.errors import InputError, Refused
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
-from orchestrator.ledger.sealing import Seal
+from orchestrator.ledger.large_text import Seal
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.messages.factory import Delivery, Terms, Thread
 from orchestrator.notifier import NOTIFICATION, targets_of

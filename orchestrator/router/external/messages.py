@@ -7,8 +7,7 @@ from typing import Any, assert_never
 from orchestrator.agents.registry import ROUTER
 from orchestrator.envelope import bodies
 from orchestrator.envelope.message_types import DetailedBody
-from orchestrator.envelope.prompt_text import details_of, prompt_of
-from orchestrator.envelope.structured import pack_body
+from orchestrator.envelope.prompt_text import details_of, pack_body, prompt_of
 from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import OVERDUE, Ledger, Session, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
@@ -30,7 +29,7 @@ from orchestrator.router.commands import (
     rejected,
     session_unknown,
 )
-from orchestrator.router.external.session_messages import SessionMessages, seal_for
+from orchestrator.router.external.launches import SessionMessages, seal_for
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 

@@ -12,7 +12,7 @@ from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import is_outage, refuses_everything
 from orchestrator.router.delayed.dependencies import BlockedTask, Dependencies
-from orchestrator.router.delayed.retries import Retries
+from orchestrator.router.delayed.redelivery import Retries
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.router.validation.validator import Validator, reject
 from orchestrator.streams import Entry

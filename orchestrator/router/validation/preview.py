@@ -18,7 +18,7 @@ from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.validate import Report
 from orchestrator.machine import Clock
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.server_clock import ServerClock
+from orchestrator.redisdb.raw_pipeline import ServerClock
 from orchestrator.router.build import build_execution, build_validator
 from orchestrator.router.commands import CommandOutcome, message_id_taken
 from orchestrator.router.received import Rejection, shard_of_message

@@ -17,7 +17,7 @@ from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
 from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Command, ServerSession
-from orchestrator.worker.execution.ticker import Beat
+from orchestrator.worker.execution.heartbeat import Beat
 
 if TYPE_CHECKING:
     from orchestrator.testing.simulation.world import World

@@ -11,14 +11,13 @@ import redis
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
-from orchestrator.audit.build import build_writer
+from orchestrator.audit.writer import build_writer
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
-from orchestrator.deployment.services import build_callbacks, build_reaper
+from orchestrator.deployment.local_stack import build_callbacks, build_reaper
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery
 from orchestrator.envelope.codec import decode
-from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import KeyRegistry, Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.messages.factory import Thread
 from orchestrator.notifier.service import Notifier

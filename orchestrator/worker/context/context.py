@@ -7,17 +7,17 @@ from typing import Any, Literal
 from orchestrator.errors import InputError, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import Claimed
-from orchestrator.ledger.forks import FORKED
 from orchestrator.ledger.large_text import check_size
+from orchestrator.ledger.launches import FORKED
 from orchestrator.ledger.live_text import Kind, LiveText
 from orchestrator.operations.values import OnClose
 from orchestrator.policy.moments import wait_ms
 from orchestrator.policy.plan import Plan, parse_plan
 from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
+from orchestrator.worker.context.launches import PLAN_GROUP, Planning
 from orchestrator.worker.context.messaging import Messaging
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.planning import PLAN_GROUP, Planning
 from orchestrator.worker.context.sending import WrittenMessages
 
 

@@ -17,15 +17,14 @@ from typing import Any, TypeVar
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
-from orchestrator.envelope.bodies import ErrorReport
-from orchestrator.envelope.bodies.progress import StatusUpdate, TaskCompletion
+from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import MessageFactory, Thread
-from orchestrator.redisdb.retry import retry_outages
-from orchestrator.worker.context.step_scope import present_step
+from orchestrator.redisdb.client import retry_outages
+from orchestrator.worker.context.step_call import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 
 T = TypeVar("T")

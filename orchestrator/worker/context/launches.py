@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, cast
 
 from orchestrator.agents.registry import AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import Task
-from orchestrator.envelope.structured import pack, prompt_of_task, task_of
-from orchestrator.errors import InputError, KeyInUse
+from orchestrator.envelope.prompt_text import pack, prompt_of_task, task_of
+from orchestrator.errors import InputError, KeyInUse, PlanError
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Launch, Outgoing, SessionState
 from orchestrator.ledger.large_text import check_size
-from orchestrator.messages.factory import Terms, delivery_of
+from orchestrator.messages.factory import Terms, delivery_of, summary
 from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
 from orchestrator.policy.budget import Budget
+from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
@@ -247,3 +248,83 @@ def child_of(
         raise InputError(f"a delegation to {agent!r} needs an agent and a description of the task")
     title = options.get("title") or (task.title if task else "") or heading_of(text)
     return LaunchRequest(agent=agent, title=title, description=text, task=task, options=options, kept=kept)
+
+
+#: The group of the delegations of a plan, for `wait_for`.
+PLAN_GROUP: Final = "plan"
+
+
+class Planning:
+    """The plans of one run."""
+
+    def __init__(self, effects: Effects, launches: Launches) -> None:
+        self._effects = effects
+        self._launches = launches
+
+    def launch(self, plan: Plan) -> list[str]:
+        """Launch every assignment of a plan; their sessions, by sequence.
+
+        Raises:
+            PlanError: an agent or a caller is unknown, or the plan is too large; nothing was launched.
+            LimitExceeded, StreamFull: as `Launches.launch`.
+        """
+        if not plan.assignments:
+            return []
+        callers = self._callers()
+        plan.check(agents=self._launches.names(), callers=callers)
+        self._check_room(plan)
+        return self._launches.launch_all(self._prepare(plan, callers))
+
+    def _callers(self) -> dict[str, str]:
+        """Return the agents of this session and of those above it, each with its nearest session."""
+        effects = self._effects
+        found = {effects.held.session.agent: ""}
+        above = effects.held.session.parent
+        while above:
+            sessions = effects.retrying("callers", partial(effects.ledger.find, [above]))
+            if not sessions:
+                break
+            found.setdefault(sessions[0].agent, sessions[0].id)
+            above = sessions[0].parent
+        return found
+
+    def _check_room(self, plan: Plan) -> None:
+        if self._effects.held.run.attempt > 1:
+            return  # the children of an earlier try are counted already
+        most = self._effects.ledger.limits.max_children
+        left = most - self._effects.held.session.children
+        if len(plan.assignments) > left:
+            raise PlanError(
+                f"it has {len(plan.assignments)} assignments, and this session may have {left} more children "
+                f"(max_children = {most})"
+            )
+
+    def _prepare(self, plan: Plan, callers: dict[str, str]) -> Iterator[Launch]:
+        callers, before = dict(callers), list[str]()
+        for wave in plan.waves:
+            launches = [
+                self._launches.prepare(self._request(assignment, callers, before))
+                for assignment in wave.assignments
+            ]
+            yield from launches
+            before = [launch.child_id for launch in launches]
+            # The nearest caller counts: a later sequence before an earlier one, and that before a session above.
+            first = {launch.agent: launch.child_id for launch in reversed(launches)}
+            first.pop(self._effects.held.session.agent, None)
+            callers |= first
+
+    def _request(
+        self, assignment: Assignment, callers: dict[str, str], before: Sequence[str]
+    ) -> LaunchRequest:
+        caller, task = "none" if assignment.caller is None else callers[assignment.caller], assignment.task
+        return LaunchRequest(
+            agent=assignment.role,
+            title=summary(task),
+            description=task,
+            options={"priority": "high", "group": PLAN_GROUP, "callback": caller == "", "after": before},
+            caller=caller,
+            caller_agent=assignment.caller or "",
+            effect=self._effects.key(
+                "plan", assignment.role, task, assignment.sequence, caller == "", caller
+            ),
+        )

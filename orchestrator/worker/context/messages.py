@@ -17,7 +17,7 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.envelope.bodies import ErrorReport, FileReference, Query, StatusUpdate
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.envelope.model_values import Priority
-from orchestrator.envelope.structured import pack_body, part_of, unpack_body
+from orchestrator.envelope.prompt_text import pack_body, part_of, unpack_body
 from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ids import item_id, question_id, reply_id
 from orchestrator.ledger import Item, Outgoing, Session

@@ -9,8 +9,7 @@ from typing import Any, Final
 from typing_extensions import Unpack
 
 from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
-from orchestrator.envelope.prompt_text import details_of
-from orchestrator.envelope.structured import part_of
+from orchestrator.envelope.prompt_text import details_of, part_of
 from orchestrator.errors import (
     ClaimLost,
     InputError,

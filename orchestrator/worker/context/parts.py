@@ -10,8 +10,7 @@ from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
-from orchestrator.worker.context.provider_limits import ProviderLimits
-from orchestrator.worker.context.spending import RunSpending
+from orchestrator.worker.context.spending import ProviderLimits, RunSpending
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.context.verification import Verifier
 from orchestrator.worker.context.waits import Blocking

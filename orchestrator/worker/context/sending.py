@@ -11,9 +11,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, assert_never
 
 from orchestrator.envelope import bodies
-from orchestrator.envelope.bodies.parts import Assignment, Dependency
 from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody, OpaqueBody
+from orchestrator.envelope.parts import Assignment, Dependency
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.envelope.written import WrittenMessage
 from orchestrator.ledger import Outgoing

@@ -1,4 +1,4 @@
-"""Spending of one run on calls of models: reserved before a call, counted after it.
+"""Spending of one run on calls of models: priced, reserved before a call within the limits, counted after it.
 
 The most that a call can cost is reserved in the budgets of the session, of those above it and of the agent, in one
 step. A call that does not fit is refused before it is made. Reservations of a lost worker count as spent: nobody
@@ -7,13 +7,23 @@ knows what its calls cost.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import math
 import threading
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Self
 
 from orchestrator import machine
-from orchestrator.errors import InputError
-from orchestrator.policy.budget import MOST, NANO, Budget, Cost
+from orchestrator.agents.options.llm import ModelPrices
+from orchestrator.errors import InputError, ProviderAway, RunParked
+from orchestrator.ledger.spending import Granted, Lane, Wait
+from orchestrator.log import get_logger
+from orchestrator.policy.budget import MOST, NANO, Budget, Cost, ProviderLimit, limit_of
 from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.step_call import present_step
 
 
 class Reservation:
@@ -133,3 +143,215 @@ def _cost(requests: int, input_tokens: int, output_tokens: int, usd: float) -> C
     return Cost(
         requests=requests, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=round(usd * NANO)
     )
+
+
+def cost_of(
+    model: str,
+    *,
+    provider: str | None = None,
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+    cache_read_tokens: int = 0,
+    cache_write_tokens: int = 0,
+    must_be_known: bool = False,
+    prices: ModelPrices | None = None,
+) -> Cost:
+    """Return the cost of one request. ``input_tokens`` include those that a cache read or wrote; fewer are a mistake
+    and corrected.
+
+    A model that the list does not have costs nothing, unless its price ``must_be_known``: a budget in money holds only
+    where it is. ``prices`` are used instead of the list.
+
+    Raises:
+        InputError: the price must be known, and is not.
+    """
+    input_tokens = max(input_tokens, cache_read_tokens + cache_write_tokens)
+    nano_usd = 0
+    if prices is not None:
+        charged = (
+            (input_tokens - cache_read_tokens - cache_write_tokens, prices.input),
+            (cache_read_tokens, prices.input if prices.cache_read is None else prices.cache_read),
+            (cache_write_tokens, prices.input if prices.cache_write is None else prices.cache_write),
+            (output_tokens, prices.output),
+        )
+        # A millionth of a dollar is a thousand of these; rounded up, as below.
+        nano_usd = math.ceil(sum(tokens * price for tokens, price in charged) * 1000)
+        return Cost(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=nano_usd)
+    try:
+        listed = import_module("genai_prices")
+        usage = listed.Usage(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            cache_read_tokens=cache_read_tokens,
+            cache_write_tokens=cache_write_tokens,
+        )
+        price = listed.calc_price(usage, model, provider_id=provider).total_price
+        # Rounded up: what is reserved is never less than the price.
+        nano_usd = math.ceil(price * 1_000_000_000)
+    except (ImportError, LookupError) as error:
+        if must_be_known:
+            why = (
+                "genai-prices is not installed (extra llm)" if isinstance(error, ImportError) else str(error)
+            )
+            raise InputError(
+                f"the price of model {model!r} is not known ({why}), so that a budget in money cannot hold; give its price in "
+                "the agent's `prices`, or a budget in tokens or requests"
+            ) from error
+    return Cost(requests=1, input_tokens=input_tokens, output_tokens=output_tokens, nano_usd=nano_usd)
+
+
+#: Seconds of one wait in the slot at most, before the ledger is asked again.
+_LOOK_S: Final = 0.5
+#: Seconds for which a provider holds back everybody who uses its key at most.
+MAX_HELD_BACK_S: Final = 86_400.0
+
+_log = get_logger()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A call that waits for its provider's limits."""
+
+    lane: Lane
+    limit: ProviderLimit
+    id: str
+    waiter: str
+    tokens: int
+    time_limit_s: float
+    until: float  #: when the run waits in its slot no longer, on the monotonic clock
+
+
+class Permit:
+    """Permission to make one call. As a ``with`` block it is released at the end."""
+
+    def __init__(self, limits: ProviderLimits, lane: Lane, granted: Granted) -> None:
+        self._limits = limits
+        self._granted = granted
+        self._began = machine.monotonic()
+        self._open = True
+        #: What is called.
+        self.lane = lane
+
+    def release(self, *, tokens: int | None = None) -> None:
+        """Note the end of the call; ``tokens`` is what it took, by default what was counted."""
+        if self._open:
+            self._open = False
+            took_ms = round((machine.monotonic() - self._began) * 1000)
+            self._limits.end(self.lane, self._granted, tokens=tokens, took_ms=took_ms)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class ProviderLimits:
+    """The calls of one run, in one try of it. Safe to share between threads."""
+
+    def __init__(
+        self, effects: Effects, *, limits: Mapping[str, Mapping[Any, int]], longest_wait_s: float
+    ) -> None:
+        self._effects = effects
+        self._limits = limits
+        self._longest_wait_s = longest_wait_s
+        self._asked = itertools.count(1)
+
+    def acquire(
+        self, provider: str, model: str, *, key: str = "", tokens: int = 0, time_limit_s: float = 600
+    ) -> Permit:
+        """Wait until a call may be made.
+
+        Args:
+            provider: the provider's name, as `provider_limits` has it.
+            model: the model.
+            key: a name or digest of the API key. What one key may do, others are not held back by.
+            tokens: the most that the call can take, in both directions.
+            time_limit_s: the longest that the call can take.
+
+        Raises:
+            RunParked: it would wait for longer than `provider_wait_s`; let it pass through.
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        call = self._call(provider, model, key, tokens, time_limit_s)
+        while not isinstance(found := self._ask(call), Granted):
+            machine.sleep(self._pause_s(call, found))
+        return Permit(self, call.lane, found)
+
+    async def aacquire(
+        self, provider: str, model: str, *, key: str = "", tokens: int = 0, time_limit_s: float = 600
+    ) -> Permit:
+        """:meth:`acquire` in a task."""
+        call = self._call(provider, model, key, tokens, time_limit_s)
+        while not isinstance(found := await asyncio.to_thread(self._ask, call), Granted):  # noqa: ASYNC110
+            await asyncio.sleep(self._pause_s(call, found))  # the ledger tells nobody
+        return Permit(self, call.lane, found)
+
+    def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "", why: str = "") -> None:
+        """Hold back all calls of a provider under this key for ``after_s`` seconds.
+
+        A day counts at most: some providers give a moment where seconds belong. ``why`` is what people read of runs that
+        wait for it, if it is not for the provider's limits: "is away".
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
+        """
+        lane = Lane(provider=provider, model=model, key=key)
+        for_ms = round(min(max(0.0, after_s), MAX_HELD_BACK_S) * 1000)
+        self._effects.retrying(
+            "hold-back", lambda: self._effects.ledger.provider_calls.hold_back(lane, for_ms=for_ms, why=why)
+        )
+
+    def end(self, lane: Lane, granted: Granted, *, tokens: int | None, took_ms: int) -> None:
+        """A call has ended; `Permit.release` is for agents."""
+        self._effects.retrying(
+            "release",
+            lambda: self._effects.ledger.provider_calls.release(
+                lane, granted, tokens=tokens, took_ms=took_ms
+            ),
+        )
+
+    def _waiter(self) -> str:
+        """Return the name of the waiter for one call: the same in a try that comes back for it, so that it keeps its
+        place.
+        """
+        run = self._effects.held.claim.run
+        step = present_step(run)
+        return f"{run}:{step.key}" if step is not None else f"{run}:{next(self._asked)}"
+
+    def _ask(self, call: _Call) -> Granted | Wait:
+        return self._effects.retrying(
+            "acquire",
+            lambda: self._effects.ledger.provider_calls.acquire(
+                call.lane,
+                call.limit,
+                call=call.id,
+                waiter=call.waiter,
+                tree=self._effects.held.session.root,
+                tokens=call.tokens,
+                time_limit_ms=round(call.time_limit_s * 1000),
+            ),
+        )
+
+    def _pause_s(self, call: _Call, wait: Wait) -> float:
+        """Return the seconds to sleep in the slot before the ledger is asked again."""
+        wait_s = wait.wait_ms / 1000
+        if wait_s <= call.until - machine.monotonic():
+            return min(wait_s, _LOOK_S)
+        _log.info("run-parked", lane=str(call.lane), wait_s=wait_s)
+        if wait.why:
+            raise ProviderAway(str(call.lane), f"{wait_s:.6g}", wait.why)
+        raise RunParked(str(call.lane), f"{wait_s:.6g}")
+
+    def _call(self, provider: str, model: str, key: str, tokens: int, time_limit_s: float) -> _Call:
+        claim = self._effects.held.claim
+        return _Call(
+            lane=Lane(provider=provider, model=model, key=key),
+            limit=limit_of(self._limits, provider, model),
+            # Who holds it: its place is free once that run is not at work under this claim.
+            id=f"{claim.run}|{claim.claim}|{machine.token_hex(8)}",
+            waiter=self._waiter(),
+            tokens=tokens,
+            time_limit_s=time_limit_s,
+            until=machine.monotonic() + self._longest_wait_s,
+        )

@@ -31,14 +31,13 @@ from orchestrator.errors import (
     StepMismatch,
 )
 from orchestrator.ledger import StepHeader, StepRecord
-from orchestrator.ledger.statements import Statement
+from orchestrator.ledger.decode import Statement
 from orchestrator.log import get_logger
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.steps import Sequence, is_within, step_key, unasked_steps
 from orchestrator.worker.context import step_codec
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.step_call import LOOK_S, Call
-from orchestrator.worker.context.step_scope import StepScope, executing, present_step
+from orchestrator.worker.context.step_call import LOOK_S, Call, StepScope, executing, present_step
 
 #: Characters of an error that are recorded.
 ERROR_CHARS: Final = 2000

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from orchestrator.envelope.bodies import Task
-from orchestrator.envelope.structured import unpack
+from orchestrator.envelope.prompt_text import unpack
 from orchestrator.ledger import Claimed, Item, ItemState, Session
-from orchestrator.ledger.forks import seed_of
+from orchestrator.ledger.launches import seed_of
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from orchestrator.policy.guarded_tags import defuse

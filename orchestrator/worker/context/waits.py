@@ -19,10 +19,9 @@ from orchestrator.errors import ClaimLost, RunParked, ServerUnavailable, Session
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Item, ItemState
 from orchestrator.log import get_logger
-from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.messages import MessageSender
-from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.context.verification import Decrypter, Verifier
 from orchestrator.worker.execution.slot_sharing import Execute, Queued, SharedSlot, SlotSharing
 
 #: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.

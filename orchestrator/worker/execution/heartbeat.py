@@ -1,4 +1,4 @@
-"""Keeps the lease of a run while its agent works, and hears when the agent is to stop.
+"""Keeps the lease of a run while its agent works, hears when the agent is to stop, and tells that the slot is present.
 
 The renewal is done by another thread, so that an agent that computes or sleeps keeps its run. A stop, by a user
 or because the run has used up its time, is first a wish: the agent's next effect raises. One that does not
@@ -7,20 +7,100 @@ stop within the grace period is ended from here: its run is committed, and its p
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import math
+import os
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Final, Protocol, Self
 
 import redis
+from billiard.process import current_process
 
 from orchestrator import machine
 from orchestrator.errors import ClaimLost, SessionStopped
 from orchestrator.ledger import OVERDUE, Claim, Ledger
 from orchestrator.log import get_logger
-from orchestrator.worker.execution.ticker import Beats
+from orchestrator.redisdb.holders import connect_holder
+
+#: Seconds between two looks of a process that has nothing due.
+_IDLE_S: Final = 5.0
 
 _log = get_logger()
+
+
+class Beat(Protocol):
+    """Something that is to be done again and again."""
+
+    #: When it is due, on the monotonic clock.
+    due_at: float
+
+    def beat(self) -> None:
+        """Do it, without waiting for long, and say in ``due_at`` when it is due next."""
+        ...
+
+
+class Beats(Protocol):
+    """A scheduler of beats."""
+
+    def add(self, beat: Beat) -> None:
+        """Carry this out from now on whenever it is due."""
+        ...
+
+    def remove(self, beat: Beat) -> None:
+        """Carry this out no more; it may be under way at this moment."""
+        ...
+
+
+class Ticker:
+    """The beats of one process, and the thread that carries them out."""
+
+    def __init__(self) -> None:
+        self.reset()
+        # A fork has none of its parent's threads.
+        os.register_at_fork(after_in_child=self.reset)
+
+    def reset(self) -> None:
+        """Forget every beat, and the thread."""
+        self._beats: set[Beat] = set()
+        self._changed = threading.Condition()
+        self._looks_at = 0.0
+        self._thread: threading.Thread | None = None
+
+    def add(self, beat: Beat) -> None:
+        """Carry this out from now on whenever it is due."""
+        with self._changed:
+            self._beats.add(beat)
+            if self._thread is None:
+                self._thread = machine.start_thread(self._run, "ticker")
+            elif beat.due_at < self._looks_at:
+                self._changed.notify()
+
+    def remove(self, beat: Beat) -> None:
+        """Carry this out no more; it may be under way at this moment."""
+        with self._changed:
+            self._beats.discard(beat)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                now = machine.monotonic()
+                due = [beat for beat in self._beats if beat.due_at <= now]
+                if not due:
+                    # With nothing to do it looks up now and then, so that the next run need not wake it.
+                    self._looks_at = min([now + _IDLE_S, *(beat.due_at for beat in self._beats)])
+                    self._changed.wait(self._looks_at - now)
+            for beat in due:
+                try:
+                    beat.beat()
+                except Exception:  # noqa: BLE001  (what is due for one run must not end the others')
+                    _log.exception("beat-failed")
+                    beat.due_at = machine.monotonic() + 1.0
+
+
+#: That of this process.
+ticker: Final = Ticker()
 
 
 class ClaimStatus:
@@ -148,3 +228,56 @@ class Heartbeat:
             self._claim_status.lost = True
         elif renewal.stop:
             self._claim_status.ask_to_stop(renewal.stop, timed_out=renewal.stop in OVERDUE.values())
+
+
+#: Seconds between two looks whether the connection is still there; half of what the reaper misses it for.
+_EVERY_S: Final = 0.7
+#: Seconds after which an answer is not waited for: leases are renewed by the same thread.
+_TIMEOUT_S: Final = 2.0
+#: A process that stands still for so many leases has lost its runs, however loaded the machine is, and not less than so
+#: many seconds.
+_STANDS_STILL_LEASES: Final = 2
+_LEAST_STANDSTILL_S: Final = 20.0
+
+
+class _Presence:
+    def __init__(self, url: str, mark: str, lease_s: float) -> None:
+        self.due_at = 0.0
+        self._ends_after_s = max(_STANDS_STILL_LEASES * lease_s, _LEAST_STANDSTILL_S)
+        self._armed_until = 0.0
+        self._client = connect_holder(url, mark, timeout_s=_TIMEOUT_S)
+
+    def beat(self) -> None:
+        if (now := machine.monotonic()) >= self._armed_until and current_process().name != "MainProcess":
+            # A thread without the interpreter's lock ends the process; the last words in its log say where it stood.
+            faulthandler.dump_traceback_later(self._ends_after_s, exit=True, file=2)
+            self._armed_until = now + self._ends_after_s / 4
+        # Where the server is away there is nobody to show anything; the next ping connects again.
+        with contextlib.suppress(redis.RedisError, OSError):
+            self._client.ping()
+        self.due_at = machine.monotonic() + _EVERY_S
+
+
+_presence: _Presence | None = None
+_lock = threading.Lock()
+
+
+def show(url: str, lease_s: float) -> None:
+    """Be connected, from now on and for as long as this process lives; a second call does nothing."""
+    global _presence  # noqa: PLW0603
+    with _lock:
+        if _presence is not None:
+            return
+        presence = _presence = _Presence(url, machine.own_mark(), lease_s)
+    # Before the first run is taken: a holder that was never seen is not missed.
+    presence.beat()
+    ticker.add(presence)
+
+
+def _forget_the_parents_presence() -> None:
+    """A fork shows itself; another thread may have held the lock when it was made."""
+    global _presence, _lock
+    _presence, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_presence)

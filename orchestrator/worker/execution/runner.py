@@ -48,32 +48,29 @@ from orchestrator.ledger import (
     RunRef,
     TooLate,
 )
-from orchestrator.ledger.forks import seed_of
+from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.budget import describe
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.redisdb.retry import retry_outages, was_refused
+from orchestrator.redisdb.client import retry_outages, was_refused
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.decryption import Decrypter
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.launches import Launches
 from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.provider_limits import ProviderLimits
-from orchestrator.worker.context.spending import RunSpending
+from orchestrator.worker.context.spending import ProviderLimits, RunSpending
 from orchestrator.worker.context.steps import Steps
-from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.context.verification import Decrypter, Verifier
 from orchestrator.worker.execution import ending
-from orchestrator.worker.execution.deaths import claim_of_this_process, ends_process, release_runs_of
-from orchestrator.worker.execution.forked import only_in_this_process
+from orchestrator.worker.execution.ending import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.outcome import RunEnd, Verdict, cause_of
-from orchestrator.worker.execution.printing import keeping
+from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, keeping
+from orchestrator.worker.execution.shutdown import only_in_this_process
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
-from orchestrator.worker.gateway.server import Gateway
+from orchestrator.worker.gateway import Gateway
 
 #: Steps that the account of a run names.
 SHOWN_STEPS: Final = 20

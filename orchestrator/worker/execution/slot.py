@@ -15,10 +15,10 @@ from typing import Final
 from orchestrator import machine
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Claimed, Next, Slot
-from orchestrator.redisdb.retry import retry_outages
+from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.container import Runtime
-from orchestrator.worker.execution.deaths import claim_of_this_process
-from orchestrator.worker.execution.outcome import Verdict
+from orchestrator.worker.execution.ending import claim_of_this_process
+from orchestrator.worker.execution.printing import Verdict
 from orchestrator.worker.execution.runner import complete_run
 from orchestrator.worker.execution.slot_sharing import SlotSharing
 

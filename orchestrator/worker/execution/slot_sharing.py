@@ -18,7 +18,7 @@ from orchestrator.errors import ServerUnavailable, WouldDeadlock
 from orchestrator.ids import shard_of
 from orchestrator.ledger import ItemState, Ledger, RunRef, RunState
 from orchestrator.log import get_logger
-from orchestrator.redisdb.retry import retry_outages
+from orchestrator.redisdb.client import retry_outages
 
 #: Seconds that an awaited run may stay queued before the slot takes it: a free slot is faster.
 SHARE_AFTER_S: Final = 0.1

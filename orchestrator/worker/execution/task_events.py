@@ -18,7 +18,7 @@ from orchestrator.dispatch import RESUME_TASK, START_TASK
 from orchestrator.ids import derived_uuid, run_id
 from orchestrator.ledger import Claimed, Lease
 from orchestrator.log import get_logger
-from orchestrator.worker.execution.outcome import RunEnd, celery_event
+from orchestrator.worker.execution.printing import RunEnd, celery_event
 
 #: Seconds that events are gathered.
 GATHER_S: Final = 0.5

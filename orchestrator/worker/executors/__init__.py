@@ -9,7 +9,7 @@ from typing import Protocol, cast
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import EXECUTORS, LlmOptions
 from orchestrator.config.settings import Settings
-from orchestrator.policy.provider_limits import fits
+from orchestrator.policy.budget import fits
 from orchestrator.worker.context.context import Context
 
 

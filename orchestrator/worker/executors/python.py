@@ -16,7 +16,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import InputError, TaskFailed
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.outcome import leaves
+from orchestrator.worker.execution.printing import leaves
 
 #: Where code is that belongs to no agent: ours, Python's own, and installed packages.
 _OURS: Final = (Path(orchestrator.__file__).parent,)

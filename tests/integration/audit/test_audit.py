@@ -14,12 +14,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 
-from orchestrator.audit import AuditReader, AuditStore, AuditWriter, facts, trees
+from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
+from orchestrator.audit import records as facts
 from orchestrator.audit import text as text_module
-from orchestrator.audit.heads import HeadSigner
-from orchestrator.audit.proof import Proof
+from orchestrator.audit.database import METADATA
+from orchestrator.audit.heads import HeadSigner, Proof
 from orchestrator.audit.records import read_entry
-from orchestrator.audit.schema import METADATA
 from orchestrator.audit.transfer import export
 from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container

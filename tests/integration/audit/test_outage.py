@@ -15,9 +15,9 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
-from orchestrator.audit.backlog import backlog
-from orchestrator.audit.schema import MESSAGES as MESSAGE_ROWS
+from orchestrator.audit.database import MESSAGES as MESSAGE_ROWS
 from orchestrator.audit.verification import broken_chain
+from orchestrator.audit.writer import backlog
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings

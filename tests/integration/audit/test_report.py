@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from orchestrator.audit import AuditStore, AuditWriter, MessageRecord
 from orchestrator.audit.records import DeadRecord
 from orchestrator.audit.report import Report, make_report
-from orchestrator.audit.report.percentiles import Histogram
+from orchestrator.audit.report.model import Histogram
 from orchestrator.audit.transitions import Step, StepsRecord
 from orchestrator.cli import main
 from orchestrator.errors import InputError

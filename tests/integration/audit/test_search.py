@@ -146,7 +146,7 @@ def test_every_search_finds_what_a_reading_of_all_finds(
         "_PAGE": 4,
     }.items():
         monkeypatch.setattr(search, name, value)
-    from orchestrator.audit.schema import DEAD_LETTERS
+    from orchestrator.audit.database import DEAD_LETTERS
     from orchestrator.audit.text import text_of
     from orchestrator.audit.words import has_words, words_of
 

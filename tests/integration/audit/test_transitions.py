@@ -10,8 +10,8 @@ import redis as redis_py
 from click.testing import CliRunner
 
 from orchestrator.audit import AuditStore, AuditWriter
-from orchestrator.audit.changes import Changes
 from orchestrator.audit.heads import HeadSigner
+from orchestrator.audit.store import Changes
 from orchestrator.audit.transitions import Step, pack
 from orchestrator.audit.verification import broken_chain
 from orchestrator.bootstrap import build_container

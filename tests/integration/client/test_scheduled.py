@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orchestrator.client.client import Client
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.codec import decode
 from orchestrator.errors import InputError

@@ -12,8 +12,8 @@ import redis as redis_py
 from click.testing import CliRunner, Result
 from sqlalchemy import delete, update
 
+from orchestrator.audit.database import AMENDMENTS, MESSAGES
 from orchestrator.audit.reader import AuditReader
-from orchestrator.audit.schema import AMENDMENTS, MESSAGES
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.writer import AuditWriter
 from orchestrator.bootstrap import Container, build_container

@@ -10,8 +10,8 @@ import pytest
 import redis as redis_py
 
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.provider_calls import Granted, Lane, ProviderCalls, Wait
-from orchestrator.policy.provider_limits import ProviderLimit, limit_of
+from orchestrator.ledger.spending import Granted, Lane, ProviderCalls, Wait
+from orchestrator.policy.budget import ProviderLimit, limit_of
 from orchestrator.redisdb import ledger_keys
 
 LANE = Lane(provider="stub", model="m", key="k")

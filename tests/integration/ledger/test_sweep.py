@@ -13,8 +13,7 @@ from orchestrator.errors import ServerUnavailable, WrongState
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
-from orchestrator.reconciler.reaper import Reaper
-from orchestrator.reconciler.reaper.leases import LeaseWatch
+from orchestrator.reconciler.reaper import LeaseWatch, Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders

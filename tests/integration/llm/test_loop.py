@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from orchestrator.worker.executors.llm.loop import run_coroutine
+from orchestrator.worker.executors.llm.turn import run_coroutine
 from tests.waiting import wait_until
 
 

@@ -12,7 +12,7 @@ from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Reply, Say, Script
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.prices import cost_of
+from orchestrator.worker.context.spending import cost_of
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness

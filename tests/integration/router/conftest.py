@@ -26,8 +26,8 @@ from orchestrator.ledger import Claimed, Launch, Outgoing, RunRef
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
+from orchestrator.redisdb.raw_pipeline import ServerClock
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.redisdb.server_clock import ServerClock
 from orchestrator.router import Router, build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.cli import main
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.validate import check

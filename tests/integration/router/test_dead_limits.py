@@ -11,7 +11,7 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.redisdb import keys

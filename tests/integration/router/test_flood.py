@@ -11,8 +11,8 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
+from orchestrator.router.batching import AT_ONCE, RefusalBuffer
 from orchestrator.router.received import Rejection
-from orchestrator.router.refusal_buffer import AT_ONCE, RefusalBuffer
 from orchestrator.streams import OUTBOX, Entry, StreamId, stream_key
 from orchestrator.streams.priority import FULL_SHARE
 from tests.cpu import least_cpu_s

@@ -19,14 +19,13 @@ from orchestrator.envelope.bodies import Message, StatusUpdate, Task, TaskComple
 from orchestrator.envelope.model import Body, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.opaque import CompressedBody
+from orchestrator.envelope.signature import RULES as SIGNATURE_RULES
 from orchestrator.envelope.signature import Signer, sign_message
-from orchestrator.envelope.signature_reading import RULES as SIGNATURE_RULES
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
-from orchestrator.router.validation.live_rules import RULES
-from orchestrator.router.validation.validator import Validator
+from orchestrator.router.validation.validator import RULES, Validator
 from tests.integration.router.conftest import Ahead, At, Stack
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)

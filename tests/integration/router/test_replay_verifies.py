@@ -6,7 +6,7 @@ import json
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore
-from orchestrator.audit.schema import MESSAGES
+from orchestrator.audit.database import MESSAGES
 from orchestrator.envelope.bodies import Message, Task, TaskDelegation
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body

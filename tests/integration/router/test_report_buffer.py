@@ -15,7 +15,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.ledger import Committed, Outcome
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
-from orchestrator.router.report_buffer import MANY
+from orchestrator.router.batching import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, consumer_name, stream_key
 from tests.integration.router.conftest import Stack, until
 
@@ -65,7 +65,7 @@ def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> Non
 @pytest.fixture
 def aside_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets for how long such reports are buffered."""
-    return lambda seconds: monkeypatch.setattr("orchestrator.router.report_buffer.REPORT_BUFFER_S", seconds)
+    return lambda seconds: monkeypatch.setattr("orchestrator.router.batching.REPORT_BUFFER_S", seconds)
 
 
 @contextmanager

@@ -12,12 +12,12 @@ from sqlalchemy import select
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import build_writer
-from orchestrator.audit.proof import EitherKeys, proof_of
+from orchestrator.audit.database import DEAD_LETTERS
+from orchestrator.audit.heads import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader
-from orchestrator.audit.schema import DEAD_LETTERS
 from orchestrator.audit.store import AuditStore
 from orchestrator.doctor import examination
-from orchestrator.doctor.messages import TakenMessages
+from orchestrator.doctor.authenticity import TakenMessages
 from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,

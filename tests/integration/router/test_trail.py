@@ -14,8 +14,7 @@ import pytest
 from click.testing import Result
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
-from orchestrator.audit.kept import KeptHeads
-from orchestrator.audit.proof import proof_of
+from orchestrator.audit.heads import KeptHeads, proof_of
 from orchestrator.envelope.bodies import Message, Review, ReviewRequest, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.envelope.model import Body
@@ -225,7 +224,7 @@ def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
 def rechain(db: Tampering) -> None:
     """Make the chain of each table fit what is in them now: anybody who can write the file can."""
     from orchestrator.audit.chain import link
-    from orchestrator.audit.schema import CHAINED
+    from orchestrator.audit.database import CHAINED
 
     for table, columns in CHAINED.items():
         chain = ""

@@ -17,7 +17,7 @@ from sqlalchemy import select
 from orchestrator.audit import AuditReader, AuditStore, Break, verification
 from orchestrator.audit import database as audit_database
 from orchestrator.audit.amendments import Amended
-from orchestrator.audit.schema import DEAD_LETTERS
+from orchestrator.audit.database import DEAD_LETTERS
 from orchestrator.envelope.bodies import Message
 from orchestrator.keyring import claims
 from orchestrator.streams import all_streams

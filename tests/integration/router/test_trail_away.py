@@ -7,7 +7,7 @@ import redis as redis_py
 
 from orchestrator.audit.store import IS_DEAD
 from orchestrator.client.client import Client
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
 from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from orchestrator.audit.chain import link
-from orchestrator.audit.schema import CHAINED
+from orchestrator.audit.database import CHAINED
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import Message
 from tests.integration.router.conftest import Stack

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
-from orchestrator.agents.registry import AgentRegistry
+from orchestrator.agents.registry import AgentRecords, AgentRegistry
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
-from orchestrator.keyring.agent_records import AgentRecords
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys

@@ -467,7 +467,7 @@ def test_a_program_is_given_an_answer_that_comes_as_its_question_is_withdrawn(
     from acp.schema import PermissionOption
 
     from orchestrator.worker.context.approvals import ApprovalRequests
-    from orchestrator.worker.executors.command.permissions import Permissions
+    from orchestrator.worker.executors.command.acp import Permissions
 
     withdraw = ApprovalRequests.withdraw
 

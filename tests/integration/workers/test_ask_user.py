@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from orchestrator.audit import AuditStore, AuditWriter
-from orchestrator.audit.changes import Changes
+from orchestrator.audit.store import Changes
 from orchestrator.client.client import Client
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.envelope.bodies import Query
-from orchestrator.envelope.structured import unpack_body
+from orchestrator.envelope.prompt_text import unpack_body
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState

@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.dispatch import build_celery
-from orchestrator.dispatch.connections import LONGEST_PAUSE_S
+from orchestrator.dispatch.celery_app import LONGEST_PAUSE_S
 from orchestrator.worker.flower import FlowerApp
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.client.approvals import Approval
-from orchestrator.runtime.parent_death import is_alive
+from orchestrator.runtime.process import is_alive
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.crew import FAKE, Crew
 from tests.waiting import PATIENCE_S, wait_until
@@ -92,7 +92,7 @@ def test_a_reply_allows_for_ever_only_where_it_says_so(reply: str, chosen: str) 
     # Takes half a second to import, which every process that collects tests would spend.
     from acp import schema
 
-    from orchestrator.worker.executors.command.permissions import choose
+    from orchestrator.worker.executors.command.acp import choose
 
     options = [
         schema.PermissionOption(option_id="1", name="Once", kind="allow_once"),

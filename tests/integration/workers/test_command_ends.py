@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime.parent_death import is_alive
+from orchestrator.runtime.process import is_alive
 from tests.integration.workers.crew import FAKE, ROOT, Crew
 from tests.waiting import wait_until
 

@@ -12,7 +12,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.config.settings import load_settings
-from orchestrator.runtime.parent_death import is_alive
+from orchestrator.runtime.process import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
 from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.conftest import StackHarness

@@ -14,11 +14,10 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.errors import WorktreeError, WrongState
+from orchestrator.worker.announce import Janitor
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES
-from orchestrator.worker.git import Git
-from orchestrator.worker.janitor import Janitor
-from orchestrator.worker.scratch import remove_left_over, scratch_folder
+from orchestrator.worker.git import Git, remove_left_over, scratch_folder
 from orchestrator.worker.worktrees import Worktrees
 from tests.integration.workers.crew import JSON, Crew
 

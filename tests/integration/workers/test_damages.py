@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import pytest
 from click.testing import CliRunner, Result
 
-from orchestrator.audit.build import build_writer
-from orchestrator.audit.writer import AuditWriter
+from orchestrator.audit.writer import AuditWriter, build_writer
 from orchestrator.cli import main
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import Next, RunRef, RunState, SessionState, Slot

@@ -15,9 +15,9 @@ import pytest
 from orchestrator import current_session
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.errors import ConfigurationError, InputError, NoReply, ServerUnavailable
-from orchestrator.worker import janitor
+from orchestrator.worker import announce
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.gateway.server import FOLDER_PREFIX
+from orchestrator.worker.gateway import FOLDER_PREFIX
 from orchestrator.worker.worktrees import Worktrees
 
 from .conftest import StackHarness
@@ -138,7 +138,7 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
     stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(janitor, "YOUNG_S", -1)
+    monkeypatch.setattr(announce, "YOUNG_S", -1)
     left = tmp_path / f"{FOLDER_PREFIX}left"
     left.mkdir()
     (left / "run.sock").touch()
@@ -146,7 +146,7 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
     @stage.agent("tool")
     def tool(ctx: Context) -> str:
         ctx.environment()
-        janitor.Janitor(stage.ledger, Worktrees(tmp_path)).clean()
+        announce.Janitor(stage.ledger, Worktrees(tmp_path)).clean()
         remote(ctx).status(50, "working")
         return ""
 

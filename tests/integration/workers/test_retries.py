@@ -17,7 +17,7 @@ from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.deaths import release_runs_of
+from orchestrator.worker.execution.ending import release_runs_of
 
 from .conftest import StackHarness
 

@@ -23,7 +23,7 @@ from orchestrator.router import build_router
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess
-from orchestrator.worker.execution import presence
+from orchestrator.worker.execution import heartbeat
 from tests.ready import ready_runs
 
 from .conftest import StackHarness
@@ -181,7 +181,7 @@ def test_a_process_that_is_forked_while_another_thread_builds_builds_its_own(
             building.set()
             assert goes_on.wait(60)
 
-    monkeypatch.setattr(presence, "show", show)
+    monkeypatch.setattr(heartbeat, "show", show)
     thread = threading.Thread(target=process.get)
     thread.start()
     assert building.wait(60)

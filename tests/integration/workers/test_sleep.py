@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from orchestrator import agent
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState

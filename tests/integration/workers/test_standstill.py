@@ -7,18 +7,18 @@ import multiprocessing
 
 import pytest
 
-from orchestrator.worker.execution import presence
+from orchestrator.worker.execution import heartbeat
 
 
 def test_a_process_that_stands_still_ends_and_says_where(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its slot would be lost for good: nothing in the process can end it, and nobody beside it knows."""
-    monkeypatch.setattr(presence, "_LEAST_STANDSTILL_S", 0.2)
-    monkeypatch.setattr(presence.current_process(), "name", "a process of the pool")
+    monkeypatch.setattr(heartbeat, "_LEAST_STANDSTILL_S", 0.2)
+    monkeypatch.setattr(heartbeat.current_process(), "name", "a process of the pool")
 
     def computing() -> None:
-        presence.show(redis_url, 0.1)
+        heartbeat.show(redis_url, 0.1)
         ctypes.PyDLL(None).sleep(100)
 
     pool_process = multiprocessing.get_context("fork").Process(target=computing)

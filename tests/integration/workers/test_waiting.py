@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.deployment.services import build_reaper
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.dispatch import Dispatcher
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id

@@ -6,19 +6,21 @@ import pytest
 
 from orchestrator.envelope.bodies import (
     Artifact,
+    Blocker,
     CriterionResult,
     Deliverable,
+    ErrorDetails,
     ErrorReport,
     Query,
+    QueryContext,
+    Recommendation,
     StatusUpdate,
+    Step,
     TaskCompletion,
 )
-from orchestrator.envelope.bodies.exchange import ErrorDetails, QueryContext
-from orchestrator.envelope.bodies.parts import Attempt, File, FileReference, Metric, RecoveryOption
-from orchestrator.envelope.bodies.progress import Blocker, Recommendation, Step
 from orchestrator.envelope.model_values import Timestamp
-from orchestrator.envelope.prompt_text import details_of
-from orchestrator.envelope.structured import unpack_body
+from orchestrator.envelope.parts import Attempt, File, FileReference, Metric, RecoveryOption
+from orchestrator.envelope.prompt_text import details_of, unpack_body
 
 
 def test_a_completion_says_what_was_met_made_and_recommended() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.envelope.markup import excess
-from orchestrator.envelope.parse import ParseLimits
+from orchestrator.envelope.parse import ParseLimits, excess
 
 FEW = ParseLimits(attributes=3, namespaces=2, markup=10)
 

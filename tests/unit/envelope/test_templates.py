@@ -8,8 +8,7 @@ from lxml import etree
 from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.document import BODIES
 from orchestrator.envelope.message_types import MESSAGE_TYPES
-from orchestrator.envelope.model_base import Part, bindings
-from orchestrator.envelope.model_values import NAMESPACE
+from orchestrator.envelope.model_values import NAMESPACE, Part, bindings
 from orchestrator.envelope.validate import check
 
 TYPES = sorted(MESSAGE_TYPES)

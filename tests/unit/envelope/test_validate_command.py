@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from orchestrator.cli import main
-from orchestrator.cli.validate import LiveCheck, validate
+from orchestrator.cli.message import LiveCheck, validate
 from orchestrator.config.settings import Settings
 from orchestrator.envelope import schemas
 from orchestrator.envelope.findings import Finding
@@ -139,7 +139,7 @@ def test_the_live_rules_are_asked_about_valid_envelopes_alone(
         yield live
 
     shutil.copy(folder / "good.xml", folder / "again.xml")
-    monkeypatch.setattr("orchestrator.cli.validate.live_rules", live_rules)
+    monkeypatch.setattr("orchestrator.cli.message.live_rules", live_rules)
     offline = CliRunner().invoke(validate, ["--json", str(folder / "good.xml")])
     assert offline.exit_code == 0
     assert asked == []

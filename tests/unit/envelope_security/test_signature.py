@@ -20,6 +20,7 @@ from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import Unparsable, parse
 from orchestrator.envelope.signature import (
+    RULES,
     VerifiedSignature,
     canonical,
     digest_of,
@@ -27,7 +28,6 @@ from orchestrator.envelope.signature import (
     sign_message,
     verify,
 )
-from orchestrator.envelope.signature_reading import RULES
 from orchestrator.envelope.validate import check
 from orchestrator.errors import InvalidEnvelope, SignatureError
 from orchestrator.keyring import algorithms

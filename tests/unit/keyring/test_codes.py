@@ -9,10 +9,8 @@ import pytest
 import redis as redis_py
 
 from orchestrator.errors import KeyringError, SignatureError
-from orchestrator.keyring.codes import Codes
-from orchestrator.keyring.registry import KeyRegistry
-from orchestrator.keyring.ring import Keyring
-from orchestrator.keyring.sealed_texts import SealedTexts
+from orchestrator.keyring.codes import Codes, SealedTexts
+from orchestrator.keyring.registry import KeyRegistry, Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from tests.clock import ManualClock

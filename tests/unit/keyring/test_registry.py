@@ -12,8 +12,7 @@ import redis as redis_py
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import folder
 from orchestrator.keyring.files import locked
-from orchestrator.keyring.registry import CACHE_S, REVOCATIONS, KeyRegistry
-from orchestrator.keyring.ring import Keyring
+from orchestrator.keyring.registry import CACHE_S, REVOCATIONS, KeyRegistry, Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from tests.clock import ManualClock

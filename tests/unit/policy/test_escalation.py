@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.policy.escalation import above
-from orchestrator.policy.routing import RoutingTable
+from orchestrator.policy.routing import RoutingTable, above
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options.command import CommandOptions
 from orchestrator.errors import AgentProgramError, OrchestraError
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.executors.command.conversation import TurnByTurn
-from orchestrator.worker.executors.command.memory import MAX_VISIBLE_CHARS, Memory
-from orchestrator.worker.executors.command.place import Place, place_of
+from orchestrator.worker.executors.command.conversation import MAX_VISIBLE_CHARS, Memory, TurnByTurn
+from orchestrator.worker.executors.command.sandbox import Place, place_of
 from orchestrator.worker.executors.protocol import protocol_text
 from orchestrator.worker.executors.text import Finished, finish, first_prompt
 from orchestrator.worker.worktrees import Worktrees

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.options.command import CommandOptions, Reading, Readings
 from orchestrator.display.text import well_formed
+from orchestrator.errors import AgentProgramError
 from orchestrator.policy.budget import MOST_TOKENS
+from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.printing import Tail, note
+from orchestrator.worker.executors.command.process import AgentProcess
 
 #: Bytes of what a program complains of that are kept, and characters of it that an error repeats.
 _MAX_COMPLAINT_BYTES: Final = 16 * 1024
@@ -245,3 +249,73 @@ def _walk(value: Any, steps: list[str]) -> Iterator[Any]:
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for entry in entries:
         yield from _walk(entry, rest)
+
+
+#: Seconds between two status messages: each is an envelope that is signed, routed and kept.
+EVERY_S: Final = 2.0
+_CHARS: Final = 200
+
+
+class LiveStatus:
+    """Turns what a program says and does into the status of its session."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._next_at = 0.0
+        self._last = ""
+        self._shown = ""
+
+    def __call__(self, kind: str, what: str) -> None:
+        """Take note of something: `tool` or `text`, and what it is."""
+        words = " ".join(what.split())
+        if words:
+            words = f"{kind}: {words}" if kind == "tool" else words
+            self._last = words if len(words) <= _CHARS else f"{words[: _CHARS - 1]}…"
+
+    def show(self) -> None:
+        """Send the status if there is a new one, and it is time.
+
+        Raises:
+            ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
+        """
+        now = time.monotonic()
+        if self._last != self._shown and now >= self._next_at:
+            self._next_at, self._shown = now + EVERY_S, self._last
+            self._context.status(activity=self._shown)
+
+
+class Watch:
+    """Looks after one process of an agent while it works."""
+
+    def __init__(
+        self, context: Context, options: CommandOptions, process: AgentProcess, live: LiveStatus
+    ) -> None:
+        self._context = context
+        self._options = options
+        self._process = process
+        self._live = live
+        self._heard_at = time.monotonic()
+
+    def heard(self) -> None:
+        """The program is not silent now."""
+        self._heard_at = time.monotonic()
+
+    def look(self) -> None:
+        """End the process if its run has ended; else show what it does.
+
+        Raises:
+            AgentProgramError: the program is silent for too long.
+            ClaimLost, SessionStopped, ServerUnavailable: the run cannot go on.
+        """
+        if self._context.claim_lost:
+            self._process.kill()
+        elif self._context.stopping:
+            self._process.stop()
+        else:
+            self._live.show()
+        limit_s = self._options.silence_limit_s
+        if limit_s is not None and time.monotonic() - self._heard_at > limit_s:
+            raise AgentProgramError(
+                self._options.command[0],
+                f"it printed nothing for {limit_s:g} s (silence_limit_s) and was killed",
+            )

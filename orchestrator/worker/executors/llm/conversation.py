@@ -15,7 +15,8 @@ from orchestrator.agents.options import LlmOptions
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import ModelFailed
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.executors.llm import live, memory
+from orchestrator.worker.executors.llm import memory
+from orchestrator.worker.executors.llm import turn as live
 from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
 from orchestrator.worker.executors.llm.assembly import (
     agent_of,
@@ -25,9 +26,8 @@ from orchestrator.worker.executors.llm.assembly import (
 )
 from orchestrator.worker.executors.llm.current import ModelRun, Pending, entered
 from orchestrator.worker.executors.llm.durability import Durability
-from orchestrator.worker.executors.llm.loop import run_coroutine
 from orchestrator.worker.executors.llm.tree_tools import tree_toolset
-from orchestrator.worker.executors.llm.turn import Turn, next_turn
+from orchestrator.worker.executors.llm.turn import Turn, next_turn, run_coroutine
 from orchestrator.worker.executors.protocol import protocol_text
 from orchestrator.worker.executors.text import TextAnswer, finish
 

@@ -1,7 +1,8 @@
-"""Failures of a model agent: in one sentence, and with or without another attempt."""
+"""Failures of a model agent: in one sentence, without secrets, and with or without another attempt."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
@@ -33,7 +34,27 @@ from orchestrator.errors import (
     Retry,
     StepFailed,
 )
-from orchestrator.worker.executors.llm.secrets import one_line
+
+#: Names of environment variables whose values are secret.
+_SECRET_NAME: Final = re.compile(r"(API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL)", re.IGNORECASE)
+#: What the keys of the known providers look like.
+_KEY: Final = re.compile(r"\b(?:sk|pk|rk|key|xai|gsk|AIza)[-_][A-Za-z0-9*_-]{6,}")
+#: Shorter values are words, and appear everywhere.
+_SHORTEST: Final = 8
+
+
+def redact(text: str) -> str:
+    """The text without the secrets of this process's environment and without anything that looks like a provider's key."""
+    for name, value in os.environ.items():
+        if len(value) >= _SHORTEST and _SECRET_NAME.search(name):
+            text = text.replace(value, "[secret]")
+    return _KEY.sub("[secret]", text)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text on one line and without secrets."""
+    return redact(" ".join(str(error).split()))
+
 
 #: What llama.cpp, vLLM, Ollama and gateways say of a conversation that is larger than the context.
 _TOO_LARGE: Final = re.compile(

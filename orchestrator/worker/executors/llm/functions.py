@@ -24,9 +24,9 @@ from orchestrator.errors import (
     StepMismatch,
 )
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.execution.outcome import cause_of
+from orchestrator.worker.execution.printing import cause_of
 from orchestrator.worker.executors.llm.current import current
-from orchestrator.worker.executors.llm.secrets import one_line
+from orchestrator.worker.executors.llm.failures import one_line
 
 #: What ends the run, and is no failure of the tool that raises it.
 ENDS_RUN: Final = (ClaimLost, SessionStopped, ServerUnavailable, Retry, RunParked, StepMismatch)

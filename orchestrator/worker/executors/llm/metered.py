@@ -36,9 +36,7 @@ from orchestrator.errors import BudgetExceeded, ConfigurationError, InputError, 
 from orchestrator.log import get_logger
 from orchestrator.policy.budget import MOST_TOKENS, Cost, most_tokens
 from orchestrator.worker.context.context import Context
-from orchestrator.worker.context.prices import cost_of
-from orchestrator.worker.context.provider_limits import Permit
-from orchestrator.worker.context.spending import Reservation
+from orchestrator.worker.context.spending import Permit, Reservation, cost_of
 from orchestrator.worker.executors.llm.current import current_context
 from orchestrator.worker.executors.llm.failures import BrokenAnswer, is_too_large
 from orchestrator.worker.executors.llm.memory import shorter

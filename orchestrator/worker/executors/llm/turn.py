@@ -1,23 +1,44 @@
-"""The turn with which a run of a model agent begins: the task, a user's prompt, or callbacks."""
+"""A turn of a model agent: the task, a user's prompt or callbacks it begins with, its loop, and its text as it comes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Literal, TypeVar
 
+import redis
 from pydantic_ai import DeferredToolResults
-from pydantic_ai.messages import ModelMessage
+from pydantic_ai.messages import (
+    AgentStreamEvent,
+    FunctionToolCallEvent,
+    FunctionToolResultEvent,
+    ModelMessage,
+    PartDeltaEvent,
+    PartEndEvent,
+    PartStartEvent,
+    TextPart,
+    TextPartDelta,
+    ToolCallPart,
+)
+from pydantic_ai.tools import RunContext
 
 from orchestrator.agents.options import LlmOptions
+from orchestrator.ledger.live_text import Earlier
+from orchestrator.log import get_logger
 from orchestrator.policy.approval import Decision
 from orchestrator.policy.callback import Callback
 from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.policy.guarded_tags import defuse
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import describe_missing
+from orchestrator.worker.context.waits import share_this_thread
+from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.llm.approvals import comment_on, decision_of, metadata_of, verdict_on
-from orchestrator.worker.executors.llm.current import Pending
+from orchestrator.worker.executors.llm.current import Pending, current
 from orchestrator.worker.executors.llm.memory import Memory
 
 _STILL_WAITS = "Not there yet; it comes later, by itself. Call wait to go on waiting."
@@ -199,3 +220,140 @@ def _read_on(callback: Callback) -> str:
 
 def _read_attached(callback: Callback) -> str:
     return f'read_result("{callback.session}", attachment=name) reads one'
+
+
+T = TypeVar("T")
+
+#: Seconds between two looks at whether the run may go on.
+_LOOK_S: Final = 0.5
+#: Seconds after which an end by force has come, if it ends the process: of a pool of threads it does not.
+_MORE_S: Final = 10.0
+
+_lock = threading.Lock()
+_loop: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    global _loop  # noqa: PLW0603  (one for each process)
+    with _lock:
+        if _loop is None or _loop[0] != os.getpid():
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(loop,), name="model-agents", daemon=True).start()
+            _loop = (os.getpid(), loop)
+        return _loop[1]
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    share_this_thread()
+    while True:
+        # A task that raises one of these ends the loop, on which others work, before its own error gets to its run.
+        with suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
+
+
+async def _heard(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await it; what it raises after it was cancelled is for nobody, and no traceback for the log."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return await coroutine
+
+
+def run_coroutine(coroutine: Coroutine[Any, Any, T], check: Callable[[], None], *, grace_s: float) -> T:
+    """Run a coroutine on the loop of this process and return what it returns.
+
+    ``check`` is called now and then; when it raises, the coroutine is cancelled and the error passes through. A tool that
+    blocks the loop keeps it from every model agent of this process: its run has not ended before the loop is free, and so
+    its end by force, after ``grace_s`` seconds, ends the process.
+
+    Raises:
+        BaseException: whatever the coroutine, ``check`` or a signal raises.
+    """
+    loop = _running_loop()
+    future = asyncio.run_coroutine_threadsafe(_heard(coroutine), loop)
+    try:
+        while True:
+            try:
+                return future.result(timeout=_LOOK_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+                check()
+    finally:
+        if not future.done():
+            future.cancel()
+            free = threading.Event()
+            loop.call_soon_threadsafe(free.set)
+            free.wait(grace_s + _MORE_S)
+
+
+#: Characters of a tool's result that are shown.
+_RESULT_CHARS = 500
+
+_log = get_logger()
+
+
+async def show(_: RunContext[Any], events: AsyncIterable[AgentStreamEvent]) -> None:
+    """Write the events of a model's answer, or of a tool call, to the live text of the session."""
+    live = _Writer()
+    async for event in events:
+        live.take(event)
+
+
+class _Writer:
+    """The live text of the current run."""
+
+    def __init__(self) -> None:
+        self._run = current()
+        self._begun = False
+
+    def take(self, event: AgentStreamEvent) -> None:
+        """Write one event."""
+        try:
+            self._take(event)
+        except redis.RedisError as error:
+            _log.warning("live-text-not-written", error=str(error))
+
+    def _take(self, event: AgentStreamEvent) -> None:
+        match event:
+            case (
+                PartStartEvent(part=TextPart(content=text))
+                | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
+            ):
+                self._begin()
+                if text:
+                    note(text)
+                    self._run.context.write_live("text", text=text)
+            case PartEndEvent(part=TextPart()):
+                note("\n")
+            case PartEndEvent(part=ToolCallPart() as part):
+                note(f"{part.tool_name}({part.args_as_json_str()})\n")
+            case PartStartEvent():
+                self._begin()
+            case FunctionToolCallEvent(part=part):
+                self._write_call("call", part.tool_call_id, tool=part.tool_name)
+            case FunctionToolResultEvent(part=part):
+                shown = str(getattr(part, "content", ""))[:_RESULT_CHARS]
+                self._write_call("result", part.tool_call_id, tool=str(part.tool_name), text=shown)
+            case _:
+                pass
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        context = self._run.context
+        context.live.begin(context.session, context.run, self._run.requests, earlier=self._earlier())
+
+    def _write_call(self, kind: Literal["call", "result"], call: str, **facts: str) -> None:
+        """Write that a tool is called, or what it returned; not again what an earlier try wrote of the same call."""
+        earlier = self._earlier()
+        if earlier is None or (kind, call) not in earlier.calls:
+            self._run.context.write_live(kind, call=call, **facts)
+
+    def _earlier(self) -> Earlier | None:
+        """Return what earlier tries of this run wrote; None in the first one."""
+        run, context = self._run, self._run.context
+        if context.attempt > 1 and run.earlier_live is None:
+            run.earlier_live = context.live.earlier(context.session, context.run)
+        return run.earlier_live
