@@ -112,7 +112,7 @@ contracts: .venv/.dev ## Which module may import which
 	@$(BIN)/lint-imports
 
 house: .venv/.dev ## Size and shape of the source beside their ceilings, which only fall: make house ARGS=--lower
-	@$(BIN)/python .ci/house $(ARGS)
+	@bash .ci/house $(ARGS)
 
 chaos: .venv/.dev ## The long chaos suite: SIGKILL at random, the seed is printed
 	@CHAOS=long $(BIN)/python -m pytest -m chaos -n 2 --timeout 1800 tests/chaos tests/acceptance/test_deploys.py $(ARGS)

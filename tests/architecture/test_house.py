@@ -22,7 +22,7 @@ def test_what_grows_is_named_with_its_ceiling_and_lowering_raises_nothing(tmp_pa
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "tests").mkdir()
     ceilings = tmp_path / ".ci" / "house.toml"
-    house = [sys.executable, tmp_path / ".ci" / "house", "--lower"]
+    house = [sys.executable, tmp_path / ".ci" / "house.py", "--lower"]
     assert subprocess.run(house, capture_output=True, check=False, timeout=120).returncode == 0
     before = ceilings.read_text()
     (tmp_path / "orchestrator" / "extra.py").write_text(OFFENCE)

@@ -14,8 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from click.testing import CliRunner
 
-from orchestrator.audit import AuditReader, AuditStore, AuditWriter, trees
-from orchestrator.audit import records as facts
+from orchestrator.audit import AuditReader, AuditStore, AuditWriter, records, trees
 from orchestrator.audit import text as text_module
 from orchestrator.audit.database import METADATA
 from orchestrator.audit.heads import HeadSigner, Proof
@@ -145,7 +144,7 @@ def test_what_ends_each_writer_alone_is_kept_unread(
 ) -> None:
     """After three deaths alone its octets are kept without facts, and are not parsed for its words either."""
     parsed: list[bytes] = []
-    for module in (facts, text_module):
+    for module in (records, text_module):
         monkeypatch.setattr(
             module, "parse", lambda octets, *limits: parsed.append(octets) or parse(octets, *limits)
         )

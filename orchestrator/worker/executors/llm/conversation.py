@@ -16,7 +16,6 @@ from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import ModelFailed
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import memory
-from orchestrator.worker.executors.llm import turn as live
 from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
 from orchestrator.worker.executors.llm.assembly import (
     agent_of,
@@ -27,7 +26,7 @@ from orchestrator.worker.executors.llm.assembly import (
 from orchestrator.worker.executors.llm.current import ModelRun, Pending, entered
 from orchestrator.worker.executors.llm.durability import Durability
 from orchestrator.worker.executors.llm.tree_tools import tree_toolset
-from orchestrator.worker.executors.llm.turn import Turn, next_turn, run_coroutine
+from orchestrator.worker.executors.llm.turn import Turn, next_turn, run_coroutine, show
 from orchestrator.worker.executors.protocol import protocol_text
 from orchestrator.worker.executors.text import TextAnswer, finish
 
@@ -159,7 +158,7 @@ class _Conversation:
         definition, options, context = self._definition, self._options, self._context
         agent = agent_of(definition, options, context.settings)
         instructions = (self._protocol(), self._turn.instructions)
-        capabilities: list[AbstractCapability[Any]] = [Durability(event_stream_handler=live.show)]
+        capabilities: list[AbstractCapability[Any]] = [Durability(event_stream_handler=show)]
         if options.approve:
             capabilities.append(NeedsApproval(definition.name, options.approve))
         with entered(self._run):
