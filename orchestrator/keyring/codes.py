@@ -257,7 +257,7 @@ class SealedTexts:
         plan = self._codes.plan(by, (by, *to, *self._always))
         key, nonce = AESGCM.generate_key(256), os.urandom(_NONCE)
         readers = [
-            f"{reader}={_text(aes_key_wrap(derived_key(secret, _DOMAIN), key))}"
+            f"{reader}={_text(aes_key_wrap(derived_key(secret, _TEXT_DOMAIN), key))}"
             for reader, secret in plan.secrets
         ]
         for reader in plan.missing:

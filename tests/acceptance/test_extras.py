@@ -86,7 +86,7 @@ with InProcessStack([model_agent("one", model=scripted_model(script), mcp=[stock
 #: What shows that an extra works; each ends by printing "two words". Flower runs in the quickstart.
 USES = {
     "bare": "from orchestrator import Client, agent\nprint('two words')",
-    "acp": "from orchestrator.worker.executors.command import acp, permissions\nprint('two words')",
+    "acp": "from orchestrator.worker.executors.command import acp\nprint('two words')",
     "anthropic": WIRE.format(model="anthropic:claude-opus-4-5"),
     "flower": "from orchestrator.celery import app\nimport flower.command\nprint('two words')",
     "llm": MODEL

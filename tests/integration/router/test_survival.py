@@ -204,13 +204,13 @@ def test_a_message_that_kills_every_router_is_given_up_alone(stack: Stack) -> No
 #: An audit writer that falls over one message: when it looks for facts, or for the text of its body.
 FRAGILE_WRITER = """
 import os, signal, sys
-from orchestrator.audit import facts, text
+from orchestrator.audit import records, text
 from orchestrator.envelope.parse import parse
 def fall_over(octets, *limits):
     if b"poison" in octets:
         os.kill(os.getpid(), signal.SIGSEGV)
     return parse(octets, *limits)
-(facts if sys.argv[1] == "facts" else text).parse = fall_over
+(records if sys.argv[1] == "facts" else text).parse = fall_over
 from orchestrator.cli import main
 main(["service", "audit"])
 """
