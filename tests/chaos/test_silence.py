@@ -10,7 +10,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.deployment.forks import ForkServer
 from orchestrator.dispatch import START_TASK, build_celery
-from orchestrator.worker.execution.slot import LINGER_PAUSES_S
+from orchestrator.worker.execution.slot import LINGER_S
 from tests.door import FaultProxy, door_to
 from tests.forks import start_forks
 
@@ -82,7 +82,7 @@ def test_a_worker_whose_consumer_stays_silent_ends(
     with stack.client() as client:
         # It had asked already: one message is heard, and may be enough for a whole tree.
         assert stack.answer(client.submit("leaf", "1")) == "1"
-        time.sleep(10 * sum(LINGER_PAUSES_S))  # nor does the slot look for more any longer
+        time.sleep(10 * sum(LINGER_S))  # nor does the slot look for more any longer
         session = client.submit("branch", "2,2")
         wait_until(
             lambda: not worker.alive,
