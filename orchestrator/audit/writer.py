@@ -55,7 +55,7 @@ BLOCK_MS: Final = 1000
 RECLAIM_IDLE_MS: Final = 60_000
 #: Deliveries to a writer of its own that ended while it read an entry, after which the entry is kept unread.
 POISON_DELIVERIES: Final = 3
-_RECLAIM_EVERY_S: Final = 5.0
+_RECLAIM_EVERY_S: Final = 15.0
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
 #: How often a writer waits before it writes, while so many entries come in each wait, and until it has so many.

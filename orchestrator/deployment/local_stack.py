@@ -48,6 +48,8 @@ from orchestrator.streams import (
 from orchestrator.streams.consumer import GONE_MS
 
 _TICK_S = 0.05
+#: Seconds between two looks at processes of which each is ready.
+_IDLE_TICK_S = 0.2
 _TRIM_EVERY_S = 10.0
 
 #: The services of every stack; `orchestra service NAME` runs one.
@@ -227,7 +229,7 @@ class LocalStack:
     def run(self, on_tick: Callable[[], None] = lambda: None) -> None:
         """Run the processes until :meth:`stop` is called, then stop them in order.
 
-        ``on_tick`` is called many times a second meanwhile.
+        ``on_tick`` is called a few times a second meanwhile.
 
         Raises:
             ConfigurationError: a process does not start, or the server cannot go on.
@@ -248,7 +250,7 @@ class LocalStack:
                     self._supervisor.trim_logs()
                     trim_at = time.monotonic() + _TRIM_EVERY_S
                 on_tick()
-                self._stop.wait(_TICK_S)
+                self._stop.wait(_IDLE_TICK_S if self._supervisor.settled else _TICK_S)
             self._notify(Notice(kind="stopping", name="stack"))
         finally:
             self.close()
@@ -361,6 +363,8 @@ def describe(notice: Notice) -> str:
 
 #: Sweeps between two looks for audit writers that are gone.
 _TIDY_EVERY = 1000
+#: Sweeps between two looks for what can be trimmed, unless the last one found something.
+_LOOK_AT_STREAMS_EVERY = 8
 
 
 def build_callbacks(
@@ -385,10 +389,14 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
     parts.keyring.require(REAPER)
     streams, known = RedisStreams(client), all_streams(settings.shards)
     dead, limits = DeadLetters(client, shards=settings.shards), DeadLimits.of(settings)
-    sweeps = count()
+    sweeps, flowed = count(), True
 
     def trim() -> int:
-        if next(sweeps) % _TIDY_EVERY == 0:
+        nonlocal flowed
+        sweep = next(sweeps)
+        if not flowed and sweep % _LOOK_AT_STREAMS_EVERY:
+            return 0
+        if sweep % _TIDY_EVERY == 0:
             # An audit writer may not: to remove a consumer is to lose what it holds, in whichever group.
             written = [*known, *ledger_streams(TRANSITIONS, settings.shards)]
             streams.forget(AUDIT_GROUP, written, idle_ms=GONE_MS)
@@ -398,6 +406,7 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
         dropped += streams.trim([AUDIT_GROUP], ledger_streams(TRANSITIONS, settings.shards))
         for program in programs:
             dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
+        flowed = dropped > 0
         return dropped + dead.expire(limits)
 
     return Reaper(

@@ -126,6 +126,11 @@ class Supervisor:
         return all(child.ready for child in self._children)
 
     @property
+    def settled(self) -> bool:
+        """True if every child is ready and none is replaced or ends."""
+        return self.ready and not self._coming and not self._leaving
+
+    @property
     def logs(self) -> dict[str, Path]:
         """The log file of each child."""
         return {child.spec.name: child.log for child in self._children}

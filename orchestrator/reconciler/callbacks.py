@@ -35,7 +35,7 @@ GROUP = "callbacks"
 #: Events taken at once.
 BATCH = 200
 #: How long to wait for a first event, which is also how long a stop may go unnoticed.
-BLOCK_MS = 500
+BLOCK_MS = 1000
 #: Seconds to wait for further events, once there was one.
 LINGER_S = 0.003
 #: Seconds between two looks at the timers while events keep coming.

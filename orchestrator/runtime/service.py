@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import count
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -44,6 +45,8 @@ from orchestrator.streams import all_streams, stream_key
 READY_VARIABLE = "ORCHESTRA_READY_FD"
 #: Heartbeats that a service may miss before it counts as gone.
 MISSED_HEARTBEATS = 4
+#: Heartbeats between two looks for what others did: keys they have overwritten, services that are gone.
+_LOOKS_AROUND_EVERY = 30
 _BACKOFF_CAP_S = 2.0
 #: Failures that are counted. The pause reaches its cap before, and 2 to the power of an unbounded count overflows.
 _MOST_FAILURES = 10
@@ -319,6 +322,8 @@ class SignsOfLife:
     def begin(self) -> None:
         """Register now, and start the heartbeat. May be called again."""
         self._register()
+        with contextlib.suppress(redis.ResponseError):  # the key was overwritten, which was named
+            self._forget_the_gone()
         try:
             self._probe.open()
         except OSError as error:
@@ -369,15 +374,19 @@ class SignsOfLife:
         return since is not None and machine.monotonic() - since > self._interval_s * MISSED_HEARTBEATS
 
     def _renew(self) -> None:
-        while not self._stop.wait(self._interval_s):
+        for beats in count():
+            if self._stop.wait(self._interval_s):
+                return
             if self._looked_at is None:
                 self._probe.beat()
             if self._is_late():
                 continue
             # The service handles outages; the next heartbeat registers again.
             with contextlib.suppress(redis.RedisError, OSError):
-                self._name_wrong_keys()
                 self._register()
+                if beats % _LOOKS_AROUND_EVERY == 0:
+                    self._name_wrong_keys()
+                    self._forget_the_gone()
 
     def _name_wrong_keys(self) -> None:
         for wrong in self._shared.wrong():
@@ -409,15 +418,17 @@ class SignsOfLife:
         )
         try:
             self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))
-            known = self._client.hgetall(keys.services())
         except redis.ResponseError as error:
-            if not self.hinders(error):
+            if not self.hinders(error):  # otherwise its work can be done all the same
                 raise
-            return  # its work can be done all the same
+
+    def _forget_the_gone(self) -> None:
+        """Remove the registrations of processes that were killed an hour ago, and what is none."""
+        long_ago_ms = server_ms(self._client) - 3_600_000
         gone = [
             instance
-            for instance, raw in known.items()
-            if (one := _record(raw)) is None or one.alive_until_ms < now_ms - 3_600_000
+            for instance, raw in self._client.hgetall(keys.services()).items()
+            if (one := _record(raw)) is None or one.alive_until_ms < long_ago_ms
         ]
         if gone:
             with contextlib.suppress(redis.exceptions.NoPermissionError):

@@ -48,8 +48,10 @@ class LostConnections:
 GONE_MS: Final = 3_600_000
 #: Seconds between two looks for such consumers.
 TIDY_EVERY_S: Final = 600.0
-#: Seconds between two looks for consumers whose process was killed.
+#: Seconds between two looks for processes whose connection vanished.
 _LOST_EVERY_S: Final = 0.9
+#: Seconds for which it is then looked for what they held, and after which it is looked for all the same.
+_HELD_EVERY_S: Final = 15.0
 #: Milliseconds for which such a consumer must have held an entry: what another one has just taken over is left to that.
 _LOST_IDLE_MS: Final = 500
 
@@ -80,7 +82,11 @@ class Consumer:
         self._reclaim_idle_ms = reclaim_idle_ms
         self._look_every_s = look_every_s
         self._clock = clock or SystemClock()
-        self._next_look = self._next_lost = 0.0
+        self._next_look = self._next_lost = self._next_held = 0.0
+        #: Until when every look asks what others hold, and the processes that the last look saw connected. A consumer that
+        #: is new has not seen who was there before.
+        self._alarmed_until = self._clock.monotonic() + _HELD_EVERY_S
+        self._connected: frozenset[str] = frozenset()
         self._lost = LostConnections(self._clock)
         self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
 
@@ -98,10 +104,17 @@ class Consumer:
         now = self._clock.monotonic()
         if now < min(self._next_lost, self._next_look):
             return
+        connected = self._streams.connected()
+        if not self._asks_what_is_held(now, connected):
+            self._next_lost = now + _LOST_EVERY_S
+            return
         # One round trip tells where anybody holds anything; mostly that is nowhere.
         held = self._streams.holders(self._group, self._sources())
         if now >= self._next_lost:
-            for name, streams in self._dead(held, own=True).items():
+            dead = self._dead(held, connected, own=True)
+            if dead:
+                self._alarmed_until = now + _HELD_EVERY_S
+            for name, streams in dead.items():
                 for stream in streams:
                     while entries := self._streams.take_over(
                         self._group, self.name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
@@ -121,18 +134,32 @@ class Consumer:
             self.tidy()
             self._next_tidy = now + TIDY_EVERY_S
 
+    def _asks_what_is_held(self, now: float, connected: Connected) -> bool:
+        """Return True if a process may have died with entries: one that was connected is not, or it was not asked for
+        long.
+        """
+        if self._connected - connected.holders:
+            self._alarmed_until = now + _HELD_EVERY_S
+        self._connected = connected.holders
+        if now < min(self._next_look, self._next_held) and now >= self._alarmed_until:
+            return False
+        self._next_held = now + _HELD_EVERY_S
+        return True
+
     def dead(self, *, own: bool = False) -> dict[str, list[StreamId]]:
         """Return the consumers that hold entries and whose processes have lost their connections, each with its
         streams.
 
         ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
         """
-        return self._dead(self._streams.holders(self._group, self._sources()), own=own)
+        held = self._streams.holders(self._group, self._sources())
+        return self._dead(held, self._streams.connected() if held else Connected(), own=own)
 
-    def _dead(self, held: Mapping[str, list[StreamId]], *, own: bool) -> dict[str, list[StreamId]]:
-        held = {name: streams for name, streams in held.items() if name != self.name}
+    def _dead(
+        self, held: Mapping[str, list[StreamId]], connected: Connected, *, own: bool
+    ) -> dict[str, list[StreamId]]:
         # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
-        connected = self._streams.connected() if held else Connected()
+        held = {name: streams for name, streams in held.items() if name != self.name}
         lost = self._lost.lost({mark_in(name) for name in held}, connected)
         if own:
             lost.add(machine.own_mark())

@@ -139,3 +139,32 @@ def test_a_consumer_that_is_made_anew_takes_over_what_the_one_before_held(
 
     wait_until(took)
     assert [entry.data for entry in taken] == [b"x"]
+
+
+def test_it_is_asked_what_others_hold_when_a_connection_has_vanished(
+    streams: RedisStreams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quiet stack asks for connections alone; one that is gone is followed until its entries are taken over."""
+    there = Connected(frozenset({machine.own_mark(), "feed.7"}), oldest_s=90)
+    asked, holders = [], streams.holders
+    monkeypatch.setattr(streams, "connected", lambda: there)
+    monkeypatch.setattr(streams, "holders", lambda *of: asked.append(of) or holders(*of))
+    heir = Consumer(streams, ROUTER_GROUP, "heir", lambda: BOTH, clock=clock)
+    for _ in range(90):
+        assert list(heir.left_over(limit=10)) == []
+        clock.advance(1)
+    begun = len(asked)
+    for _ in range(100):
+        assert list(heir.left_over(limit=10)) == []
+        clock.advance(1)
+    assert len(asked) - begun <= 100 / 15 + 100 / 60 + 1
+
+    streams.publish(FIRST, b"x")
+    streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
+    there = Connected(frozenset({machine.own_mark()}), oldest_s=90)
+    monkeypatch.setattr("orchestrator.streams.consumer._LOST_IDLE_MS", 0)
+    taken: list[bytes | None] = []
+    for _ in range(3):
+        taken += [entry.data for entries in heir.left_over(limit=10) for entry in entries]
+        clock.advance(1)
+    assert taken == [b"x"]

@@ -39,6 +39,8 @@ CONTROL_NAME = "keeper.sock"
 #: Seconds that a server manager which nobody joins waits before it ends.
 _UNJOINED_S = 15.0
 _TICK_S = 0.05
+#: Seconds between two looks at a server that runs and a folder that is there.
+_IDLE_TICK_S = 0.25
 #: Seconds that a server manager waits for another one at its sockets, which notices that its folder was removed.
 _OTHER_ENDS_S = 15.0
 #: Deaths of the server within this many seconds of its start count as one series.
@@ -174,7 +176,7 @@ class ServerManager:
             alone_since = time.monotonic()
             joined_once = False
             while not self._stopping:
-                for key, _ in self._selector.select(_TICK_S):
+                for key, _ in self._selector.select(_IDLE_TICK_S):
                     if key.fileobj is self._listener:
                         self._accept()
                         joined_once = True

@@ -70,5 +70,4 @@ def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Sta
     assert verify(stack).exit_code == 0
     stack.router().run_once()  # what the operator was told of the refusals
     write(stack)
-    reaper.run_once()
-    assert left(stack.redis) == {}
+    wait_until(lambda: reaper.run_once() and left(stack.redis) == {})
