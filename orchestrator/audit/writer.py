@@ -55,7 +55,6 @@ BLOCK_MS: Final = 1000
 RECLAIM_IDLE_MS: Final = 60_000
 #: Deliveries to a writer of its own that ended while it read an entry, after which the entry is kept unread.
 POISON_DELIVERIES: Final = 3
-_RECLAIM_EVERY_S: Final = 15.0
 _RETRY_S: Final = 2.0
 _LINGER_S: Final = 0.25
 #: How often a writer waits before it writes, while so many entries come in each wait, and until it has so many.
@@ -107,7 +106,6 @@ class AuditWriter:
             consumer,
             lambda: everything,
             reclaim_idle_ms=reclaim_idle_ms,
-            look_every_s=min(_RECLAIM_EVERY_S, reclaim_idle_ms / 2000),
         )
         self._clock = clock or SystemClock()
         self._facts = facts or FactsReader()

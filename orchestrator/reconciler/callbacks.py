@@ -73,7 +73,6 @@ class CallbackService:
             consumer,
             lambda: self._sources,
             reclaim_idle_ms=take_over_ms,
-            look_every_s=take_over_ms / 1000,
             clock=self._clock,
         )
         self._next_timers = self._due_at = 0.0

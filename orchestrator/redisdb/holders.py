@@ -46,7 +46,7 @@ def connected_holders(client: redis.Redis) -> Connected:
         redis.RedisError: the server is away.
     """
     try:
-        rows: Any = client.client_list(_type="normal")
+        rows: Any = client.client_list()
     except redis.ResponseError as error:
         if is_outage(error):
             raise

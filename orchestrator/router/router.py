@@ -38,7 +38,6 @@ from orchestrator.streams.priority import BLOCK_MS, PriorityReader
 
 #: Deliveries to a router of its own after which an entry is poison.
 POISON_DELIVERIES = 3
-_RECLAIM_EVERY_S = 15.0
 #: Entries taken over in one round.
 _RECLAIM_AT_ONCE = 64
 #: Messages in a round below which the next one is given so many seconds to fill, unless it was quiet for so long.
@@ -99,7 +98,6 @@ class Router:
             consumer,
             lambda: [*sources, *outboxes.sources],
             reclaim_idle_ms=reclaim_idle_ms,
-            look_every_s=min(_RECLAIM_EVERY_S, reclaim_idle_ms / 2000),
         )
         self._reader = PriorityReader(self._consumer, sources)
         self._report_buffer = ReportBuffer()

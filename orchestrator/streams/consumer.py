@@ -50,8 +50,8 @@ GONE_MS: Final = 3_600_000
 TIDY_EVERY_S: Final = 600.0
 #: Seconds between two looks for processes whose connection vanished.
 _LOST_EVERY_S: Final = 0.9
-#: Seconds for which it is then looked for what they held, and after which it is looked for all the same.
-_HELD_EVERY_S: Final = 15.0
+#: Seconds for which it is then looked for what they held, and at most between two looks all the same.
+_LOOK_EVERY_S: Final = 15.0
 #: Milliseconds for which such a consumer must have held an entry: what another one has just taken over is left to that.
 _LOST_IDLE_MS: Final = 500
 
@@ -60,8 +60,7 @@ class Consumer:
     """A consumer of a group. It may die at any moment: another consumer takes over what it had not acknowledged.
 
     ``sources`` is asked at each look for the streams from which to take over. Entries that were held for
-    ``reclaim_idle_ms`` are taken over; ``look_every_s`` seconds lie between two looks for them. The entries of a
-    consumer whose process was killed, or had an outage of Redis, are taken over within about two seconds.
+    ``reclaim_idle_ms`` are taken over. The entries of a consumer whose process was killed, or had an outage of Redis, are taken over within about two seconds.
     """
 
     def __init__(
@@ -72,7 +71,6 @@ class Consumer:
         sources: Callable[[], Sequence[StreamId]],
         *,
         reclaim_idle_ms: int = 60_000,
-        look_every_s: float = 60,
         clock: Clock | None = None,
     ) -> None:
         self._streams = streams
@@ -80,12 +78,12 @@ class Consumer:
         self.name = name
         self._sources = sources
         self._reclaim_idle_ms = reclaim_idle_ms
-        self._look_every_s = look_every_s
+        self._look_every_s = min(_LOOK_EVERY_S, reclaim_idle_ms / 2000)
         self._clock = clock or SystemClock()
-        self._next_look = self._next_lost = self._next_held = 0.0
+        self._next_look = self._next_lost = 0.0
         #: Until when every look asks what others hold, and the processes that the last look saw connected. A consumer that
         #: is new has not seen who was there before.
-        self._alarmed_until = self._clock.monotonic() + _HELD_EVERY_S
+        self._alarmed_until = self._clock.monotonic() + _LOOK_EVERY_S
         self._connected: frozenset[str] = frozenset()
         self._lost = LostConnections(self._clock)
         self._next_tidy = self._clock.monotonic() + TIDY_EVERY_S
@@ -105,21 +103,18 @@ class Consumer:
         if now < min(self._next_lost, self._next_look):
             return
         connected = self._streams.connected()
-        if not self._asks_what_is_held(now, connected):
+        if self._connected - connected.holders:
+            self._alarmed_until = now + _LOOK_EVERY_S
+        self._connected = connected.holders
+        if now < self._next_look and now >= self._alarmed_until:
             self._next_lost = now + _LOST_EVERY_S
             return
         # One round trip tells where anybody holds anything; mostly that is nowhere.
         held = self._streams.holders(self._group, self._sources())
         if now >= self._next_lost:
-            dead = self._dead(held, connected, own=True)
-            if dead:
-                self._alarmed_until = now + _HELD_EVERY_S
-            for name, streams in dead.items():
-                for stream in streams:
-                    while entries := self._streams.take_over(
-                        self._group, self.name, stream, of=name, idle_ms=_LOST_IDLE_MS, limit=limit
-                    ):
-                        yield entries
+            for name, streams in self._dead(held, connected, own=True).items():
+                self._alarmed_until = now + _LOOK_EVERY_S  # a caller that stops early goes on with it
+                yield from self._take_over(name, streams, limit)
             self._next_lost = now + _LOST_EVERY_S
         if now < self._next_look:
             return
@@ -134,30 +129,24 @@ class Consumer:
             self.tidy()
             self._next_tidy = now + TIDY_EVERY_S
 
-    def _asks_what_is_held(self, now: float, connected: Connected) -> bool:
-        """Return True if a process may have died with entries: one that was connected is not, or it was not asked for
-        long.
-        """
-        if self._connected - connected.holders:
-            self._alarmed_until = now + _HELD_EVERY_S
-        self._connected = connected.holders
-        if now < min(self._next_look, self._next_held) and now >= self._alarmed_until:
-            return False
-        self._next_held = now + _HELD_EVERY_S
-        return True
+    def _take_over(self, dead: str, streams: Sequence[StreamId], limit: int) -> Iterator[list[Entry]]:
+        for stream in streams:
+            while entries := self._streams.take_over(
+                self._group, self.name, stream, of=dead, idle_ms=_LOST_IDLE_MS, limit=limit
+            ):
+                yield entries
 
-    def dead(self, *, own: bool = False) -> dict[str, list[StreamId]]:
+    def dead(self) -> dict[str, list[StreamId]]:
         """Return the consumers that hold entries and whose processes have lost their connections, each with its
         streams.
-
-        ``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis.
         """
         held = self._streams.holders(self._group, self._sources())
-        return self._dead(held, self._streams.connected() if held else Connected(), own=own)
+        return self._dead(held, self._streams.connected() if held else Connected(), own=False)
 
     def _dead(
         self, held: Mapping[str, list[StreamId]], connected: Connected, *, own: bool
     ) -> dict[str, list[StreamId]]:
+        """``own`` adds other consumers of this process: it has made this consumer anew after an outage of Redis."""
         # While no other consumer holds anything, nobody is missed, and what was missed before counts no more.
         held = {name: streams for name, streams in held.items() if name != self.name}
         lost = self._lost.lost({mark_in(name) for name in held}, connected)

@@ -34,9 +34,7 @@ def clock() -> ManualClock:
 
 
 def consumer(streams: RedisStreams, clock: ManualClock) -> Consumer:
-    return Consumer(
-        streams, ROUTER_GROUP, "heir", lambda: BOTH, reclaim_idle_ms=0, look_every_s=2, clock=clock
-    )
+    return Consumer(streams, ROUTER_GROUP, "heir", lambda: BOTH, reclaim_idle_ms=0, clock=clock)
 
 
 def held(streams: RedisStreams, stream: StreamId) -> list[tuple[str, int]]:
@@ -44,17 +42,13 @@ def held(streams: RedisStreams, stream: StreamId) -> list[tuple[str, int]]:
     return [(one.consumer, one.deliveries) for one in streams.pending(ROUTER_GROUP, stream, most=10)]
 
 
-def test_all_that_a_dead_consumer_held_is_taken_over_and_nothing_until_the_next_look(
-    streams: RedisStreams, clock: ManualClock
-) -> None:
+def test_all_that_a_dead_consumer_held_is_taken_over(streams: RedisStreams, clock: ManualClock) -> None:
     heir = consumer(streams, clock)
     for entries in heir.left_over(limit=2):
         heir.acknowledge(entries)
     assert [held(streams, stream) for stream in BOTH] == [[], []]
     streams.publish(FIRST, b"new")
     streams.read(ROUTER_GROUP, "dead", [Portion(BOTH, 10)])
-    assert list(heir.left_over(limit=2)) == []
-    clock.advance(2)
     (again,) = next(heir.left_over(limit=2))
     assert (again.data, again.deliveries) == (b"new", 2)
 
@@ -153,12 +147,7 @@ def test_it_is_asked_what_others_hold_when_a_connection_has_vanished(
     for _ in range(90):
         assert list(heir.left_over(limit=10)) == []
         clock.advance(1)
-    begun = len(asked)
-    for _ in range(100):
-        assert list(heir.left_over(limit=10)) == []
-        clock.advance(1)
-    assert len(asked) - begun <= 100 / 15 + 100 / 60 + 1
-
+    assert len(asked) < 15 + 90 / 15  # a new one has not seen who was there before, and asks for 15 s
     streams.publish(FIRST, b"x")
     streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
     there = Connected(frozenset({machine.own_mark()}), oldest_s=90)

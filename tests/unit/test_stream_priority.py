@@ -16,7 +16,7 @@ LOW = StreamId(0, "message", "low")
 def _reader(streams: RedisStreams) -> PriorityReader:
     sources = all_streams()
     streams.ensure_groups([ROUTER_GROUP], sources)
-    consumer = Consumer(streams, ROUTER_GROUP, "a", lambda: sources, reclaim_idle_ms=60_000, look_every_s=60)
+    consumer = Consumer(streams, ROUTER_GROUP, "a", lambda: sources)
     return PriorityReader(consumer, sources)
 
 
