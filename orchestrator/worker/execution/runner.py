@@ -19,7 +19,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import publish_result
-from orchestrator.display.text import counted
+from orchestrator.display.text import counted, word
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
@@ -226,7 +226,12 @@ class _RunOfAgent:
             _log.warning("version-refused", began_with=error.args[1], version=error.args[2])
             return Outcome(status="failed", text=str(error))
         except RunParked as error:
-            return Outcome(status="parked", text=str(error), parked_ms=math.ceil(float(error.args[1]) * 1000))
+            return Outcome(
+                status="parked",
+                text=str(error),
+                parked_ms=math.ceil(float(error.args[1]) * 1000),
+                provider=word(error.provider),
+            )
         # Whatever an agent raises is its failure, also a cancelled task or an interrupt of its own.
         except BaseException as error:
             if ends_process(error):
