@@ -1,0 +1,130 @@
+"""Reading of the audit trail from where the last reading ended, and the file that remembers how far that is.
+
+The file is a cache: without it the trail is read again from its first row, and comes to the same counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Select, select
+
+from orchestrator.audit.database import DEAD_LETTERS, TRANSITIONS
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.transitions import unpack
+from orchestrator.config.settings import Settings
+from orchestrator.errors import AuditError
+from orchestrator.log import get_logger
+from orchestrator.telemetry.fold import AgentsOf, Fold
+
+#: Of the file; one of another version is not read.
+_VERSION: Final = 1
+#: Rows of transitions that one query reads, of up to 2,000 steps each, and of dead letters.
+_ROWS: Final = 100
+_DEAD: Final = 5_000
+
+_log = get_logger()
+
+
+class Trail:
+    """The audit trail of one stack, counted as far as it was read."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = settings.data / "metrics"
+        self._store: AuditStore | None = None
+        self.fold = Fold()
+        #: Dead letters by the type of their message.
+        self.dead_by_type: dict[str, int] = {}
+        self._steps = self._dead = 0
+        self._kept: tuple[int, int] | None = None
+
+    def read(self, agents_of: AgentsOf, *, go_on: Callable[[], bool]) -> bool:
+        """Count what is new, for as long as ``go_on`` says; return True if nothing is left.
+
+        Raises:
+            AuditError: the trail cannot be read.
+        """
+        store = self._open()
+        while go_on():
+            rows = store.query(_after(TRANSITIONS, ("stream", "document"), self._steps, _ROWS))
+            for seq, stream, document in rows:
+                self.fold.apply(stream, unpack(document), agents_of)
+                self._steps = seq
+            dead = store.query(_after(DEAD_LETTERS, ("stream", "rule"), self._dead, _DEAD))
+            for seq, stream, rule in dead:
+                self.fold.totals.count("orchestra_dead_letters_total", rule)
+                kind = stream.split("/")[1] if stream.count("/") == 2 else ""
+                self.dead_by_type[kind] = self.dead_by_type.get(kind, 0) + 1
+                self._dead = seq
+            if len(rows) < _ROWS and len(dead) < _DEAD:
+                return True
+        return False
+
+    def keep(self) -> None:
+        """Write down how far the trail was read, and the counts; a file that cannot be written costs time, no counts."""
+        if self._store is None or self._kept == (self._steps, self._dead):
+            return
+        document = {
+            "version": _VERSION,
+            "database": self._store.id,
+            "transitions": self._steps,
+            "dead_letters": self._dead,
+            "dead_by_type": self.dead_by_type,
+            "fold": self.fold.to_json(),
+        }
+        path = self._file(self._store.id)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            scratch.write_text(json.dumps(document), encoding="utf-8")
+            scratch.replace(path)
+        except OSError as error:
+            _log.warning("metrics-not-kept", file=str(path), error=str(error))
+            return
+        self._kept = self._steps, self._dead
+
+    def _open(self) -> AuditStore:
+        if self._store is None:
+            self._store = AuditStore(self._settings.audit_database, read_only=True)
+            self._restore(self._store.id)
+        return self._store
+
+    def _restore(self, database: str) -> None:
+        path, document = self._file(database), None
+        with suppress(OSError, ValueError):
+            document = json.loads(path.read_text(encoding="utf-8"))
+        if document is None:
+            return
+        try:
+            if document["version"] != _VERSION or document["database"] != database:
+                return
+            fold, dead = Fold.from_json(document["fold"]), dict[str, int](document["dead_by_type"])
+            steps, letters = int(document["transitions"]), int(document["dead_letters"])
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            _log.warning("metrics-read-anew", file=str(path), error=repr(error))
+            return
+        self.fold, self.dead_by_type, self._steps, self._dead = fold, dead, steps, letters
+        self._kept = steps, letters
+
+    def _file(self, database: str) -> Path:
+        return self._folder / f"{database}.json"
+
+
+def missing(settings: Settings) -> bool:
+    """Return True if there is no trail yet: no audit writer has begun one."""
+    where = settings.audit_database
+    return isinstance(where, Path) and not where.exists()
+
+
+def _after(table: Any, columns: tuple[str, ...], seq: int, most: int) -> Select[Any]:
+    wanted = [table.c.seq, *(table.c[name] for name in columns)]
+    return select(*wanted).where(table.c.seq > seq).order_by(table.c.seq).limit(most)
+
+
+__all__ = ["AuditError", "Trail", "missing"]

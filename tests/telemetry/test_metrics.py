@@ -1,0 +1,202 @@
+"""Metrics of real runs: answers, failures, lost workers, dead letters, budgets, and an exporter that begins again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator import agent, model_agent
+from orchestrator.errors import SessionFailed
+from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.telemetry.catalogue import METRICS, sample_names
+from orchestrator.testing import Say, Script, scripted_model
+from tests.telemetry.conftest import Watched
+from tests.waiting import wait_until
+
+Watch = Callable[..., Watched]
+
+
+@agent("leaf")
+def leaf(ctx) -> str:  # type: ignore[no-untyped-def]
+    return "done"
+
+
+@agent("lead")
+def lead(ctx) -> str:  # type: ignore[no-untyped-def]
+    if not ctx.callbacks:
+        for number in range(3):
+            ctx.delegate("leaf", f"part {number}")
+    return "all"
+
+
+@agent("broken")
+def broken(ctx) -> str:  # type: ignore[no-untyped-def]
+    raise ValueError("no")
+
+
+def test_a_tree_is_counted(watch: Watch) -> None:
+    """Runs, callbacks, messages and times of a lead with three children; nothing is unaccounted for."""
+    stack = watch(lead, leaf)
+    session = stack.stack.run("lead", "go").session
+    stack.until(3, "orchestra_callbacks_total", state="delivered")
+    stack.calm()
+    samples = stack.samples()
+
+    def of(name: str, **labels: str) -> float:
+        return sum(v for key, v in samples[name].items() if set(labels.items()) <= set(key))
+
+    runs = len(
+        [run for member in stack.parts.ledger.tree(session) for run in stack.parts.ledger.runs(member.id)]
+    )
+    assert of("orchestra_runs_total", end="completed") == runs
+    assert of("orchestra_runs_total", agent="leaf", end="completed") == 3
+    assert of("orchestra_callbacks_total", state="launched") == 3
+    assert of("orchestra_callbacks_total", state="dead") == 0
+    assert of("orchestra_callbacks_pending") == 0
+    assert of("orchestra_promise_gap") == 0
+    assert of("orchestra_messages_total", type="task-delegation", verdict="accepted") == 4
+    assert of("orchestra_messages_total", verdict="dead") == 0
+    assert of("orchestra_run_seconds_count", agent="leaf") == 3
+    assert of("orchestra_queue_wait_seconds_count") == runs
+    assert of("orchestra_wake_seconds_count") == 3
+    assert of("orchestra_route_seconds_count") == 4
+    assert 0 < of("orchestra_wake_seconds_sum") < 60
+    assert of("orchestra_runs_ready") == of("orchestra_runs_running") == 0
+    assert of("orchestra_audit_backlog_oldest_seconds") == 0
+    (version,) = samples["orchestra_build_info"]
+    assert version[0][0] == "version"
+    buckets = [v for key, v in samples["orchestra_run_seconds_bucket"].items() if ("agent", "leaf") in key]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == 3
+    assert set(samples) <= sample_names()
+    assert session not in stack.text()
+
+
+def test_failures_and_dead_letters_are_counted(watch: Watch) -> None:
+    """A run that fails again and again counts each attempt; what is no message is dead by the rule that failed."""
+    stack = watch(broken.with_options(attempts=2) if hasattr(broken, "with_options") else broken)
+    with pytest.raises(SessionFailed):
+        stack.stack.run("broken", "go")
+    stack.parts.redis.xadd(keys.messages(0, "task-delegation", "high"), {"envelope": b"<nonsense"})
+    stack.until(1, "orchestra_dead_letters_total")
+    stack.calm()
+    attempts = sum(
+        max(1, len(run.tries)) for s in stack.parts.reader.roots(0) for run in stack.parts.ledger.runs(s.id)
+    )
+    assert stack.of("orchestra_runs_total", agent="broken", end="failed") == attempts
+    assert stack.of("orchestra_dead_letters_total") == 1
+    assert stack.of("orchestra_messages_total", type="task-delegation", verdict="dead") == 1
+    assert stack.of("orchestra_promise_gap") == 0
+
+
+def test_an_exporter_that_begins_again_counts_nothing_twice_and_loses_nothing(watch: Watch) -> None:
+    """What happened while no exporter ran is counted by the next one, with its file and without."""
+    stack = watch(lead, leaf)
+    stack.stack.run("lead", "one")
+    stack.until(3, "orchestra_callbacks_total", state="delivered")
+    stack.calm()
+    before = stack.samples()
+    stack.exporter.close()
+    stack.stack.run("lead", "two")
+    stack.restart()
+    stack.until(6, "orchestra_callbacks_total", state="delivered")
+    stack.calm()
+    counted = _counters(stack)
+    for name, rows in before.items():
+        if name.endswith(("_total", "_count", "_bucket")):
+            for key, value in rows.items():
+                assert counted[name][key] >= value, (name, key)
+    stack.restart()
+    assert _counters(stack) == counted
+    for file in (stack.stack.settings.data / "metrics").iterdir():
+        file.unlink()
+    stack.restart_without_keeping()
+    assert _counters(stack) == counted
+    for file in (stack.stack.settings.data / "metrics").iterdir():
+        file.write_text("{}")
+    stack.restart_without_keeping()
+    assert _counters(stack) == counted
+
+
+def _counters(stack: Watched) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    samples = stack.samples()
+    return {name: rows for name, rows in samples.items() if name.endswith(("_total", "_count", "_bucket"))}
+
+
+def test_a_killed_worker_is_a_lost_lease(watch: Watch) -> None:
+    """The run that it held ends as lost, and completes in another worker; the promise holds."""
+    stack = watch(lead, leaf, slots=0)
+    session = stack.stack.client.submit("leaf", "go").id
+    wait_until(lambda: stack.parts.ledger.session(session).run, "a run")
+    from orchestrator.ledger import Next, Slot
+
+    slot = Slot(name="gone", worker="gone", agents=("leaf",))
+    held = stack.parts.ledger.claim_next(Next(slot=slot, claim="clm_gone"))
+    assert held is not None
+    stack.until(1, "orchestra_leases_lost_total", cause="lost")
+    assert stack.of("orchestra_runs_total", agent="leaf", end="lost") == 1
+    assert stack.of("orchestra_runs_ready", agent="leaf") == 1
+    assert stack.of("orchestra_sessions_waiting", reason="slot") == 1
+    assert stack.of("orchestra_oldest_pending_seconds", kind="run") >= 0
+    assert stack.of("orchestra_promise_gap") == 0
+
+
+def test_a_callback_that_the_ledger_loses_shows_as_a_gap(watch: Watch) -> None:
+    """Somebody takes a callback out of the counts of its session: ledger and trail differ from then on."""
+    stack = watch(lead, leaf, slots=0)
+    session = stack.stack.client.submit("lead", "go").id
+    stack.stack._start("slot", lambda: None)
+    from orchestrator.worker.execution.slot import SlotLoop  # noqa: F401
+
+    wait_until(lambda: stack.parts.ledger.session(session).run, "a run")
+    stack.calm()
+    assert stack.of("orchestra_promise_gap") == 0
+    stack.parts.redis.hincrby(ledger_keys.session(session), "launched", 1)
+    stack.stack.client.stop(session)
+    stack.calm()
+    for _ in range(5):
+        time.sleep(0.05)
+        stack.samples()
+    assert stack.of("orchestra_promise_gap") == 1
+
+
+def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:
+    """By agent and model; a call that does not fit into its budget is a refusal."""
+    script = Script(Say("<response>ok</response>"), Say("<response>ok</response>"))
+    thinker = model_agent("thinker", model=scripted_model(script), prompt="You think.")
+    stack = watch(thinker)
+    stack.stack.run("thinker", "go")
+    stack.calm()
+    used = sum((s.used.input_tokens + s.used.output_tokens) for s in stack.parts.reader.roots(0))
+    assert used > 0
+    assert stack.of("orchestra_tokens_total", agent="thinker") == used
+    (key,) = {dict(k)["model"] for k in stack.samples()["orchestra_tokens_total"]}
+    assert key
+    from orchestrator.policy.budget import Budget
+
+    with pytest.raises(SessionFailed):
+        stack.stack.run("thinker", "go", budget=Budget(tokens=1))
+    stack.until(1, "orchestra_budget_refusals_total", kind="tokens")
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "naïve-名", "x parent=ses_0"])
+def test_no_name_breaks_a_line(watch: Watch, name: str) -> None:
+    """Whatever an agent is called, its name comes out of the exposition as it was; or no agent has that name."""
+    try:
+        odd = agent(name)(lambda ctx: "ok")
+        stack = watch(odd)
+        stack.stack.run(name, "go")
+    except Exception as error:
+        pytest.skip(f"no agent is called so: {error}")
+    stack.until(1, "orchestra_runs_total", agent=name, end="completed")
+
+
+def test_every_metric_of_the_table_is_there(watch: Watch) -> None:
+    """With its type and its help, on a stack in which nothing has happened."""
+    text = watch(leaf).text()
+    for metric in METRICS:
+        kind = metric.kind
+        assert f"# TYPE {metric.name} {kind}\n" in text
+        assert f"# HELP {metric.name} {metric.help}\n" in text
