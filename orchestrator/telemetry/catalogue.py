@@ -79,7 +79,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "counter",
         ("kind",),
         "trail",
-        "Calls that did not fit into a budget: of requests, tokens or money.",
+        "Reservations for a call that did not fit into a budget: of requests, tokens or money; a shorter answer may have fitted.",
     ),
     Metric(
         "orchestra_leases_lost_total",

@@ -25,6 +25,12 @@ _OVER: Final = frozenset({"finished", "failed", "stopped", "deleted", "removed"}
 _ENDED: Final = frozenset({"completed", "failed", "stopped"})
 _GONE: Final = frozenset({"lost", "died"})
 _NANO: Final = 1e9
+#: Label values that are there from the beginning.
+_KNOWN: Final = {
+    "orchestra_callbacks_total": ("launched", "delivered", "dead"),
+    "orchestra_leases_lost_total": ("lost", "died"),
+    "orchestra_budget_refusals_total": ("requests", "tokens", "money"),
+}
 
 #: The agents of sessions, by session; those that the ledger does not have are missing.
 AgentsOf = Callable[[Sequence[str]], Mapping[str, str]]
@@ -72,6 +78,10 @@ class Fold:
         #: Sessions of which something has changed since somebody took them from here.
         self.changed: set[str] = set()
         self._agents: OrderedDict[str, str] = OrderedDict()
+        # A counter that appears with its first event has no increase that Prometheus could see.
+        for name, values in _KNOWN.items():
+            for value in values:
+                self.totals.count(name, value, by=0)
 
     def apply(self, stream: str, steps: Sequence[Step], agents_of: AgentsOf) -> None:
         """Count what these steps changed."""

@@ -42,15 +42,15 @@ class Totals:
 
     def of(self, name: str, *labels: str) -> float:
         """Return what was counted."""
-        return self._counters[name].get(labels, 0)
+        return self._counters.get(name, {}).get(labels, 0)
 
     def counters(self, name: str) -> Iterator[tuple[Labels, float]]:
         """Yield the label values of a counter with what was counted."""
-        yield from list(self._counters[name].items())
+        yield from list(self._counters.get(name, {}).items())
 
     def histograms(self, name: str) -> Iterator[tuple[Labels, float, list[float]]]:
         """Yield the label values of a histogram, its sum, and how many fell into each bucket."""
-        for labels, row in list(self._histograms[name].items()):
+        for labels, row in list(self._histograms.get(name, {}).items()):
             yield labels, row[0], row[1:]
 
     def _bounded(self, name: str, labels: Labels) -> Labels:
