@@ -45,12 +45,12 @@ class MetricsServer(ThreadingHTTPServer):
         """
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
         self.exporter = exporter
         self.registry = registry_of(exporter)
         self._stop = threading.Event()
         self._seldom = Seldom()
         self._reader = threading.Thread(target=self._read, name="metrics", daemon=True)
+        super().__init__((host, port), _Handler)
         self._reader.start()
 
     def server_bind(self) -> None:
@@ -62,8 +62,9 @@ class MetricsServer(ThreadingHTTPServer):
     def server_close(self) -> None:
         self._stop.set()
         super().server_close()
-        self._reader.join(timeout=5)
-        self.exporter.close()
+        if self._reader.ident is not None:  # it listened
+            self._reader.join(timeout=5)
+            self.exporter.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leave a client that has gone away alone."""
