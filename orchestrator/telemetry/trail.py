@@ -43,6 +43,7 @@ class Trail:
         self.dead_by_type: dict[str, int] = {}
         self._steps = self._dead = 0
         self._kept: tuple[int, int] | None = None
+        self._said = False
 
     def read(self, agents_of: AgentsOf, *, go_on: Callable[[], bool]) -> bool:
         """Count what is new, for as long as ``go_on`` says; return True if nothing is left.
@@ -85,7 +86,9 @@ class Trail:
             scratch.write_text(json.dumps(document), encoding="utf-8")
             scratch.replace(path)
         except OSError as error:
-            _log.warning("metrics-not-kept", file=str(path), error=str(error))
+            if not self._said:  # a folder that is read-only stays so
+                _log.warning("metrics-not-kept", file=str(path), error=str(error))
+            self._said = True
             return
         self._kept = self._steps, self._dead
 

@@ -22,6 +22,7 @@ from orchestrator import agent
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
+from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.telemetry import Exporter, MetricsServer
@@ -119,6 +120,20 @@ def test_without_redis_there_are_no_values_rather_than_old_ones(
             assert ask(server.server_port, "/healthz")[0] == 200
             valkey.start()
             wait_until(lambda: ask(server.server_port, "/metrics")[0] == 200, "a scrape")
+
+
+def test_the_role_console_suffices(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> None:
+    """The Redis user of the exporter changes nothing."""
+    rules = acl_line("console", role_rules("console")).replace(PASSWORD, "secret").split()[2:]
+    redis.execute_command("ACL", "SETUSER", "console", *rules)
+    try:
+        with redis_py.Redis.from_url(redis_url, username="console", password="secret", protocol=2) as client:
+            exporter = Exporter(Container(client, Settings(data=tmp_path, redis_url=redis_url)), keep_s=0)
+            with served(exporter) as server:
+                assert ask(server.server_port, "/metrics")[0] == 200
+                assert ask(server.server_port, "/readyz")[0] == 503
+    finally:
+        redis.execute_command("ACL", "DELUSER", "console")
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(exporter: Exporter) -> None:
