@@ -35,6 +35,7 @@ class Standing:
     """A session, as far as it is counted."""
 
     agent: str
+    root: str
     state: str
     questions: int
     pending: int  #: callbacks neither delivered nor dead
@@ -83,18 +84,22 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
         batch = sessions[start : start + _BATCH]
         pipe = client.pipeline(transaction=False)
         for session in batch:
-            wanted = ("agent", "state", "questions", "launched", "delivered", "dead")
+            wanted = ("agent", "root", "state", "questions", "launched", "delivered", "dead")
             pipe.hmget(ledger_keys.session(session), wanted)
         for session, row in zip(batch, pipe.execute(raise_on_error=False), strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
                 continue
-            agent, state, *numbers = map(decode.text, row)
+            agent, root, state, *numbers = map(decode.text, row)
             if state:
                 questions, launched, delivered, dead = (int(n) if n.isdecimal() else 0 for n in numbers)
                 found[session] = Standing(
-                    agent=agent, state=state, questions=questions, pending=launched - delivered - dead
+                    agent=agent,
+                    root=root,
+                    state=state,
+                    questions=questions,
+                    pending=launched - delivered - dead,
                 )
     return found
 

@@ -29,6 +29,7 @@ from orchestrator.redisdb.raw_pipeline import server_ms
 from orchestrator.runtime.service import ServiceRecord, hung_services, live_services
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from orchestrator.telemetry.catalogue import BUCKETS, METRICS, MOST_VALUES
+from orchestrator.telemetry.otlp import TraceSender
 from orchestrator.telemetry.trail import Trail, missing
 
 #: Seconds for which one reading answers all scrapes.
@@ -63,10 +64,13 @@ class Reading:
 class Exporter(Collector):
     """Collects the metrics of one stack. Safe to share between threads."""
 
-    def __init__(self, parts: Container, *, keep_s: float = KEEP_S) -> None:
+    def __init__(
+        self, parts: Container, *, keep_s: float = KEEP_S, traces: TraceSender | None = None
+    ) -> None:
         self._parts = parts
         self._keep_s = keep_s
-        self._trail = Trail(parts.settings)
+        self._traces = traces
+        self._trail = Trail(parts.settings, spans=traces is not None)
         self._lock = threading.Lock()
         self._last: Reading | None = None
         self._read_at = self._written_at = float("-inf")
@@ -104,7 +108,7 @@ class Exporter(Collector):
     def close(self) -> None:
         """Write down how far the trail was read."""
         with self._lock:
-            if self._caught_up:
+            if self._caught_up and self._sent():
                 self._trail.keep()
 
     def _families(self, reading: Reading) -> Iterator[Metric]:
@@ -175,14 +179,25 @@ class Exporter(Collector):
         until = machine.monotonic() + _TRAIL_S
         ended = self._trail.read(self._agents_of, go_on=lambda: machine.monotonic() < until)
         self._caught_up = self._caught_up or ended
-        if machine.monotonic() - self._written_at >= _WRITE_EVERY_S:
+        # What was not sent yet is read again by the next process, if this one is killed.
+        if self._sent() and machine.monotonic() - self._written_at >= _WRITE_EVERY_S:
             self._trail.keep()
             self._written_at = machine.monotonic()
         if not self._caught_up:
             raise NotYet
 
-    def _agents_of(self, sessions: Sequence[str]) -> dict[str, str]:
-        return {name: found.agent for name, found in standings(self._parts.redis, sessions).items()}
+    def _sent(self) -> bool:
+        """Send the spans of attempts that have ended; return True if none is left."""
+        spans = self._trail.fold.spans
+        if self._traces is None or spans is None:
+            return True
+        self._traces.add(spans)
+        spans.clear()
+        return self._traces.send()
+
+    def _agents_of(self, sessions: Sequence[str]) -> dict[str, tuple[str, str]]:
+        found = standings(self._parts.redis, sessions)
+        return {name: (standing.agent, standing.root) for name, standing in found.items()}
 
     def _agents(self, services: Iterable[ServiceRecord]) -> list[str]:
         """Return the agents that are registered, or that a living worker serves."""

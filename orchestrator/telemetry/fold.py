@@ -9,17 +9,21 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from orchestrator.audit.transitions import Step, Transition, transitions_of
+from orchestrator.ids import child_of
+from orchestrator.telemetry.spans import RunSpan, span_id
 from orchestrator.telemetry.totals import Totals
 
+#: Links of a span at most, as collectors have it by default.
+MOST_LINKS: Final = 128
 #: Agents of sessions that are remembered; of others the ledger is asked.
 _MOST_AGENTS: Final = 50_000
 _FACT: Final = re.compile(r"(?:^| )(\w+)=(\S*)")
-#: Who was launched. A name may hold spaces, but no other fact follows it.
-_AGENT: Final = re.compile(r"^agent=(.*) parent=\S*$")
+#: Who was launched, and by which session. A name may hold spaces, but no other fact follows it.
+_AGENT: Final = re.compile(r"^agent=(.*) parent=(\S*)$")
 _OPEN: Final = frozenset({"owed", "queued", "claimed"})
 _OVER: Final = frozenset({"finished", "failed", "stopped", "deleted", "removed"})
 _ENDED: Final = frozenset({"completed", "failed", "stopped"})
@@ -32,8 +36,8 @@ _KNOWN: Final = {
     "orchestra_budget_refusals_total": ("requests", "tokens", "money"),
 }
 
-#: The agents of sessions, by session; those that the ledger does not have are missing.
-AgentsOf = Callable[[Sequence[str]], Mapping[str, str]]
+#: Agent and root of sessions, by session; those that the ledger does not have are missing.
+AgentsOf = Callable[[Sequence[str]], Mapping[str, tuple[str, str]]]
 
 
 @dataclass(slots=True)
@@ -49,6 +53,13 @@ class OpenRun:
     provider: str = ""
     #: When the callbacks that it carries were queued; empty once it was claimed.
     wakes: list[int] = field(default_factory=list)
+    cause: str = ""
+    attempt: int = 0
+    #: Callbacks that it carries, and the spans that ended with them.
+    carries: int = 0
+    links: list[str] = field(default_factory=list)
+    #: Tokens of this attempt: input, output.
+    tokens: list[int] = field(default_factory=lambda: [0, 0])
 
 
 @dataclass(slots=True)
@@ -59,6 +70,8 @@ class OpenCallback:
     #: When the end of the child was queued; 0: the child has not ended.
     queued_ms: int = 0
     carried: bool = False
+    #: The span of the run that ended the child.
+    span: str = ""
 
 
 class Fold:
@@ -77,7 +90,14 @@ class Fold:
         self.launches: dict[str, int] = {}
         #: Sessions of which something has changed since somebody took them from here.
         self.changed: set[str] = set()
-        self._agents: OrderedDict[str, str] = OrderedDict()
+        #: Session → the span of the run that launched it; sessions that have not ended.
+        self.parents: dict[str, str] = {}
+        #: Spans of attempts that have ended, for who takes them; None: nobody does.
+        self.spans: list[RunSpan] | None = None
+        #: Session → its run that is at work.
+        self._at_work: dict[str, str] = {}
+        self._last_span: str | None = None
+        self._agents: OrderedDict[str, tuple[str, str]] = OrderedDict()
         # A counter that appears with its first event has no increase that Prometheus could see.
         for name, values in _KNOWN.items():
             for value in values:
@@ -86,62 +106,83 @@ class Fold:
     def apply(self, stream: str, steps: Sequence[Step], agents_of: AgentsOf) -> None:
         """Count what these steps changed."""
         read = [(step, list(transitions_of(stream, step))) for step in steps]
-        launched = {
-            t.session
-            for _, changes in read
-            for t in changes
-            if t.kind == "session" and _AGENT.match(t.detail)
-        }
-        needed = {t.session for _, changes in read for t in changes if t.kind in ("run", "budget")}
-        self._learn(agents_of, needed - launched)
+        launched: dict[str, str] = {}
+        needed: set[str] = set()
+        for _, changes in read:
+            for change in changes:
+                if change.kind == "session" and (made := _AGENT.match(change.detail)):
+                    launched[change.session] = made[2]
+                elif change.kind in ("run", "budget"):
+                    needed.add(change.session)
+        needed |= {parent for parent in launched.values() if parent}
+        self._learn(agents_of, needed - launched.keys())
         for step, changes in read:
             self._step(step, changes)
 
     def _learn(self, agents_of: AgentsOf, sessions: Iterable[str]) -> None:
         unknown = [session for session in sessions if session not in self._agents]
         if unknown:
-            for session, agent in agents_of(unknown).items():
-                self._remember(session, agent)
+            for session, (agent, root) in agents_of(unknown).items():
+                self._remember(session, agent, root)
 
-    def _remember(self, session: str, agent: str) -> None:
-        self._agents[session] = agent
+    def _remember(self, session: str, agent: str, root: str) -> None:
+        self._agents[session] = agent, root
         while len(self._agents) > _MOST_AGENTS:
             self._agents.popitem(last=False)
 
     def _agent(self, session: str) -> str:
         if session in self._agents:
             self._agents.move_to_end(session)
-        return self._agents.get(session, "")
+        return self._agents.get(session, ("", ""))[0]
+
+    def _root(self, session: str) -> str:
+        return self._agents.get(session, ("", session))[1] or session
 
     def _step(self, step: Step, changes: Sequence[Transition]) -> None:
-        carried: dict[str, list[int]] = defaultdict(list)
+        carried: dict[str, list[OpenCallback]] = defaultdict(list)
+        #: Session → the span of its run that this step ended.
+        ended: dict[str, str] = {}
         for change in changes:
             match change.kind:
                 case "session":
                     self._session(change)
                 case "callback":
-                    self._callback(change, carried)
+                    self._callback(change, carried, ended)
                 case "run":
                     self._run(change, step.by, carried)
+                    if change.state in _ENDED and (last := self._last_span) is not None:
+                        ended[change.session] = last
                 case "budget":
                     self._budget(change)
                 case "approval":
                     self._approval(change)
         # What a run that is at work takes in has no claim to wait for.
-        for times in carried.values():
-            for queued_ms in times:
-                self.totals.observe("orchestra_wake_seconds", changes[0].at_ms - queued_ms)
+        for session, callbacks in carried.items():
+            self._carry(self.runs.get(self._at_work.get(session, "")), callbacks)
+            for callback in callbacks:
+                self.totals.observe("orchestra_wake_seconds", changes[0].at_ms - callback.queued_ms)
+
+    def _carry(self, run: OpenRun | None, callbacks: Sequence[OpenCallback]) -> None:
+        if run is not None:
+            run.carries += len(callbacks)
+            run.links += [callback.span for callback in callbacks if callback.span][
+                : MOST_LINKS - len(run.links)
+            ]
 
     def _session(self, change: Transition) -> None:
         session = change.session
         if launched := _AGENT.match(change.detail):
-            self._remember(session, launched[1])
+            parent = launched[2]
+            self._remember(session, launched[1], self._root(parent) if parent else session)
+            if launcher := self._at_work.get(parent):
+                self.parents[session] = span_id(launcher, self.runs[launcher].attempt)
         if change.state == "pending":
             self.launches[session] = change.at_ms
         if change.state in _OVER:
             self.sessions.pop(session, None)
             self.launches.pop(session, None)
             self.approvals.pop(session, None)
+            self.parents.pop(session, None)
         else:
             self.sessions[session] = change.state
         if change.state == "removed":
@@ -149,7 +190,9 @@ class Fold:
             self.callbacks.pop(session, None)
         self.changed.add(session)
 
-    def _callback(self, change: Transition, carried: dict[str, list[int]]) -> None:
+    def _callback(
+        self, change: Transition, carried: dict[str, list[OpenCallback]], ended: Mapping[str, str]
+    ) -> None:
         if change.state not in _OPEN and change.state not in ("delivered", "dead"):
             return  # a delegation without a callback
         known = self.callbacks.setdefault(change.session, {})
@@ -160,9 +203,10 @@ class Fold:
         callback.state = change.state
         if change.state == "queued" and not callback.queued_ms:
             callback.queued_ms = change.at_ms
+            callback.span = ended.get(child_of(change.id) or "", "")
         if change.state == "claimed" and callback.queued_ms and not callback.carried:
             callback.carried = True
-            carried[change.session].append(callback.queued_ms)
+            carried[change.session].append(callback)
         if change.state not in _OPEN:
             self.totals.count("orchestra_callbacks_total", change.state)
             del known[change.id]
@@ -170,15 +214,16 @@ class Fold:
                 del self.callbacks[change.session]
         self.changed.add(change.session)
 
-    def _run(self, change: Transition, by: str, carried: dict[str, list[int]]) -> None:
+    def _run(self, change: Transition, by: str, carried: dict[str, list[OpenCallback]]) -> None:
         facts = dict(_FACT.findall(change.detail))
         run = self.runs.get(change.id)
         match change.state:
             case "queued" if "again_in_ms" in facts:
                 self._end_try(change, run, facts.get("how", ""), facts.get("provider", ""))
-                self.runs[change.id] = OpenRun(
-                    change.session,
-                    change.at_ms + int(facts["again_in_ms"] or 0),
+                self.runs[change.id] = replace(
+                    run or OpenRun(change.session, 0),
+                    ready_ms=change.at_ms + int(facts["again_in_ms"] or 0),
+                    claimed_ms=0,
                     how=facts.get("how", ""),
                     provider=facts.get("provider", ""),
                 )
@@ -186,33 +231,63 @@ class Fold:
                 launched_ms = self.launches.pop(change.session, None)
                 if launched_ms is not None and by == "start":
                     self.totals.observe("orchestra_route_seconds", change.at_ms - launched_ms)
-                wakes = carried.pop(change.session, [])
-                self.runs[change.id] = OpenRun(change.session, change.at_ms, wakes=wakes)
+                callbacks = carried.pop(change.session, [])
+                wakes = [callback.queued_ms for callback in callbacks]
+                run = OpenRun(change.session, change.at_ms, wakes=wakes, cause=change.detail)
+                self._carry(run, callbacks)
+                self.runs[change.id] = run
             case "running" if "attempt" in facts or "program" in facts:
-                self._claim(change, run)
+                self._claim(change, run, int(facts.get("attempt") or 1))
             case state if state in _ENDED:
                 how = facts.get("how", "")
                 self._end_try(change, run, how if how in _GONE else state, "")
                 self.runs.pop(change.id, None)
 
-    def _claim(self, change: Transition, run: OpenRun | None) -> None:
+    def _claim(self, change: Transition, run: OpenRun | None, attempt: int) -> None:
         run = run or OpenRun(change.session, change.at_ms)
         wait_ms = change.at_ms - run.ready_ms
         self.totals.observe("orchestra_queue_wait_seconds", wait_ms, self._agent(change.session))
         for queued_ms in run.wakes:
             self.totals.observe("orchestra_wake_seconds", change.at_ms - queued_ms)
-        self.runs[change.id] = OpenRun(change.session, run.ready_ms, claimed_ms=change.at_ms)
+        self.runs[change.id] = replace(
+            run, claimed_ms=change.at_ms, how="", provider="", wakes=[], attempt=attempt, tokens=[0, 0]
+        )
+        self._at_work[change.session] = change.id
 
     def _end_try(self, change: Transition, run: OpenRun | None, how: str, provider: str) -> None:
         agent = self._agent(change.session)
         end = "lost" if how in _GONE else how or "failed"
         self.totals.count("orchestra_runs_total", agent, end)
+        self._last_span = None
         if run is not None and run.claimed_ms:
             self.totals.observe("orchestra_run_seconds", change.at_ms - run.claimed_ms, agent)
+            self._span(change, run, agent, end)
         if how in _GONE:
             self.totals.count("orchestra_leases_lost_total", how)
         if provider:
             self.totals.count("orchestra_provider_waits_total", provider)
+
+    def _span(self, change: Transition, run: OpenRun, agent: str, end: str) -> None:
+        self._at_work.pop(change.session, None)
+        span = RunSpan(
+            root=self._root(change.session),
+            session=change.session,
+            run=change.id,
+            attempt=run.attempt,
+            agent=agent,
+            cause=run.cause,
+            end=end,
+            began_ms=run.claimed_ms,
+            ended_ms=change.at_ms,
+            input_tokens=run.tokens[0],
+            output_tokens=run.tokens[1],
+            callbacks=run.carries,
+            links=tuple(run.links),
+            launched_by=self.parents.get(change.session, ""),
+        )
+        self._last_span = span.id
+        if self.spans is not None:
+            self.spans.append(span)
 
     def _budget(self, change: Transition) -> None:
         facts = dict(_FACT.findall(change.detail))
@@ -222,8 +297,11 @@ class Fold:
         if change.state != "spent":
             return
         agent, model = self._agent(change.session), change.id.partition(":")[2]
-        for direction in ("input", "output"):
+        run = self.runs.get(self._at_work.get(change.session, ""))
+        for place, direction in enumerate(("input", "output")):
             tokens = int(facts.get(f"{direction}_tokens") or 0)
+            if run is not None:
+                run.tokens[place] += tokens
             if tokens:
                 self.totals.count("orchestra_tokens_total", agent, model, direction, by=tokens)
         nano = int(facts.get("nano_usd") or 0)
@@ -283,6 +361,7 @@ class Fold:
             },
             "approvals": {session: sorted(known) for session, known in self.approvals.items()},
             "launches": self.launches,
+            "parents": self.parents,
         }
 
     @classmethod
@@ -302,4 +381,6 @@ class Fold:
         }
         found.approvals = {session: set(known) for session, known in document["approvals"].items()}
         found.launches = {name: int(at_ms) for name, at_ms in document["launches"].items()}
+        found.parents = {str(name): str(span) for name, span in document["parents"].items()}
+        found._at_work = {run.session: name for name, run in found.runs.items() if run.claimed_ms}
         return found

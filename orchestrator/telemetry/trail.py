@@ -34,8 +34,10 @@ _log = get_logger()
 class Trail:
     """The audit trail of one stack, counted as far as it was read."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, spans: bool = False) -> None:
+        """``spans``: whether somebody takes the spans of attempts that have ended."""
         self._settings = settings
+        self._spans = spans
         self._folder = settings.data / "metrics"
         self._store: AuditStore | None = None
         self.fold = Fold()
@@ -96,6 +98,8 @@ class Trail:
         if self._store is None:
             self._store = AuditStore(self._settings.audit_database, read_only=True)
             self._restore(self._store.id)
+            if self._spans:
+                self.fold.spans = []
         return self._store
 
     def _restore(self, database: str) -> None:
@@ -116,7 +120,8 @@ class Trail:
         self._kept = steps, letters
 
     def _file(self, database: str) -> Path:
-        return self._folder / f"{database}.json"
+        # One that sends spans has not read further than it has sent.
+        return self._folder / f"{database}{'-traces' if self._spans else ''}.json"
 
 
 def missing(settings: Settings) -> bool:
