@@ -76,6 +76,8 @@ class Exporter(Collector):
         self._read_at = self._written_at = float("-inf")
         #: Whether the trail was read to its end once.
         self._caught_up = False
+        #: When the first reading began: what ended before is history, and no span of it is sent.
+        self._since_ms = 0
         self._standing: dict[str, Standing] = {}
         #: Sessions in which ledger and trail differ, and for how many readings.
         self._suspects: Counter[str] = Counter()
@@ -173,6 +175,8 @@ class Exporter(Collector):
         return Reading(gauges=gauges, services=services, hung=hung)
 
     def _read_trail(self) -> None:
+        if self._traces is not None and not self._since_ms:
+            self._since_ms = server_ms(self._parts.redis)
         if missing(self._parts.settings):
             self._caught_up = True
             return
@@ -191,7 +195,8 @@ class Exporter(Collector):
         spans = self._trail.fold.spans
         if self._traces is None or spans is None:
             return True
-        self._traces.add(spans)
+        restored = self._trail.restored
+        self._traces.add(span for span in spans if restored or span.ended_ms >= self._since_ms)
         spans.clear()
         return self._traces.send()
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from orchestrator.audit.transitions import Step, Transition, transitions_of
-from orchestrator.ids import child_of
-from orchestrator.telemetry.spans import RunSpan, span_id
+from orchestrator.ids import child_of, span_id
+from orchestrator.telemetry.spans import RunSpan
 from orchestrator.telemetry.totals import Totals
 
 #: Links of a span at most, as collectors have it by default.

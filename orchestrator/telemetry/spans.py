@@ -5,12 +5,11 @@ A new release of the conventions changes this module and no other.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.ids import run_id
+from orchestrator.ids import run_id, span_id, trace_id
 
 #: Of the conventions; development versions bear the number of the next release.
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"
@@ -19,16 +18,6 @@ _INTERNAL: Final = 1
 _ERROR: Final = 2
 _MS: Final = 1_000_000
 _FAILED: Final = frozenset({"failed", "lost"})
-
-
-def trace_id(root: str) -> str:
-    """Return the trace of a tree: one for all its sessions."""
-    return hashlib.sha256(f"trace|{root}".encode()).hexdigest()[:32]
-
-
-def span_id(run: str, attempt: int) -> str:
-    """Return the span of an attempt of a run: the same, whoever sends it and however often."""
-    return hashlib.sha256(f"span|{run}|{attempt}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

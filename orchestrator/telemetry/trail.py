@@ -46,6 +46,8 @@ class Trail:
         self._steps = self._dead = 0
         self._kept: tuple[int, int] | None = None
         self._said = False
+        #: Whether the reading went on where an earlier process ended.
+        self.restored = False
 
     def read(self, agents_of: AgentsOf, *, go_on: Callable[[], bool]) -> bool:
         """Count what is new, for as long as ``go_on`` says; return True if nothing is left.
@@ -117,7 +119,7 @@ class Trail:
             _log.warning("metrics-read-anew", file=str(path), error=repr(error))
             return
         self.fold, self.dead_by_type, self._steps, self._dead = fold, dead, steps, letters
-        self._kept = steps, letters
+        self._kept, self.restored = (steps, letters), True
 
     def _file(self, database: str) -> Path:
         # One that sends spans has not read further than it has sent.

@@ -57,6 +57,7 @@ class Watched:
     def calm(self) -> None:
         """Wait until the trail has everything."""
         self.until(0, "orchestra_audit_backlog_entries")
+        self.samples()  # a reading takes the trail first
 
 
 def samples_of(text: str) -> Samples:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -39,8 +40,21 @@ def leaf(ctx) -> str:  # type: ignore[no-untyped-def]
 def lead(ctx) -> str:  # type: ignore[no-untyped-def]
     if not ctx.callbacks:
         for number in range(3):
-            ctx.delegate("leaf", f"part {number}")
+            ctx.delegate("waits" if ctx.prompt == "wait" else "leaf", f"part {number}")
     return "all"
+
+
+@agent("waits")
+def waits(ctx) -> str:  # type: ignore[no-untyped-def]
+    while True:
+        ctx.check()
+        time.sleep(0.02)
+
+
+@agent("asks")
+def asks(ctx) -> str:  # type: ignore[no-untyped-def]
+    ctx.ask_later("which one?")
+    return "asked"
 
 
 @agent("broken")
@@ -164,6 +178,36 @@ def test_a_callback_that_the_ledger_loses_shows_as_a_gap(watch: Watch) -> None:
         time.sleep(0.05)
         stack.samples()
     assert stack.of("orchestra_promise_gap") == 1
+
+
+@pytest.mark.parametrize("how", ["stop", "delete"])
+def test_the_promise_holds_when_a_tree_is_ended_from_outside(watch: Watch, how: str) -> None:
+    """Stopped or deleted with children at work, their callbacks are dead and none is missing."""
+    stack = watch(lead, waits)
+    sessions = [stack.stack.client.submit("lead", "wait").id for _ in range(3)]
+    stack.until(9, "orchestra_callbacks_pending")
+    for session in sessions:
+        getattr(stack.stack.client, how)(session)
+    stack.until(0, "orchestra_callbacks_pending")
+    stack.calm()
+    samples = stack.samples()
+    launched, delivered, dead = (
+        total(samples, "orchestra_callbacks_total", state=state)
+        for state in ("launched", "delivered", "dead")
+    )
+    assert launched == 9 == delivered + dead
+    for _ in range(5):
+        assert stack.of("orchestra_promise_gap") == 0
+
+
+def test_what_sessions_wait_for_is_counted_by_reason(watch: Watch) -> None:
+    stack = watch(lead, waits, asks)
+    stack.stack.client.submit("lead", "wait")
+    stack.stack.client.submit("asks", "go")
+    stack.stack.client.submit("waits", "later", at=datetime.now(UTC) + timedelta(hours=1))
+    stack.until(1, "orchestra_sessions_waiting", reason="children")
+    stack.until(1, "orchestra_sessions_waiting", reason="question")
+    stack.until(1, "orchestra_sessions_waiting", reason="scheduled")
 
 
 def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:
