@@ -237,7 +237,9 @@ class Fold:
                 self._carry(run, callbacks)
                 self.runs[change.id] = run
             case "running" if "attempt" in facts or "program" in facts:
-                self._claim(change, run, int(facts.get("attempt") or 1))
+                # A program outside of the stack has one attempt, whatever workers had before.
+                before = run.attempt if run is not None else 0
+                self._claim(change, run, int(facts.get("attempt") or before + 1))
             case state if state in _ENDED:
                 how = facts.get("how", "")
                 self._end_try(change, run, how if how in _GONE else state, "")
