@@ -181,7 +181,9 @@ class Exporter(Collector):
             self._caught_up = True
             return
         until = machine.monotonic() + _TRAIL_S
-        ended = self._trail.read(self._agents_of, go_on=lambda: machine.monotonic() < until)
+        ended = self._trail.read(
+            self._parts.redis, self._agents_of, go_on=lambda: machine.monotonic() < until
+        )
         self._caught_up = self._caught_up or ended
         # What was not sent yet is read again by the next process, if this one is killed.
         if self._sent() and machine.monotonic() - self._written_at >= _WRITE_EVERY_S:

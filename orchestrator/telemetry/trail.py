@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import redis
 from sqlalchemy import Select, select
 
-from orchestrator.audit.database import DEAD_LETTERS, TRANSITIONS
+from orchestrator.audit import database as schema
 from orchestrator.audit.store import AuditStore
-from orchestrator.audit.transitions import unpack
+from orchestrator.audit.transitions import Step, order_of, unpack
 from orchestrator.config.settings import Settings
 from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
+from orchestrator.redisdb import keys
+from orchestrator.redisdb.key_table import is_wrong_type
+from orchestrator.streams import AUDIT_GROUP, TRANSITIONS, ledger_streams
+from orchestrator.streams.redis_streams import is_missing_group
 from orchestrator.telemetry.fold import AgentsOf, Fold
 
 #: Of the file; one of another version is not read.
@@ -27,6 +33,8 @@ _VERSION: Final = 1
 #: Rows of transitions that one query reads, of up to 2,000 steps each, and of dead letters.
 _ROWS: Final = 100
 _DEAD: Final = 5_000
+#: Steps that are counted together, for which the ledger is asked once.
+_AT_ONCE: Final = 2_000
 
 _log = get_logger()
 
@@ -44,24 +52,42 @@ class Trail:
         #: Dead letters by the type of their message.
         self.dead_by_type: dict[str, int] = {}
         self._steps = self._dead = 0
+        #: Stream → steps that were written before others that come before them, as a writer that was killed held these.
+        self._held: dict[str, list[Step]] = defaultdict(list)
         self._kept: tuple[int, int] | None = None
         self._said = False
         #: Whether the reading went on where an earlier process ended.
         self.restored = False
 
-    def read(self, agents_of: AgentsOf, *, go_on: Callable[[], bool]) -> bool:
+    def read(self, client: redis.Redis, agents_of: AgentsOf, *, go_on: Callable[[], bool]) -> bool:
         """Count what is new, for as long as ``go_on`` says; return True if nothing is left.
 
+        Steps are counted in the order in which they happened, which is not always that of the rows.
+
         Raises:
+            redis.RedisError: Redis does not answer.
             AuditError: the trail cannot be read.
         """
         store = self._open()
+        # First this, then the rows: what is complete now is in them.
+        complete = complete_up_to(client, self._settings.shards)
+        ended = self._read(store, go_on)
+        for stream, steps in self._held.items():
+            steps.sort(key=lambda step: order_of(step.entry_id))
+            end = complete.get(stream, (0, 0))
+            ready = sum(order_of(step.entry_id) <= end for step in steps)
+            for start in range(0, ready, _AT_ONCE):
+                self.fold.apply(stream, steps[start : min(ready, start + _AT_ONCE)], agents_of)
+            del steps[:ready]
+        return ended
+
+    def _read(self, store: AuditStore, go_on: Callable[[], bool]) -> bool:
         while go_on():
-            rows = store.query(_after(TRANSITIONS, ("stream", "document"), self._steps, _ROWS))
+            rows = store.query(_after(schema.TRANSITIONS, ("stream", "document"), self._steps, _ROWS))
             for seq, stream, document in rows:
-                self.fold.apply(stream, unpack(document), agents_of)
+                self._held[stream] += unpack(document)
                 self._steps = seq
-            dead = store.query(_after(DEAD_LETTERS, ("stream", "rule"), self._dead, _DEAD))
+            dead = store.query(_after(schema.DEAD_LETTERS, ("stream", "rule"), self._dead, _DEAD))
             for seq, stream, rule in dead:
                 self.fold.totals.count("orchestra_dead_letters_total", rule)
                 kind = stream.split("/")[1] if stream.count("/") == 2 else ""
@@ -81,6 +107,7 @@ class Trail:
             "transitions": self._steps,
             "dead_letters": self._dead,
             "dead_by_type": self.dead_by_type,
+            "held": {stream: steps for stream, steps in self._held.items() if steps},
             "fold": self.fold.to_json(),
         }
         path = self._file(self._store.id)
@@ -114,16 +141,52 @@ class Trail:
             if document["version"] != _VERSION or document["database"] != database:
                 return
             fold, dead = Fold.from_json(document["fold"]), dict[str, int](document["dead_by_type"])
+            held = {name: [Step(*step) for step in steps] for name, steps in document["held"].items()}
             steps, letters = int(document["transitions"]), int(document["dead_letters"])
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             _log.warning("metrics-read-anew", file=str(path), error=repr(error))
             return
         self.fold, self.dead_by_type, self._steps, self._dead = fold, dead, steps, letters
+        self._held = defaultdict(list, held)
         self._kept, self.restored = (steps, letters), True
 
     def _file(self, database: str) -> Path:
         # One that sends spans has not read further than it has sent.
         return self._folder / f"{database}{'-traces' if self._spans else ''}.json"
+
+
+def complete_up_to(client: redis.Redis, shards: int) -> dict[str, tuple[int, int]]:
+    """Return of each stream of transitions up to which entry the trail has all of them.
+
+    Writers acknowledge what they have committed. What one of them holds that was killed comes later than what follows it.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for shard, stream in enumerate(ledger_streams(TRANSITIONS, shards)):
+        pipe = client.pipeline(transaction=True)
+        pipe.xinfo_groups(keys.transitions(shard))
+        pipe.xpending_range(keys.transitions(shard), AUDIT_GROUP, "-", "+", 1)
+        groups, held = pipe.execute(raise_on_error=False)
+        for reply in (groups, held):
+            if isinstance(reply, redis.ResponseError) and (_is_missing(reply) or is_wrong_type(reply)):
+                break
+            if isinstance(reply, Exception):
+                raise reply
+        else:
+            found[str(stream)] = _end_of(groups, held)
+    return found
+
+
+def _is_missing(error: redis.ResponseError) -> bool:
+    return is_missing_group(error) or "no such key" in str(error)
+
+
+def _end_of(groups: Sequence[Any], held: Sequence[Any]) -> tuple[int, int]:
+    if held:
+        ms, number = order_of(held[0]["message_id"].decode())
+        return ms, number - 1
+    names = {group["name"]: group["last-delivered-id"] for group in groups}
+    last = names.get(AUDIT_GROUP.encode())
+    return order_of(last.decode()) if last else (0, 0)
 
 
 def missing(settings: Settings) -> bool:

@@ -13,6 +13,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator import agent, model_agent
+from orchestrator.audit import AuditWriter, build_writer
 from orchestrator.audit.transitions import Step
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
@@ -20,11 +21,13 @@ from orchestrator.errors import SessionFailed
 from orchestrator.ledger import Next, Slot
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
 from orchestrator.telemetry import Exporter, exposition, registry_of
 from orchestrator.telemetry.catalogue import METRICS, MOST_VALUES, OTHER, sample_names
 from orchestrator.telemetry.fold import Fold
 from orchestrator.telemetry.totals import Totals
 from orchestrator.testing import Say, Script, scripted_model
+from tests.integration.ledger.conftest import Play
 from tests.telemetry.conftest import Watched, samples_of, total
 from tests.waiting import wait_until
 
@@ -255,6 +258,41 @@ def test_no_label_has_more_values_than_a_database_can_bear() -> None:
         totals.count("orchestra_runs_total", f"agent-{number}", "completed")
     assert len(list(totals.counters("orchestra_runs_total"))) == MOST_VALUES + 1
     assert totals.of("orchestra_runs_total", OTHER, "completed") == MOST_VALUES
+
+
+def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
+    redis: redis_py.Redis, tmp_path: Path
+) -> None:
+    """Written after what followed it: until then nothing that followed is counted, and no callback seems lost."""
+    parts = Container(redis, Settings(data=tmp_path))
+    play = Play(parts.ledger)
+    exporter = Exporter(parts, keep_s=0)
+    killed, other = (build_writer(parts, consumer=name) for name in ("killed", "other"))
+    root, parent = play.begin("root")
+    children = [play.delegate(parent, f"child {number}") for number in range(3)]
+    assert killed._consumer.read([Portion(ledger_streams(TRANSITIONS), 1000)])
+    play.commit(parent.claim)
+    for child in children:
+        play.finish(child)
+    play.commit(play.resume(root).claim)
+    other.run_once()
+
+    def of(name: str, **labels: str) -> float:
+        return total(samples_of(exposition(registry_of(exporter))[1].decode()), name, **labels)
+
+    assert of("orchestra_callbacks_total", state="delivered") == of("orchestra_promise_gap") == 0
+    exporter.close()
+    exporter = Exporter(parts, keep_s=0)
+    assert of("orchestra_callbacks_total", state="delivered") == 0
+    last = AuditWriter(redis, other._store, consumer="last", sources=all_streams(), reclaim_idle_ms=0)
+    while last.run_once():
+        pass
+    for state, number in (("launched", 3), ("delivered", 3), ("dead", 0)):
+        assert of("orchestra_callbacks_total", state=state) == number
+    assert of("orchestra_callbacks_pending") == of("orchestra_promise_gap") == 0
+    assert of("orchestra_oldest_pending_seconds", kind="run") == 0
+    assert of("orchestra_runs_total", end="completed") == of("orchestra_run_seconds_count") == 5
+    assert of("orchestra_wake_seconds_count") == 3
 
 
 def test_every_metric_of_the_table_is_there(watch: Watch) -> None:
