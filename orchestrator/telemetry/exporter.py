@@ -40,8 +40,6 @@ _TRAIL_S: Final = 2.0
 _WRITE_EVERY_S: Final = 30.0
 #: Sessions of which one reading asks the ledger; the others come with the next one.
 _LOOK_AT: Final = 2_000
-#: Readings for which ledger and trail have to differ in a session in which nothing happens, before that counts.
-_CONFIRMED: Final = 3
 
 Rows = dict[tuple[str, ...], float]
 
@@ -79,8 +77,9 @@ class Exporter(Collector):
         #: When the first reading began: what ended before is history, and no span of it is sent.
         self._since_ms = 0
         self._standing: dict[str, Standing] = {}
-        #: Sessions in which ledger and trail differ, and for how many readings.
-        self._suspects: Counter[str] = Counter()
+        #: Sessions in which ledger and trail differ: since which look at the ledger, and whether the trail has come to that
+        #: look without a word of the session.
+        self._suspects: dict[str, tuple[int, bool]] = {}
 
     def reading(self) -> Reading:
         """Return the last reading, or a new one if it is too old.
@@ -234,6 +233,7 @@ class Exporter(Collector):
         wanted = [*self._suspects, *(name for name in fold.changed if name not in self._suspects)][:_LOOK_AT]
         anew = fold.changed.intersection(wanted)
         fold.changed.difference_update(anew)
+        now_ms = server_ms(client)
         found = standings(client, wanted)
         for session in wanted:
             standing = found.get(session)
@@ -244,12 +244,15 @@ class Exporter(Collector):
                 self._standing[session] = standing
             if standing is None or standing.pending == fold.pending_of(session):
                 self._suspects.pop(session, None)
+            elif session in anew or session not in self._suspects:
+                self._suspects[session] = now_ms, False
             else:
-                # The trail may be behind: what happens now comes with one of the next readings.
-                self._suspects[session] = 1 if session in anew else self._suspects[session] + 1
+                # Where the trail was behind, it has told of the session by then.
+                since_ms, confirmed = self._suspects[session]
+                self._suspects[session] = since_ms, confirmed or self._trail.settled_ms > since_ms
 
     def _confirmed_gap(self) -> int:
-        looks = [session for session, times in self._suspects.items() if times >= _CONFIRMED]
+        looks = [session for session, (_, confirmed) in self._suspects.items() if confirmed]
         found = standings(self._parts.redis, looks)
         fold = self._trail.fold
         return sum(abs(standing.pending - fold.pending_of(name)) for name, standing in found.items())

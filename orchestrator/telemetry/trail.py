@@ -24,6 +24,7 @@ from orchestrator.errors import AuditError
 from orchestrator.log import get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.key_table import is_wrong_type
+from orchestrator.redisdb.raw_pipeline import server_ms
 from orchestrator.streams import AUDIT_GROUP, TRANSITIONS, ledger_streams
 from orchestrator.streams.redis_streams import is_missing_group
 from orchestrator.telemetry.fold import AgentsOf, Fold
@@ -54,6 +55,8 @@ class Trail:
         self._steps = self._dead = 0
         #: Stream → steps that were written before others that come before them, as a writer that was killed held these.
         self._held: dict[str, list[Step]] = defaultdict(list)
+        #: Until when everything that the ledger changed is counted, by the server's clock.
+        self.settled_ms = 0
         self._kept: tuple[int, int] | None = None
         self._said = False
         #: Whether the reading went on where an earlier process ended.
@@ -70,7 +73,8 @@ class Trail:
         """
         store = self._open()
         # First this, then the rows: what is complete now is in them.
-        complete = complete_up_to(client, self._settings.shards)
+        now_ms = server_ms(client)
+        complete, everything = complete_up_to(client, self._settings.shards)
         ended = self._read(store, go_on)
         for stream, steps in self._held.items():
             steps.sort(key=lambda step: order_of(step.entry_id))
@@ -79,6 +83,8 @@ class Trail:
             for start in range(0, ready, _AT_ONCE):
                 self.fold.apply(stream, steps[start : min(ready, start + _AT_ONCE)], agents_of)
             del steps[:ready]
+        if ended:
+            self.settled_ms = now_ms if everything else min((ms for ms, _ in complete.values()), default=0)
         return ended
 
     def _read(self, store: AuditStore, go_on: Callable[[], bool]) -> bool:
@@ -155,25 +161,28 @@ class Trail:
         return self._folder / f"{database}{'-traces' if self._spans else ''}.json"
 
 
-def complete_up_to(client: redis.Redis, shards: int) -> dict[str, tuple[int, int]]:
-    """Return of each stream of transitions up to which entry the trail has all of them.
+def complete_up_to(client: redis.Redis, shards: int) -> tuple[dict[str, tuple[int, int]], bool]:
+    """Return of each stream of transitions up to which entry the trail has all of them, and whether that is all there are.
 
     Writers acknowledge what they have committed. What one of them holds that was killed comes later than what follows it.
     """
     found: dict[str, tuple[int, int]] = {}
+    everything = True
     for shard, stream in enumerate(ledger_streams(TRANSITIONS, shards)):
         pipe = client.pipeline(transaction=True)
         pipe.xinfo_groups(keys.transitions(shard))
         pipe.xpending_range(keys.transitions(shard), AUDIT_GROUP, "-", "+", 1)
-        groups, held = pipe.execute(raise_on_error=False)
-        for reply in (groups, held):
+        pipe.xinfo_stream(keys.transitions(shard))
+        groups, held, about = pipe.execute(raise_on_error=False)
+        for reply in (groups, held, about):
             if isinstance(reply, redis.ResponseError) and (_is_missing(reply) or is_wrong_type(reply)):
                 break
             if isinstance(reply, Exception):
                 raise reply
         else:
-            found[str(stream)] = _end_of(groups, held)
-    return found
+            end = found[str(stream)] = _end_of(groups, held)
+            everything = everything and end == order_of(about["last-generated-id"].decode())
+    return found, everything
 
 
 def _is_missing(error: redis.ResponseError) -> bool:

@@ -295,6 +295,36 @@ def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
     assert of("orchestra_wake_seconds_count") == 3
 
 
+def test_a_trail_that_is_behind_is_no_gap(redis: redis_py.Redis, tmp_path: Path) -> None:
+    """The ledger goes on while no writer does; what it has then is not compared with what the trail had before."""
+    parts = Container(redis, Settings(data=tmp_path))
+    play, writer, exporter = Play(parts.ledger), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+
+    def gaps() -> set[float]:
+        texts = [exposition(registry_of(exporter))[1].decode() for _ in range(6)]
+        return {total(samples_of(text), "orchestra_promise_gap") for text in texts}
+
+    root, parent = play.begin("root")
+    children = [play.delegate(parent, f"child {number}") for number in range(3)]
+    play.commit(parent.claim)
+    while writer.run_once():
+        pass
+    for child in children:
+        play.finish(child)
+    play.commit(play.resume(root).claim)
+    assert gaps() == {0}
+    while writer.run_once():
+        pass
+    assert gaps() == {0}
+    redis.hincrby(ledger_keys.session(root), "launched", 1)
+    assert gaps() == {0}  # nobody has looked since
+    play.ledger.stop(root, "enough")
+    redis.xadd(keys.transitions(0), {"test": f"session {root} - finished"})
+    while writer.run_once():
+        pass
+    assert gaps() == {0, 1}
+
+
 def test_every_metric_of_the_table_is_there(watch: Watch) -> None:
     """With its type and its help, on a stack in which nothing has happened."""
     text = watch(leaf).text()
