@@ -17,8 +17,9 @@ from orchestrator.audit import AuditWriter, build_writer
 from orchestrator.audit.transitions import Step
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
+from orchestrator.display.text import word
 from orchestrator.errors import SessionFailed
-from orchestrator.ledger import Next, Slot
+from orchestrator.ledger import Next, Outcome, Slot
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
@@ -27,7 +28,7 @@ from orchestrator.telemetry.catalogue import METRICS, MOST_VALUES, OTHER, sample
 from orchestrator.telemetry.fold import Fold
 from orchestrator.telemetry.totals import Totals
 from orchestrator.testing import Say, Script, scripted_model
-from tests.integration.ledger.conftest import Play
+from tests.integration.ledger.conftest import Play, envelope
 from tests.telemetry.conftest import Watched, samples_of, total
 from tests.waiting import wait_until
 
@@ -323,6 +324,22 @@ def test_a_trail_that_is_behind_is_no_gap(redis: redis_py.Redis, tmp_path: Path)
     while writer.run_once():
         pass
     assert gaps() == {0, 1}
+
+
+def test_a_run_that_waits_for_a_provider_is_counted(redis: redis_py.Redis, tmp_path: Path) -> None:
+    """It gave up its slot; a name of several words is one label."""
+    parts = Container(redis, Settings(data=tmp_path))
+    play, writer, exporter = Play(parts.ledger), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+    _, held = play.begin("root")
+    parked = Outcome(status="parked", text="waits", parked_ms=60_000, provider=word("my own\nprovider"))
+    play.ledger.commit(held.claim, parked, make_envelope=envelope)
+    while writer.run_once():
+        pass
+    samples = samples_of(exposition(registry_of(exporter))[1].decode())
+    assert total(samples, "orchestra_provider_waits_total", provider="my_own\\nprovider") == 1
+    assert total(samples, "orchestra_runs_total", end="parked") == 1
+    assert total(samples, "orchestra_sessions_waiting", reason="provider") == 1
+    assert total(samples, "orchestra_leases_lost_total") == 0
 
 
 def test_every_metric_of_the_table_is_there(watch: Watch) -> None:
