@@ -1,4 +1,4 @@
-"""How much waits in the ledger: sizes and ages of its indexes, in one round trip for each shard. Nothing is changed."""
+"""Sizes and ages of what waits in the ledger, by its indexes: one round trip for each shard. Nothing is changed."""
 
 from __future__ import annotations
 

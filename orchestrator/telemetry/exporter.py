@@ -52,7 +52,7 @@ class NotYet(OrchestraError):
 
 @dataclass(kw_only=True)
 class Reading:
-    """What one look found, beside the counts of the trail."""
+    """A look at the stack: values of the gauges, living services, those that hang."""
 
     gauges: dict[str, Rows]
     services: list[ServiceRecord]
