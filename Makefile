@@ -157,9 +157,11 @@ format: .venv/.dev ## Format the code and mend what ruff can mend
 
 docs: .venv/.dev ## Write the generated parts of the documentation anew
 	@$(BIN)/python -m cogapp -I docs -r $$(grep -rl '\[\[\[cog' docs README.md)
+	@$(BIN)/python docs/generated_metrics.py
 
 docs-check: .venv/.dev ## Whether the generated parts are up to date
 	@$(BIN)/python -m cogapp -I docs --check --diff $$(grep -rl '\[\[\[cog' docs README.md)
+	@$(BIN)/python docs/generated_metrics.py --check
 
 # Builds pages and nothing else, so it shares nothing with what runs.
 .venv-site/.site: requirements/site.txt | $(BIN)/python

@@ -46,6 +46,7 @@ PAGES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "Limits": ("howto/steps", "howto/budgets", "howto/limits", "howto/provider-limits"),
         "Operations": (
             "howto/production",
+            "howto/metrics",
             "howto/troubleshooting",
             "howto/worker-versions",
             "howto/notifications",
@@ -74,6 +75,7 @@ PAGES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
             "reference/testing",
             "reference/settings",
             "reference/events",
+            "reference/metrics",
             "reference/redis-keys",
             "reference/versions",
             "protocol",

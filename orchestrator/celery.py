@@ -185,7 +185,10 @@ def _announce(sender: Any = None, **_: Any) -> None:
     parts, catalogue = _runtime.get().parts, _runtime.load_catalogue()
     # What Celery's -Q leaves out is not served, though its agent is announced.
     served = {name: queue for name, queue in queues_of(catalogue).items() if name in _runtime.get().served}
-    life = SignsOfLife("worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue))
+    slots = int(getattr(getattr(sender, "pool", None), "num_processes", 0) or 0)
+    life = SignsOfLife(
+        "worker", parts.redis, _settings, serves=served, versions=versions_of(catalogue), slots=slots
+    )
 
     def appear() -> None:
         check_server(parts.redis, resolve_redis_url(_settings), settings=_settings, begins=True)

@@ -280,6 +280,8 @@ class RunParked(OrchestraError):
 
     retryable = True
     template = "the limits of {0} allow the next call in {1} s; the run waits without its slot"
+    #: The provider that it waits for; empty: it waits for something else.
+    provider: str = ""
 
 
 class WorkerEnds(RunParked):

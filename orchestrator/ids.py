@@ -144,3 +144,13 @@ def is_session_id(text: str) -> bool:
 def is_beginning_of_session_id(text: str) -> bool:
     """Return True if a session id may begin with ``text``, which has the ``ses_`` at least."""
     return _BEGINNING.fullmatch(text) is not None
+
+
+def trace_id(root: str) -> str:
+    """The trace of a tree, one for all its sessions, as OpenTelemetry has ids."""
+    return hashlib.sha256(f"trace|{root}".encode()).hexdigest()[:32]
+
+
+def span_id(run: str, attempt: int) -> str:
+    """The span of an attempt of a run: the same, whoever sends it and however often."""
+    return hashlib.sha256(f"span|{run}|{attempt}".encode()).hexdigest()[:16]

@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("sessions", "Show what happened in a session, in order."),
         "why": ("doctor", "Say what a session waits for."),
         "doctor": ("doctor", "Check that no callback is lost or doubled; name what is stuck."),
+        "metrics": ("metrics", "Serve metrics of the stack to Prometheus."),
     },
     "Answer": {
         "questions": ("questions", "List what agents ask you, and what waits for your yes or no."),

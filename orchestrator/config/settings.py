@@ -400,6 +400,9 @@ class Settings(BaseModel):
         "auto",
         description="`console` for people, `json` for machines, `auto`: console on a terminal, else json.",
     )
+    log_traces: bool = Field(
+        False, description="Whether log lines of a run name its trace and span: `trace_id`, `span_id`."
+    )
 
     @model_validator(mode="after")
     def _durations_fit(self) -> Settings:

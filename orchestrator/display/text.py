@@ -49,6 +49,11 @@ def escaped(character: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+def word(text: str) -> str:
+    """Return a name as one word of at most 64 characters, for a line whose parts stand between spaces."""
+    return "_".join(visible(text).split())[:64]
+
+
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: ``1 tree``, ``2 trees``; an irregular plural is given."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

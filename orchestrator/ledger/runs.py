@@ -180,6 +180,7 @@ class Runs:
                 status=outcome.status,
                 attempts=attempts,
                 wait_ms=outcome.parked_ms if outcome.status == "parked" else retry_ms,
+                provider=outcome.provider,
                 **({"try": ended} if outcome.status in ("failed", "parked") else {}),
                 waiting="" if outcome.waiting is None else json.dumps(outcome.waiting),
                 last_effect=outcome.last_effect,

@@ -83,6 +83,8 @@ class ServiceRecord:
     serves: Mapping[str, str] = field(default_factory=dict)
     #: Of a worker: each agent that it serves → the version of its definition.
     versions: Mapping[str, str] = field(default_factory=dict)
+    #: Of a worker: how many runs it executes at once.
+    slots: int = 0
 
 
 def serve(
@@ -297,10 +299,12 @@ class SignsOfLife:
         *,
         serves: Mapping[str, str] = MappingProxyType({}),
         versions: Mapping[str, str] = MappingProxyType({}),
+        slots: int = 0,
     ) -> None:
         self._service = service
         self._serves = dict(serves)
         self._versions = dict(versions)
+        self._slots = slots
         self._instance = machine.uuid4().hex[:12]
         self._client = client
         self._interval_s = settings.heartbeat_s
@@ -415,6 +419,7 @@ class SignsOfLife:
             mark=machine.own_mark(),
             serves=self._serves,
             versions=self._versions,
+            slots=self._slots,
         )
         try:
             self._client.hset(keys.services(), self._instance, json.dumps(asdict(record)))

@@ -43,6 +43,7 @@ BROUGHT = {
     "anyio": {"anthropic", "llm", "llm-mcp", "mcp", "openai"},
     "greenlet": {"testing"},
     "mcp": {"llm-mcp", "mcp"},
+    "prometheus_client": {"flower", "metrics"},
     "pydantic_ai": {"anthropic", "llm", "llm-mcp", "openai"},
     "pytest": set(),  # users of the test kit have it
     "uvicorn": {"mcp"},
@@ -100,6 +101,12 @@ call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": 
 command = [sys.executable, "-m", "orchestrator", "program", "mcp", "--operator"]
 told = subprocess.run(command, input=call + "\\n", capture_output=True, text=True)
 print("two words" if '"serverInfo"' in told.stdout else told)
+""",
+    "metrics": """
+import subprocess, sys
+with subprocess.Popen([sys.executable, "-m", "orchestrator", "metrics", "--port", "0"], stderr=subprocess.PIPE, text=True) as serving:
+    print("two words" if serving.stderr.readline().startswith("serving http://") else "none")
+    serving.terminate()
 """,
     "openai": WIRE.format(model="openai-chat:gpt-5"),
     "postgres": "import os, pathlib\nfrom orchestrator.audit import AuditStore\n"

@@ -29,7 +29,7 @@ WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.
 
 
 def test_a_deployed_stack_is_the_stack_of_up() -> None:
-    assert set(COMPOSE["services"]) == {"valkey", *ALL, "worker", "flower", "operator", "keys"}
+    assert set(COMPOSE["services"]) == {"valkey", *ALL, "worker", "flower", "metrics", "operator", "keys"}
 
 
 @pytest.mark.parametrize("name", sorted(set(COMPOSE["services"]) - {"keys", "operator"}))
@@ -194,7 +194,9 @@ def test_each_part_has_its_own_keys_and_only_the_writer_of_the_trail_has_its_dat
             if source.endswith("-keys") and name not in ("keys", "operator"):
                 assert place == "/data/keys:ro", name
     assert holders.pop("ledger") == {"valkey"}
-    assert holders.pop("audit") == holders.pop("audit-heads") == {"audit", "operator"}
+    assert holders.pop("audit") == {"audit", "operator", "metrics"}
+    assert holders.pop("audit-heads") == {"audit", "operator"}
+    assert COMPOSE["services"]["metrics"]["volumes"] == ["audit:/data:ro"]
     assert holders == {
         "notifier": {"notifier"},
         **{

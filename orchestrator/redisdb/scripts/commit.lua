@@ -2,7 +2,7 @@
 -- The envelope reports an end of the session; where the script needs one and got none it changes nothing and says so.
 -- KEYS  1 session
 -- ARGV  1 request: run, claim; parent; status: completed | failed | stopped | parked; attempts that the agent has; wait_ms until it
---         may be tried again; try: how it failed (see lib/tries.lua); proof: that the answer, or the reason, is the agent's
+--         may be tried again; try: how it failed (see lib/tries.lua); provider: whose limits a parked run waits for, or ''; proof: that the answer, or the reason, is the agent's
 --         waiting: its policy as JSON; last_effect that this try was told of
 --         questions: what of those that a failed run carries: open: the holder will answer them with the failure
 --         | answered: it has; else nobody will, the session fails with the run

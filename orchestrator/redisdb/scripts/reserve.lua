@@ -40,6 +40,7 @@ for place, budget in ipairs(counted) do
     local spent = own and anew and 0 or count(b['spent:' .. what])
     local left = limit ~= '' and tonumber(limit) - spent - count(b['reserved:' .. what])
     if left and need[what] > 0 and need[what] > left then
+      changed('budget', r.session, id, 'refused', 'what=' .. what)
       return { 'refused', tostring(limited and place - 1 or place), what, string.format('%.0f', math.max(0, left)) }
     end
   end

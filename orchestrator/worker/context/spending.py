@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 
 from orchestrator import machine
 from orchestrator.agents.options.llm import ModelPrices
+from orchestrator.display.text import word
 from orchestrator.errors import InputError, ProviderAway, RunParked
 from orchestrator.ledger.spending import Granted, Lane, Wait
 from orchestrator.log import get_logger
@@ -102,9 +103,12 @@ class RunSpending:
         """
         return self.reserve_cost(_cost(requests, input_tokens, output_tokens, usd))
 
-    def reserve_cost(self, most: Cost) -> Reservation:
-        """:meth:`reserve` with one value."""
-        held, name = self._effects.held, machine.token_hex(8)
+    def reserve_cost(self, most: Cost, *, model: str = "") -> Reservation:
+        """:meth:`reserve` with one value. The id of the reservation names the model, for the audit trail."""
+        held, name = (
+            self._effects.held,
+            f"{machine.token_hex(8)}:{word(model)}" if model else machine.token_hex(8),
+        )
         self._effects.retrying(
             "reserve",
             lambda: self._effects.ledger.spending.reserve(
@@ -339,9 +343,11 @@ class ProviderLimits:
         if wait_s <= call.until - machine.monotonic():
             return min(wait_s, _LOOK_S)
         _log.info("run-parked", lane=str(call.lane), wait_s=wait_s)
+        parked = RunParked(str(call.lane), f"{wait_s:.6g}")
         if wait.why:
-            raise ProviderAway(str(call.lane), f"{wait_s:.6g}", wait.why)
-        raise RunParked(str(call.lane), f"{wait_s:.6g}")
+            parked = ProviderAway(str(call.lane), f"{wait_s:.6g}", wait.why)
+        parked.provider = call.lane.provider
+        raise parked
 
     def _call(self, provider: str, model: str, key: str, tokens: int, time_limit_s: float) -> _Call:
         claim = self._effects.held.claim

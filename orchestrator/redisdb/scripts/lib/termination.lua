@@ -233,12 +233,16 @@ local function leave_queue(id)
   leave_blocked(S, id, s.root)
 end
 
+-- How the present try ended (see lib/tries.lua), for the audit trail: without it a run whose worker was lost and one that
+-- failed look the same there.
+local ended_how
+
 -- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now, r, s)
   if redis.call('ZREM', DISPATCH, id) == 1 then leave_queue(id) end
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
-  changed('run', session_of(S), id, state)
+  changed('run', session_of(S), id, state, ended_how and 'how=' .. ended_how)
   drop_steps(RUN)
   give_back(RUN)
   redis.call('ZREM', RUNNING, id)

@@ -6,6 +6,7 @@ local KEPT = 20
 -- Writes down that the present try has ended: `try` has how, reason and traceback.
 -- `again_ms`: when the run may be tried again, or 0.
 local function note_try(try, now, again_ms)
+  ended_how = try.how
   local r = fields(RUN, 'tries', 'attempt', 'worker', 'started_ms')
   -- What cannot be read of what was is no reason to stop here.
   local fine, tries = pcall(cjson.decode, r.tries)
@@ -23,7 +24,8 @@ local function queue_again(id, reason, trouble, wait_ms, now)
   local due = wait_ms > 0 and now + wait_ms or 0
   stop_counting(now)
   redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before', due, 'wait', wait_ms)
-  changed('run', session_of(S), id, 'queued', 'again_in_ms=' .. wait_ms)
+  local provider = (q.provider or '') ~= '' and 'provider=' .. q.provider
+  changed('run', session_of(S), id, 'queued', 'again_in_ms=' .. wait_ms, 'how=' .. (ended_how or ''), provider or nil)
   redis.call('HSET', S, 'trouble', trouble)
   give_back(RUN)
   redis.call('ZREM', RUNNING, id)

@@ -279,7 +279,8 @@ class _Request:
         reservation = None
         while reservation is None:
             try:
-                reservation = self._context.spending.reserve_cost(self._most(output_tokens))
+                most, model = self._most(output_tokens), self._model.model_name
+                reservation = self._context.spending.reserve_cost(most, model=model)
             except BudgetExceeded as error:
                 if error.resource == "requests" or output_tokens == least:
                     raise
