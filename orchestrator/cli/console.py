@@ -6,7 +6,6 @@ import getpass
 import os
 import webbrowser
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -21,14 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.console.serving import ConsoleService
 
-#: What the console is made with.
-NEEDS = ("starlette", "jinja2", "sse_starlette", "uvicorn")
 INSTALL = "the console needs its libraries: pip install 'agent-orchestra[console]'"
-
-
-def is_installed() -> bool:
-    """Return True if what the console needs is there."""
-    return all(find_spec(name) is not None for name in NEEDS)
 
 
 @click.command()
@@ -48,9 +40,11 @@ def console(settings: Settings, *, host: str | None, port: int | None, prefix: s
     others reach it starts only with a lasting token (ORCHESTRA_CONSOLE_TOKEN) or behind a named proxy
     (ORCHESTRA_CONSOLE_PROXIES).
     """
-    if not is_installed():
-        raise Refused(INSTALL)
     from orchestrator.config.stack import resolve_redis_url
+    from orchestrator.deployment.local_stack import has_console
+
+    if not has_console():
+        raise Refused(INSTALL)
     from orchestrator.console.access import Access
     from orchestrator.console.serving import ConsoleService, listen, place_of, rules_of
     from orchestrator.runtime.service import READY_VARIABLE, serve
@@ -84,9 +78,11 @@ def console(settings: Settings, *, host: str | None, port: int | None, prefix: s
 @stack_options
 def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_json: bool) -> None:
     """Open the console that runs here in a browser, with a token that lets its bearer in once."""
-    if not is_installed():
-        raise Refused(INSTALL)
     from orchestrator.cli.documents.stack import ConsoleAddress
+    from orchestrator.deployment.local_stack import has_console
+
+    if not has_console():
+        raise Refused(INSTALL)
     from orchestrator.console.serving import address
 
     name, role = name or user_name(), "viewer" if viewer else "operator"

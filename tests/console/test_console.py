@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -377,11 +377,11 @@ def test_console_that_goes_away_and_comes_back(
 
 
 @pytest.fixture
-def crowd(running: Running) -> Iterator[str]:
+def crowd(running: Running) -> str:
     """A tree of ten thousand sessions, which are held back."""
     session = running.client.submit("crowd", "10000", title="A crowd").id
     wait_until(lambda: running.client.session(session).launched == 10_000, "the crowd")
-    yield session
+    return session
 
 
 @pytest.mark.slow
@@ -400,7 +400,9 @@ def test_ten_thousand_sessions_open_soon_and_folded(
     assert "10,001 sessions" in page.inner_text("#live")
     # A second on a machine of its own; this one is shared with the router of those sessions and with other tests.
     assert min(took) < 3, took
-    page.click("tr.group a.fold >> nth=0")
+    large = page.locator("tr.group").filter(has_text=re.compile(r"\d,\d{3}")).first
+    if large.locator("a.fold").get_attribute("aria-expanded") == "false":
+        large.locator("a.fold").click()
     page.wait_for_selector("tr.more")
     assert page.locator("tbody tr").count() <= 200
     page.click("tr.more >> text=Next 50")
