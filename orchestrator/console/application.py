@@ -58,9 +58,15 @@ _TICK_EVERY_S: Final = 15.0
 _AWAY: Final = (redis.RedisError, OSError, ServerUnavailable, NoStack)
 
 
-def rules_of(settings: Settings, **more: Any) -> Rules:
-    """Return who may use the console, as the settings say."""
-    return Rules(folder=settings.data / "console", **more)
+def rules_of(settings: Settings) -> Rules:
+    """Return who may use the console, as the settings say; any host name is fine, as another application has it."""
+    return Rules(
+        folder=settings.data / "console",
+        token=settings.console_token or "",
+        proxies=settings.console_proxies,
+        user_header=settings.console_user_header,
+        operators=settings.console_operators,
+    )
 
 
 class Console:

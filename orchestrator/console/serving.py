@@ -8,13 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
 from orchestrator.config.settings import Settings
+from orchestrator.console import application
 from orchestrator.console.access import Access, Role, Rules, check_exposure, is_loopback
 from orchestrator.console.application import Console, mounted
 from orchestrator.console.stack import Stack
@@ -44,14 +45,9 @@ def rules_of(settings: Settings, host: str, *, read_only: bool = False) -> Rules
     Raises:
         ConfigurationError: anybody could: it is not loopback, and there is neither a token nor a proxy.
     """
-    rules = Rules(
-        folder=settings.data / "console",
-        token=settings.console_token or "",
-        proxies=settings.console_proxies,
-        user_header=settings.console_user_header,
-        operators=settings.console_operators,
-        read_only=read_only,
-        hosts=(*_LOOPBACK, host) if is_loopback(host) and not settings.console_proxies else (),
+    own = is_loopback(host) and not settings.console_proxies
+    rules = replace(
+        application.rules_of(settings), read_only=read_only, hosts=(*_LOOPBACK, host) if own else ()
     )
     check_exposure(host, rules)
     return rules
@@ -66,10 +62,10 @@ class ConsoleService:
         self._settings = settings
         self._place = place
         self._socket = sock
-        application = Console(Stack(lambda: settings), lambda: access).application()
+        inner = Console(Stack(lambda: settings), lambda: access).application()
         # A place for `/metrics`: mount it beside the console here.
         config = uvicorn.Config(
-            mounted(prefix, application),
+            mounted(prefix, inner),
             log_config=None,
             access_log=False,
             server_header=False,
