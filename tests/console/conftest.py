@@ -60,7 +60,7 @@ def growing(ctx):
 @agent("slow")
 def slow(ctx):
     ctx.status(10, "taking its time")
-    for _ in range(3000):
+    for _ in range(60_000):
         if ctx.stopping:
             return "stopped early"
         time.sleep(0.01)
