@@ -38,13 +38,13 @@ class Person:
 
     @property
     def acts(self) -> bool:
-        """Whether this person may change anything."""
+        """Return True if this person may change anything."""
         return self.role == "operator"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """Who may use a console, and from where."""
+    """Name who may use a console, and from where."""
 
     #: The folder with the secret and the used tokens.
     folder: Path

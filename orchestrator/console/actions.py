@@ -26,7 +26,7 @@ Form = Mapping[str, list[str]]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of an action on one thing."""
+    """Record what came of an action on one thing."""
 
     sentence: str
     done: bool = True

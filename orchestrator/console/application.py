@@ -81,7 +81,7 @@ class Console:
 
     @property
     def access(self) -> Access:
-        """Who may use it; made when it is first needed, as that writes into the data folder."""
+        """Decide who may use it; made when it is first needed, as that writes into the data folder."""
         if self._access is None:
             self._access = self._make_access()
         return self._access

@@ -42,7 +42,7 @@ _REVISION_S: Final = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """What an examination of the stack found."""
+    """Hold what an examination of the stack found."""
 
     diagnosis: Diagnosis
     #: Sessions that have waited longest, each with why.

@@ -73,7 +73,7 @@ class OwnTexts(NamedTuple):
 
 
 class SessionOutline(NamedTuple):
-    """What a picture of a large tree needs of each session: where it hangs, how it stands, what it counts."""
+    """Hold what a picture of a large tree needs of each session: where it hangs, how it stands, what it counts."""
 
     id: str
     parent: str
