@@ -44,6 +44,10 @@ $(BIN)/python:
 demo: .venv/.main ## Review this project's source with a tree of agents
 	@$(BIN)/python -m orchestrator demo $(ARGS)
 
+.PHONY: console
+console: .venv/.main ## Run a stack with the demo at work and the web console open
+	@$(BIN)/python docs/console_pictures.py --stay
+
 example-research: .venv/.main ## A tree of models answers a question from a folder; ANTHROPIC_API_KEY: real ones
 	@$(BIN)/python examples/research/run.py $(ARGS)
 
@@ -179,6 +183,7 @@ picture: .venv/.main ## Run the demo, a newsroom and Flower, and take the pictur
 	@$(BIN)/python docs/command_pictures.py
 	@$(BIN)/python docs/flower_picture.py
 	@$(BIN)/python docs/report_picture.py
+	@$(BIN)/python docs/console_pictures.py
 
 lock: .venv/.dev ## Resolve the dependencies anew into requirements/*.txt
 	@$(BIN)/python -m pip install --quiet uv

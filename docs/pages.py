@@ -45,6 +45,7 @@ PAGES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         ),
         "Limits": ("howto/steps", "howto/budgets", "howto/limits", "howto/provider-limits"),
         "Operations": (
+            "howto/console",
             "howto/production",
             "howto/metrics",
             "howto/troubleshooting",

@@ -83,6 +83,7 @@ def _data_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Itera
     """Settings built without a data folder point into a temporary one, never into the working directory."""
     patch = pytest.MonkeyPatch()
     patch.setenv("ORCHESTRA_DATA", str(tmp_path_factory.mktemp("orchestra-data")))
+    patch.setenv("ORCHESTRA_CONSOLE", "false")  # one process less for each stack; tests/console asks for it
     yield
     patch.undo()
 

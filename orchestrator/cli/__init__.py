@@ -34,6 +34,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "stop": ("control", "Stop a session and, by its policy, its tree."),
     },
     "Look": {
+        "console": ("console", "Serve the web console."),
+        "open": ("console:open_", "Open the web console that runs here."),
         "watch": ("watch", "Follow a tree of sessions live."),
         "sessions": ("sessions", "List the root sessions."),
         "tree": ("sessions", "Show a session and everything below it."),
@@ -77,6 +79,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "service": {
         **dict.fromkeys(("worker", "router", "callbacks", "reaper", "notifier"), "services"),
         "audit": "services:audit_writer",
+        "console": "console",
         "acl": "keys",
     },
     "program": {

@@ -47,6 +47,11 @@ _LOSES = ("no-append-only-file", "eviction")
     help="Replace the worker when an agents file changes, or a .py or .toml file beside one; what runs is finished. "
     "A file that cannot be loaded changes nothing but is named here.",
 )
+@click.option(
+    "--console/--no-console",
+    default=None,
+    help="Also run the web console, where the extra `console` is installed. Default: the setting `console`.",
+)
 @click.option("--verbose", "-v", is_flag=True, help="Show the processes' logs here, too.")
 def up(
     *,
@@ -142,8 +147,19 @@ def _welcome(settings: Settings, seconds: float, workers: list[int]) -> str | No
         f"ready after {seconds:.1f} s; agents: {names or 'none'}\n"
         + (f"worker: process {', '.join(map(str, workers))}\n" if workers else "")
         + (f"registered, but served by no living worker: {idle}\n" if idle else "")
+        + _about_console(settings)
         + "In another terminal: orchestra submit AGENT PROMPT --wait. Stop with Ctrl-C."
     )
+
+
+def _about_console(settings: Settings) -> str:
+    """Return the line about the web console; empty where it is switched off."""
+    from orchestrator.cli.console import INSTALL
+    from orchestrator.deployment.local_stack import has_console
+
+    if not settings.console:
+        return ""
+    return "console: orchestra open\n" if has_console() else f"{INSTALL}\n"
 
 
 class _LogFollower:

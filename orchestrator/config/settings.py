@@ -392,6 +392,41 @@ class Settings(BaseModel):
         "data folder, which the first notifier makes.",
     )
 
+    # Console
+    console: bool = Field(
+        True,
+        description="Whether `orchestra up` also runs the web console, where the extra `console` is installed.",
+    )
+    console_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="Address that the console listens on. One that others reach needs `console_token` or `console_proxies`.",
+    )
+    console_port: int = Field(
+        8787,
+        ge=0,
+        le=65_535,
+        description="Port that the console listens on; 0: any free one. `orchestra up` takes a free one if it is in use.",
+    )
+    console_token: str | None = Field(
+        None,
+        min_length=16,
+        repr=False,
+        description="Lasting token with which anybody may act in the console. Unset: only tokens of one use, which "
+        "`orchestra open` prints.",
+    )
+    console_proxies: Names = Field(
+        (),
+        description="Addresses or networks of reverse proxies whose header names the user of the console, separated by commas.",
+    )
+    console_user_header: str = Field(
+        "X-Forwarded-User", min_length=1, description="Header in which those proxies name the user."
+    )
+    console_operators: Names = Field(
+        (),
+        description="Users of those proxies who may act in the console, separated by commas; all others may look.",
+    )
+
     # Logs
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest level of log lines that are written."

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -58,10 +59,16 @@ SERVICES = ("router", "callbacks", "reaper", "audit")
 
 def service_specs(settings: Settings) -> list[ChildSpec]:
     """Return a process for each service that these settings ask for."""
+    asked = {"notifier": settings.notifies, "console": settings.console and has_console()}
     return [
         ChildSpec(name=name, module=("orchestrator", "service", name), stage=2)
-        for name in (*SERVICES, *(["notifier"] if settings.notifies else []))
+        for name in (*SERVICES, *(name for name, wanted in asked.items() if wanted))
     ]
+
+
+def has_console() -> bool:
+    """Return True if the libraries of the extra `console` are installed."""
+    return all(find_spec(name) is not None for name in ("starlette", "jinja2", "sse_starlette", "uvicorn"))
 
 
 def worker_spec(settings: Settings) -> ChildSpec:

@@ -171,6 +171,11 @@ class Doctor:
                 problems += health.hung(self._parts.redis)
         return snapshot.session, wait, problems
 
+    def wait_of(self, session_id: str) -> Blocker | None:
+        """Return what a session waits for, as :meth:`why` does, without looking for what is wrong with it."""
+        snapshot = take_snapshot(self._ledger, session_id)
+        return None if snapshot is None else blockers.of_session(snapshot, self._terms.within(snapshot))
+
     def held_up_by(self, session_id: str) -> list[Step]:
         """Return the way from a session, which is left out, down to the session that everything waits for.
 

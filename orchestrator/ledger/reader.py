@@ -72,6 +72,38 @@ class OwnTexts(NamedTuple):
     damage: tuple[str, ...]  #: what of them cannot be read
 
 
+class SessionOutline(NamedTuple):
+    """Hold what a picture of a large tree needs of each session: where it hangs, how it stands, what it counts."""
+
+    id: str
+    parent: str
+    state: SessionState
+    launched: int
+    delivered: int
+    dead: int
+    ended_ms: int
+    requests: int
+    tokens: int
+    nano_usd: int
+
+    @property
+    def pending(self) -> int:
+        """Callbacks neither delivered nor dead."""
+        return self.launched - self.delivered - self.dead
+
+
+#: The fields of it in a session's hash.
+_OUTLINE = (
+    *("parent", "state", "launched", "delivered", "dead", "ended_ms"),
+    *("used_requests", "used_input_tokens", "used_output_tokens", "used_nano_usd"),
+)
+_STATES: Mapping[bytes, SessionState] = {state.value.encode(): state for state in SessionState}
+
+
+def _count(value: object) -> int:
+    return int(value) if isinstance(value, bytes) and value.isdigit() else 0
+
+
 class LedgerReader:
     """The ledger as a reader sees it."""
 
@@ -294,6 +326,41 @@ class LedgerReader:
         found: list[Session] = []
         for start in range(0, len(ids), 500):
             found.extend(self.find(ids[start : start + 500]))
+        return found
+
+    def outline(self, root: str) -> list[SessionOutline]:
+        """Every session of a tree in the order of the launches, by a few fields: a tenth of the time of :meth:`tree`."""
+        ids = [decode.text(i) for i in self.redis.zrange(ledger_keys.tree(root), 0, -1)]
+        found: list[SessionOutline] = []
+        for start in range(0, len(ids), 2000):
+            page = ids[start : start + 2000]
+            pipe = self.redis.pipeline(transaction=False)
+            for session_id in page:
+                pipe.hmget(ledger_keys.session(session_id), _OUTLINE)
+            for session_id, raw in zip(page, pipe.execute(raise_on_error=False), strict=True):
+                if isinstance(raw, Exception):
+                    if not is_wrong_type(raw):
+                        raise raw
+                    raw = [root.encode(), *[None] * (len(_OUTLINE) - 1)]
+                elif raw[1] is None:
+                    continue  # it is gone
+                _, _, launched, delivered, dead, ended, requests, tokens_in, tokens_out, nano = map(
+                    _count, raw
+                )
+                found.append(
+                    SessionOutline(
+                        id=session_id,
+                        parent=decode.text(raw[0]),
+                        state=_STATES.get(raw[1], SessionState.DAMAGED),
+                        launched=launched,
+                        delivered=delivered,
+                        dead=dead,
+                        ended_ms=ended,
+                        requests=requests,
+                        tokens=tokens_in + tokens_out,
+                        nano_usd=nano,
+                    )
+                )
         return found
 
     def roots(self, shard: int, *, limit: int = 100) -> list[Session]:

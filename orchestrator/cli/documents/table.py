@@ -34,6 +34,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "program raise": (sessions.Raised,),
     "program delegate": (sessions.Delegated,),
     "program ask": (sessions.Raised,),
+    "open": (stack.ConsoleAddress,),
     "why": (stack.Why,),
     "doctor": (stack.DiagnosisDocument,),
     "agents pause": (stack.Paused,),

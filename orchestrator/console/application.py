@@ -1,0 +1,365 @@
+"""The console as an ASGI application: routes, the guard before them, and the address it is mounted at."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, urlencode
+
+import redis
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from sse_starlette import EventSourceResponse
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.console import actions, pages
+from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules, refuses
+from orchestrator.console.stack import Stack
+from orchestrator.console.tree import doing
+from orchestrator.display.figures import money, number, size, span
+from orchestrator.display.text import counted, visible
+from orchestrator.errors import NoStack, OrchestraError, ServerUnavailable, UnknownSession
+from orchestrator.machine import isoformat
+from orchestrator.policy.budget import RESOURCES, amount
+
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "x-frame-options": "DENY",
+}
+#: Bytes of a form: a prompt may be long.
+_MOST_BYTES: Final = 2_000_000
+#: Outcomes of actions that are kept for the page that shows them.
+_OUTCOMES: Final = 200
+#: Seconds between two looks at whether anything changed, and between two ticks if nothing did.
+_LOOK_EVERY_S: Final = 1.0
+_TICK_EVERY_S: Final = 15.0
+
+_AWAY: Final = (redis.RedisError, OSError, ServerUnavailable, NoStack)
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return who may use the console, as the settings say; any host name is fine, as another application has it."""
+    return Rules(
+        folder=settings.data / "console",
+        token=settings.console_token or "",
+        proxies=settings.console_proxies,
+        user_header=settings.console_user_header,
+        operators=settings.console_operators,
+    )
+
+
+class Console:
+    """The console of one stack."""
+
+    def __init__(self, stack: Stack, access: Callable[[], Access]) -> None:
+        self.stack = stack
+        self._make_access = access
+        self._access: Access | None = None
+        self._outcomes: OrderedDict[str, list[actions.Outcome]] = OrderedDict()
+        self._templates = _templates()
+
+    @property
+    def access(self) -> Access:
+        """Decide who may use it; made when it is first needed, as that writes into the data folder."""
+        if self._access is None:
+            self._access = self._make_access()
+        return self._access
+
+    def application(self) -> ASGIApp:
+        """Return the application, behind its guard."""
+        shown: list[tuple[str, str, Callable[..., pages.Shown]]] = [
+            ("/", "triage.html", pages.triage),
+            ("/sessions", "sessions.html", pages.sessions),
+            ("/sessions/{name}", "session.html", pages.session),
+            ("/trees/{name}", "tree.html", pages.tree),
+            ("/asked", "asked.html", pages.asked),
+            ("/dead", "dead.html", pages.letters),
+            ("/dead/{name}", "letter.html", pages.letter),
+            ("/agents", "agents.html", pages.agents),
+            ("/audit", "audit.html", pages.audit),
+            ("/audit/conversations/{name}", "conversation.html", pages.conversation),
+            ("/audit/messages/{name}", "message.html", pages.message),
+        ]
+        routes = [
+            *(Route(path, self._page(template, read), methods=["GET"]) for path, template, read in shown),
+            Route("/do/{action}", self._act, methods=["POST"]),
+            Route("/events", self._events, methods=["GET"]),
+            Route("/enter", self._enter, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=str(Path(__file__).parent / "static"))),
+        ]
+        return Guard(
+            Starlette(routes=routes, exception_handlers={404: self._not_found, 500: self._fault}), self
+        )
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def render(self, request: Request, template: str, status: int = 200, **shown: Any) -> HTMLResponse:
+        """Return a page."""
+        base = request.scope.get("root_path", "").rstrip("/")
+
+        def link(path: str, **query: object) -> str:
+            found = urlencode({name: value for name, value in query.items() if value not in ("", None, 0)})
+            return f"{base}{quote(path)}{f'?{found}' if found else ''}"
+
+        person: Person | None = request.scope.get("orchestra.person")
+        outcomes = self._outcomes.get(request.query_params.get("outcome", ""), [])
+        text = self._templates.get_template(template).render(
+            base=base,
+            link=link,
+            person=person,
+            acts=person is not None and person.acts,
+            path=request.scope["path"][len(base) :] or "/",
+            query=dict(request.query_params),
+            outcomes=outcomes,
+            now_ms=time.time_ns() // 1_000_000,
+            **shown,
+        )
+        return HTMLResponse(text, status_code=status, headers={"cache-control": "no-store"})
+
+    def _page(self, template: str, read: Callable[..., pages.Shown]) -> Callable[[Request], Any]:
+        def shown(request: Request) -> Response:
+            named = request.path_params.get("name")
+            try:
+                found = read(self.stack, *([named] if named is not None else []), request.query_params)
+            except _AWAY as error:
+                return self._away(request, error)
+            except (pages.NotThere, UnknownSession) as error:
+                return self.render(request, "note.html", 404, title="Not here", sentence=str(error))
+            except OrchestraError as error:
+                return self.render(
+                    request, "note.html", 400, title="This cannot be shown", sentence=str(error)
+                )
+            return self.render(request, template, **found)
+
+        return shown
+
+    def _away(self, request: Request, error: BaseException) -> Response:
+        self.stack.forget()
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        return self.render(request, "note.html", 503, title="No stack answers", sentence=sentence)
+
+    async def _not_found(self, request: Request, _error: Exception) -> Response:
+        return self.render(
+            request, "note.html", 404, title="Not here", sentence="The console has no such page."
+        )
+
+    async def _fault(self, request: Request, error: Exception) -> Response:
+        sentence = f"A fault in the console itself, which its log has: {type(error).__name__}"
+        return self.render(request, "note.html", 500, title="A fault", sentence=sentence)
+
+    async def _act(self, request: Request) -> Response:
+        person: Person = request.scope["orchestra.person"]
+        if not person.acts:
+            sentence = f"{person.name} may look and not act: ask an operator"
+            return self.render(request, "note.html", 403, title="Not allowed", sentence=sentence)
+        form = await _form(request)
+        action = request.path_params["action"]
+        try:
+            outcomes = await run_in_threadpool(actions.run, self.stack, person, action, form)
+        except _AWAY as error:
+            return self._away(request, error)
+        except UnknownSession as error:
+            return self.render(request, "note.html", 404, title="Not here", sentence=str(error))
+        except OrchestraError as error:
+            return self.render(request, "note.html", 409, title="Refused", sentence=str(error))
+        return RedirectResponse(self._back(request, form, action, outcomes), 303)
+
+    def _back(
+        self, request: Request, form: actions.Form, action: str, outcomes: list[actions.Outcome]
+    ) -> str:
+        """Return the address that shows what came of an action: the page it was asked on, or the new session's."""
+        name = secrets.token_hex(8)
+        self._outcomes[name] = outcomes
+        while len(self._outcomes) > _OUTCOMES:
+            self._outcomes.popitem(last=False)
+        base = request.scope.get("root_path", "").rstrip("/")
+        back = (form.get("back") or ["/"])[0]
+        if action == "fork" and outcomes and outcomes[0].session:
+            back = f"/sessions/{outcomes[0].session}"
+        if not back.startswith("/") or back.startswith("//") or "\\" in back:
+            back = "/"
+        path, _, asked = back.partition("?")
+        kept = {n: v for n, v in parse_qs(asked).items() if n not in ("outcome", "act")}
+        return f"{base}{quote(path, safe='/%')}?{urlencode({**kept, 'outcome': name}, doseq=True)}"
+
+    async def _enter(self, request: Request) -> Response:
+        """Let in who knows the lasting token, or has one of one use."""
+        token = (await _form(request)).get("token", [""])[0].strip()
+        person = self.access.use_token(token)
+        if person is None and self.access.is_lasting(token):
+            person = Person("token", "viewer" if self.access.rules.read_only else "operator")
+        if person is None:
+            sentence = (
+                "This token is not valid, has passed its time or was used. Ask for another: orchestra open"
+            )
+            return self.render(request, "enter.html", 401, sentence=sentence)
+        return self.let_in(request, person, "/")
+
+    def let_in(self, request: Request, person: Person, path: str) -> Response:
+        """Return the answer that gives somebody the cookie, and leads on to a page."""
+        base = request.scope.get("root_path", "").rstrip("/")
+        answer = RedirectResponse(f"{base}{path}", 303)
+        answer.set_cookie(
+            COOKIE,
+            self.access.make_cookie(person),
+            max_age=COOKIE_S,
+            path=base or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    async def _events(self, request: Request) -> Response:
+        return EventSourceResponse(self._ticks(request), ping=15, headers={"cache-control": "no-store"})
+
+    async def _ticks(self, request: Request) -> AsyncIterator[dict[str, str]]:
+        """Yield a tick when the ledger has changed, and now and then; `away` while no stack answers."""
+        last, told_at, away = "", 0.0, False
+        while not await request.is_disconnected():
+            try:
+                now = await run_in_threadpool(self.stack.revision)
+            except _AWAY as error:
+                self.stack.forget()
+                if not away:
+                    yield {"event": "away", "data": " ".join(str(error).split())}
+                away, last = True, ""
+            else:
+                if now != last or time.monotonic() - told_at >= _TICK_EVERY_S:
+                    if last or away:
+                        yield {"event": "tick", "data": now}
+                    else:
+                        yield {"event": "hello", "data": now}
+                    last, told_at, away = now, time.monotonic(), False
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+class Guard:
+    """Lets through who may come in, and puts the policy on every answer."""
+
+    def __init__(self, inner: ASGIApp, console: Console) -> None:
+        self._inner = inner
+        self._console = console
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = await run_in_threadpool(self._answer, scope)
+        await (answer or self._inner)(scope, receive, sent)
+
+    def _answer(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that does not come through; None: it does."""
+        request, headers, access = Request(scope), Headers(scope=scope), self._console.access
+        base = scope.get("root_path", "").rstrip("/")
+        path = scope["path"][len(base) :]
+        if why := refuses(scope["method"], headers, access.rules.hosts):
+            return self._console.render(request, "note.html", 403, title="Refused", sentence=why)
+        if path.startswith("/static/"):
+            return None
+        token = request.query_params.get("token", "")
+        if token and scope["method"] == "GET":
+            person = access.use_token(token)
+            if person is not None:
+                return self._console.let_in(request, person, path or "/")
+        client = scope.get("client")
+        person = access.of_proxy(client[0] if client else "", headers) or access.of_cookie(
+            request.cookies.get(COOKIE, "")
+        )
+        scope["orchestra.person"] = person
+        if person is None and path != "/enter":
+            sentence = "This token is not valid, has passed its time or was used." if token else ""
+            return self._console.render(request, "enter.html", 401, sentence=sentence)
+        return None
+
+
+async def _form(request: Request) -> dict[str, list[str]]:
+    """Return the fields of a form; of one that is too large nothing, so that it is refused."""
+    octets = b""
+    async for chunk in request.stream():
+        octets += chunk
+        if len(octets) > _MOST_BYTES:
+            return {}
+    return parse_qs(octets.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=1_000)
+
+
+def _templates() -> Environment:
+    """Return the templates; whatever is put into one is text, shown so that nothing in it acts."""
+
+    def shown(value: Any) -> Any:
+        return value if isinstance(value, Markup) else visible(str(value))
+
+    def lines(text: str) -> Markup:
+        return Markup(escape(visible(text, lines=True)))  # noqa: S704 - escaped here
+
+    def moment(ms: int) -> Markup:
+        iso = isoformat(ms)
+        return Markup('<time datetime="{}">{} UTC</time>').format(iso, iso[:19].replace("T", " "))
+
+    found = Environment(
+        loader=FileSystemLoader(str(files(__package__) / "templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters.update(
+        money=money,
+        number=number,
+        size=size,
+        span=span,
+        lines=lines,
+        moment=moment,
+        doing=doing,
+        amount=_amount,
+    )
+    found.globals.update(counted=counted, resources=RESOURCES)
+    return found
+
+
+def _amount(value: int, resource: str) -> str:
+    return amount(resource, value)
+
+
+def mounted(prefix: str, inner: ASGIApp) -> ASGIApp:
+    """Return an application that serves another one below a path."""
+    prefix = "/" + prefix.strip("/")
+    return inner if prefix == "/" else Starlette(routes=[Mount(prefix, inner)])
+
+
+def make_app(
+    settings: Callable[[], Settings] = load_settings, rules: Callable[[Settings], Rules] = rules_of
+) -> ASGIApp:
+    """Return a console; settings and rules are asked for when it is first used."""
+    stack = Stack(settings)
+    return Console(stack, lambda: Access(rules(settings()))).application()

@@ -1,0 +1,220 @@
+"""The stack as the console sees it: its parts, connected when they are needed, and a look at it now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.store import AuditStore
+from orchestrator.bootstrap import Container, build_container
+from orchestrator.client.client import Client
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.config.stack import resolve, resolve_redis_url
+from orchestrator.doctor import Blocker, Diagnosis, Doctor
+from orchestrator.errors import AuditUnavailable, OrchestraError
+from orchestrator.ledger.model import CLOSED, Session, SessionState
+from orchestrator.ledger.reader import SessionOutline
+from orchestrator.log import get_logger
+from orchestrator.policy.budget import RESOURCES, amount
+from orchestrator.redisdb.client import connect
+from orchestrator.streams import TRANSITIONS, ledger_streams, stream_key
+
+#: Seconds between two examinations at least; a long one is followed by a pause of four times its length.
+EXAMINE_EVERY_S: Final = 10.0
+#: Seconds for which a page waits for the first examination.
+_FIRST_WAIT_S: Final = 0.8
+#: Root sessions that an examination looks at for the longest waits, for budgets and for failures.
+_NEWEST: Final = 500
+_SHOWN_WAITS: Final = 8
+_DAY_MS: Final = 86_400_000
+#: Seconds for which a picture of a tree, and the revision of the ledger, are taken from memory.
+_TREE_S: Final = 1.0
+_REVISION_S: Final = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """Hold what an examination of the stack found."""
+
+    diagnosis: Diagnosis
+    #: Sessions that have waited longest, each with why.
+    waits: tuple[tuple[Session, Blocker | None], ...]
+    #: Root sessions that failed within a day.
+    failed: tuple[Session, ...]
+    #: Root sessions whose budget is used up, each with what of it.
+    over_budget: tuple[tuple[Session, str], ...]
+    at_ms: int
+    took_s: float
+
+
+@dataclass
+class _Kept:
+    """A picture that is good for a moment."""
+
+    at: float
+    value: Any
+
+
+@dataclass
+class Stack:
+    """One stack. Safe to share between threads."""
+
+    make_settings: Callable[[], Settings] = load_settings
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _parts: Container | None = None
+    _client: Client | None = None
+    _kept: dict[str, _Kept] = field(default_factory=dict)
+    _examined: Examined | None = None
+    _examining: threading.Thread | None = None
+    _next_at: float = 0.0
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, with what the running stack adds."""
+        return self.parts.settings
+
+    @property
+    def parts(self) -> Container:
+        """The parts of the stack.
+
+        Raises:
+            NoStack, ServerUnavailable: none runs, or its Redis does not answer.
+        """
+        with self._lock:
+            if self._parts is None:
+                settings = resolve(self.make_settings())
+                client = connect(resolve_redis_url(settings), settings=settings, name="orchestra-console")
+                self._parts = build_container(client, settings)
+            return self._parts
+
+    @property
+    def client(self) -> Client:
+        """The client of the stack: what it does, the console does."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(parts=self.parts)
+            return self._client
+
+    def forget(self) -> None:
+        """Connect anew when the stack is needed again: it may have moved."""
+        with self._lock:
+            if self._parts is not None:
+                with suppress(redis.RedisError, OSError):
+                    self._parts.redis.close()
+            self._parts = self._client = None
+            self._kept.clear()
+
+    def trail(self) -> AuditReader | None:
+        """Return the audit trail; None if it was not begun, or its server is away."""
+        where = self.settings.audit_database
+        if isinstance(where, Path) and not where.exists():
+            return None
+        try:
+            return AuditReader(AuditStore(where, read_only=True))
+        except AuditUnavailable:
+            return None
+
+    def doctor(self) -> Doctor:
+        """Return the doctor, who says what a session waits for."""
+        return Doctor(self.parts, audit=self.trail())
+
+    def outline(self, root: str) -> list[SessionOutline]:
+        """Return every session of a tree, as it was a moment ago."""
+        found: list[SessionOutline] = self._recent(
+            f"tree {root}", _TREE_S, lambda: self.parts.reader.outline(root)
+        )
+        return found
+
+    def revision(self) -> str:
+        """Return a text that changes when the ledger does, or another examination is there."""
+        at_ms = 0 if self._examined is None else self._examined.at_ms
+        return f"{at_ms} {self._recent('revision', _REVISION_S, self._revision)}"
+
+    def _revision(self) -> str:
+        pipe = self.parts.redis.pipeline(transaction=False)
+        for stream in ledger_streams(TRANSITIONS, self.settings.shards):
+            pipe.xrevrange(stream_key(stream), count=1)
+        return ",".join(rows[0][0].decode() if rows else "" for rows in pipe.execute())
+
+    def _recent(self, name: str, good_for_s: float, read: Callable[[], Any]) -> Any:
+        with self._lock:
+            kept = self._kept.get(name)
+        if kept is not None and time.monotonic() - kept.at < good_for_s:
+            return kept.value
+        began = time.monotonic()
+        value = read()
+        now = time.monotonic()
+        with self._lock:
+            # A tree of thousands takes long to read: many who look at it read it once.
+            self._kept = {key: one for key, one in self._kept.items() if now - one.at < 10}
+            self._kept[name] = _Kept(now + min(4.0, now - began), value)
+        return value
+
+    # --- the examination -----------------------------------------------------------------------------
+
+    def examined(self, *, wait_s: float = _FIRST_WAIT_S) -> Examined | None:
+        """Return the latest examination; another one begins if that is old. None: the first is under way."""
+        parts = self.parts
+        with self._lock:
+            if self._examining is None and time.monotonic() >= self._next_at:
+                self._examining = threading.Thread(target=self._examine, args=(parts,), daemon=True)
+                self._examining.start()
+            running = self._examining
+        if running is not None and self._examined is None:
+            running.join(wait_s)
+        return self._examined
+
+    def _examine(self, parts: Container) -> None:
+        began = time.monotonic()
+        try:
+            found = self._look(parts, began)
+        except (OrchestraError, redis.RedisError, OSError) as error:
+            get_logger().warning("console-cannot-examine", error=str(error))
+        except Exception as error:  # noqa: BLE001  (a page must not wait for ever for what fails)
+            get_logger().error("console-examination-failed", error=repr(error))
+        else:
+            self._examined = found
+        finally:
+            with self._lock:
+                self._examining = None
+                took = time.monotonic() - began
+                self._next_at = time.monotonic() + max(EXAMINE_EVERY_S, 4 * took)
+
+    def _look(self, parts: Container, began: float) -> Examined:
+        doctor, client = self.doctor(), self.client
+        diagnosis = doctor.examine(watch_leases=False, full=False)
+        now_ms = parts.ledger.server_ms()
+        newest = client.sessions(limit=_NEWEST)
+        live = [s for s in newest if s.state not in CLOSED and s.state is not SessionState.FINISHED]
+        longest = sorted(live, key=lambda s: s.updated_ms)[:_SHOWN_WAITS]
+        over = [(s, self._used_up(client, s)) for s in live if s.budgets]
+        return Examined(
+            diagnosis=diagnosis,
+            waits=tuple((one, doctor.wait_of(one.id)) for one in longest),
+            failed=tuple(
+                s for s in newest if s.state is SessionState.FAILED and s.ended_ms > now_ms - _DAY_MS
+            ),
+            over_budget=tuple((s, what) for s, what in over if what),
+            at_ms=now_ms,
+            took_s=time.monotonic() - began,
+        )
+
+    @staticmethod
+    def _used_up(client: Client, session: Session) -> str:
+        for whose, state in client.budgets(session.id).items():
+            for resource, limit in state.limits.items():
+                spent = state.spent.get(resource, 0)
+                if spent >= limit:
+                    return (
+                        f"the budget of {whose} is used up: {amount(resource, spent)} of "
+                        f"{amount(resource, limit).partition(' ')[0]} {RESOURCES[resource]}"
+                    )
+        return ""

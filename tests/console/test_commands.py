@@ -1,0 +1,106 @@
+"""`orchestra console` and `open`, and the console of `orchestra up`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
+from orchestrator.console.access import Access, Person, Rules
+from orchestrator.console.application import make_app, mounted
+from orchestrator.deployment.local_stack import LocalStack, service_specs
+from tests.waiting import wait_until
+
+
+def orchestra(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, arguments)
+
+
+def test_up_runs_a_console_that_ends_with_it(tmp_path: Path) -> None:
+    """`orchestra open` finds it and prints an address that lets in; when the stack ends, nothing listens any more."""
+    settings = load_settings(data=tmp_path / "data", console=True, console_port=0, stop_grace_s=2)
+    with LocalStack(settings) as stack:
+        stack.wait_ready(120)
+        assert "console" in stack.pids
+        printed = wait_until(lambda: _opened(tmp_path / "data"), "the address")
+        assert printed["role"] == "viewer"
+        assert printed["name"] == "eve"
+        with urllib.request.urlopen(printed["address"].partition("/?")[0] + "/static/icon.svg") as answer:
+            assert answer.status == 200
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+    ended = orchestra("open", "--print", "--data", str(tmp_path / "data"))
+    assert ended.exit_code == 4
+    assert "no console is running" in ended.stderr
+
+
+def _opened(data: Path) -> dict[str, str]:
+    done = orchestra("open", "--json", "--viewer", "--name", "eve", "--data", str(data))
+    return json.loads(done.stdout) if done.exit_code == 0 else {}
+
+
+def test_console_can_be_switched_off() -> None:
+    """Without the setting there is no process for it."""
+    names = {spec.name for spec in service_specs(load_settings(console=True))}
+    assert names - {spec.name for spec in service_specs(load_settings(console=False))} == {"console"}
+
+
+def test_console_refuses_an_address_of_others_without_a_token(tmp_path: Path) -> None:
+    """The sentence says what to set."""
+    done = orchestra("console", "--host", "0.0.0.0", "--data", str(tmp_path))
+    assert done.exit_code == 2
+    assert "does not start on 0.0.0.0" in done.stderr
+    assert "ORCHESTRA_CONSOLE_TOKEN" in done.stderr
+
+
+def test_console_without_a_stack_says_so(tmp_path: Path) -> None:
+    """It ends as every command does where no stack runs."""
+    assert orchestra("console", "--data", str(tmp_path / "data")).exit_code == 4
+
+
+def test_tokens_work_once_and_cookies_are_not_forged(tmp_path: Path) -> None:
+    """A token is used once, also by another process; a changed token or cookie, and one of another console, is nobody's."""
+    first, second = Access(Rules(folder=tmp_path)), Access(Rules(folder=tmp_path))
+    token = first.make_token("ann")
+    assert second.use_token(token) == Person("ann", "operator")
+    assert first.use_token(token) is None
+    assert first.use_token(first.make_token("ann", lifetime_s=-1)) is None
+    cookie = first.make_cookie(Person("ann", "viewer"))
+    assert second.of_cookie(cookie) == Person("ann", "viewer")
+    payload, _, mac = cookie.partition(".")
+    for wrong in ("", ".", f"{payload}x.{mac}", f"{payload}.{mac[:-1]}0", first.make_token("ann")):
+        assert first.of_cookie(wrong) is None
+    assert Access(Rules(folder=tmp_path / "other")).of_cookie(cookie) is None
+
+
+def test_only_a_named_proxy_names_the_user(tmp_path: Path) -> None:
+    """Its header counts from its own address alone; only named users may act, and nobody on a console to look at."""
+    access = Access(Rules(folder=tmp_path, proxies=("10.0.0.0/24",), operators=("ann",)))
+    assert access.of_proxy("10.0.0.7", {"x-forwarded-user": "ann"}) == Person("ann", "operator")
+    assert access.of_proxy("10.0.0.7", {"x-forwarded-user": "bob"}) == Person("bob", "viewer")
+    assert access.of_proxy("10.0.1.7", {"x-forwarded-user": "ann"}) is None
+    assert access.of_proxy("10.0.0.7", {}) is None
+    looking = Access(Rules(folder=tmp_path, proxies=("10.0.0.7",), operators=("ann",), read_only=True))
+    assert looking.of_proxy("10.0.0.7", {"x-forwarded-user": "ann"}) == Person("ann", "viewer")
+
+
+@pytest.mark.parametrize("prefix", ["", "/ops/console"])
+def test_console_is_mounted_under_any_path(tmp_path: Path, prefix: str) -> None:
+    """Addresses in its pages begin with the path at which it is mounted; without a stack a page says so."""
+    from starlette.testclient import TestClient
+
+    settings = load_settings(data=tmp_path / "data")
+    token = Access(Rules(folder=tmp_path / "data" / "console")).make_token("ann")
+    with TestClient(mounted(prefix, make_app(lambda: settings)), base_url="http://127.0.0.1") as client:
+        assert client.get(f"{prefix}/").status_code == 401
+        answer = client.get(f"{prefix}/", params={"token": token})
+        assert answer.status_code == 503
+        assert "no stack is running" in answer.text
+        assert f'href="{prefix}/sessions"' in answer.text
+        assert client.get(f"{prefix}/static/console.css").status_code == 200
