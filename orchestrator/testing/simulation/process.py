@@ -15,7 +15,7 @@ import redis
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
-from orchestrator.testing.simulation.link import Link, SimulatedPool
+from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
 from orchestrator.testing.simulation.server import Command, ServerSession
 from orchestrator.worker.execution.heartbeat import Beat
 
@@ -115,7 +115,7 @@ class Process(Strand):
             retry=redis.retry.Retry(redis.backoff.NoBackoff(), RETRIES),
             **DRIVER,
         )
-        return redis.Redis(connection_pool=pool)
+        return SimulatedRedis(connection_pool=pool)
 
     def close(self) -> None:
         """Close its connections, as the kernel does."""
