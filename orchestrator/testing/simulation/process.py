@@ -61,7 +61,12 @@ class Strand:
     @property
     def ready(self) -> bool:
         """True if it can go on."""
-        if self.process.dead or self.ended or self.process.stands:
+        process = self.process
+        if (
+            self.ended
+            or process.dead
+            or ((process.stands_until_us or process.stands_while) and process.stands)
+        ):
             return False
         return self._wakes_us <= self.world.us or (self._watch is not None and self._watch())
 
