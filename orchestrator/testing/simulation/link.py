@@ -65,7 +65,7 @@ class SimulatedRedis(redis.Redis):
         finally:
             pool.release(connection)
 
-    def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:
+    def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:  # noqa: FBT002
         """Return a pipeline that measures nothing."""
         return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)  # type: ignore[no-untyped-call]
 
