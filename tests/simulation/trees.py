@@ -235,8 +235,7 @@ class Node:
         self.limits[ctx.session] = task.limit_s
         if task.works_s:
             machine.sleep(task.works_s)
-        for _ in range(task.thinks):
-            self._think(ctx)
+        self._think(ctx, task.thinks)
         if ctx.cause == "start":
             ctx.state["task"] = ctx.prompt
             self._start(ctx, task, heard)
@@ -264,10 +263,10 @@ class Node:
         # Each try gives another answer, so that it shows which one was committed.
         return f"{task.name}#{claim[:6]}{asked}" + "".join(sorted(f"({text})" for text in told))
 
-    def _think(self, ctx: Any) -> None:
-        """Ask a model until it says something useful."""
-        useful = False
-        while not useful:
+    def _think(self, ctx: Any, times: int) -> None:
+        """Ask a model until it has said something useful so many times."""
+        useful = 0
+        while useful < times:
             with ctx.limits.acquire("sim", "model", tokens=10, time_limit_s=5):
                 self.pushed += machine.monotonic() < self._alone_until
                 self.thinking += 1
@@ -280,7 +279,7 @@ class Node:
                         self._alone_until = machine.monotonic() + number / 50 - 0.01
                 finally:
                     self.thinking -= 1
-            useful = number >= 80
+            useful += number >= 80
 
     def _spend(self, ctx: Any, task: Task) -> None:
         """Set tokens aside and spend a quarter of them, if a budget leaves so many."""
