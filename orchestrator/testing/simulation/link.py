@@ -67,7 +67,7 @@ class SimulatedRedis(redis.Redis):
 
     def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:  # noqa: FBT002
         """Return a pipeline that measures nothing."""
-        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)  # type: ignore[no-untyped-call]
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
 
 
 class _Pipeline(redis.client.Pipeline):
@@ -75,7 +75,8 @@ class _Pipeline(redis.client.Pipeline):
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002
         stack = self.command_stack
-        if not stack or self.transaction or self.explicit_transaction or self.scripts or self.watching:
+        atomic: Any = self.transaction  # redis-py has a method of that name, and an attribute in its place
+        if not stack or atomic or self.explicit_transaction or self.scripts or self.watching:
             return super().execute(raise_on_error)
         pool = self.connection_pool
         connection: Any = self.connection or pool.get_connection()
@@ -96,7 +97,7 @@ class _Pipeline(redis.client.Pipeline):
         try:
             return list(connection.retry.call_with_retry(once, lambda _: connection.disconnect()))
         finally:
-            self.reset()  # type: ignore[no-untyped-call]
+            self.reset()
 
 
 def _packed(args: tuple[Any, ...]) -> bytes:
