@@ -84,37 +84,32 @@ ALONE = ("reindex", "restore", "renew", "late")
 CLAIMS = ("claim", "claim_next")
 #: What a late copy of a call may still do, because it says what its caller wants now.
 SAID_ANEW = {
-    "flush",
-    "stop",
-    "claim",
-    "claim_next",
-    "make_ready",
-    "set_limit",
-    "ring",
-    "due_timers",
-    "recount",
-}
-SAID_ANEW |= {
-    "finish_cleanup",
-    "reindex",
-    "unblock",
-    "renew",
-    "trim",
-    "hold_back",
-    "publish",
-    "store_blob",
-}
-SAID_ANEW |= {
-    "withdraw",
-    "claim_item",
-    "publish_result",
-    "release",
-    "reserve",
-    "spend",
-    "delete_session",
-    "refuse",
-    "touch_blob",
-    "forget_steps",
+    *[
+        "flush",
+        "stop",
+        "claim",
+        "claim_next",
+        "make_ready",
+        "set_limit",
+        "ring",
+        "due_timers",
+        "recount",
+        "finish_cleanup",
+        "reindex",
+    ],
+    *[
+        "unblock",
+        "renew",
+        "trim",
+        "hold_back",
+        "publish",
+        "store_blob",
+        "withdraw",
+        "claim_item",
+        "publish_result",
+        "release",
+    ],
+    *["reserve", "spend", "delete_session", "refuse", "touch_blob", "forget_steps"],
 }
 
 
@@ -1031,51 +1026,16 @@ class Play:
             raise Broken(f"limits of {trees} are left")
 
 
-STEPS = {
-    "submit": 4,
-    "start": 9,
-    "start_any": 1,
-    "refuse": 1,
-    "claim": 5,
-    "claim_next": 12,
-    "delegate": 12,
-    "commit": 14,
-    "ask": 5,
-    "message": 3,
-    "reply": 4,
-    "request_approval": 2,
-    "decide": 2,
-    "withdraw": 2,
-    "give_up": 1,
-    "take": 4,
-    "reject": 1,
-    "effect": 2,
-    "record": 4,
-    "forget": 1,
-    "reserve": 3,
-    "spend": 3,
-    "renew": 1,
-    "lose": 4,
-    "stop": 2,
-    "prompt": 3,
-    "flush": 6,
-    "events": 8,
-    "sweep": 3,
-    "close": 2,
-    "cleanup": 2,
-    "reindex": 2,
-    "restore": 1,
-    "pause": 1,
-    "unpause": 1,
-    "limit": 2,
-    "take_external": 1,
-    "report": 2,
-    "program_launch": 1,
-    "program_says": 1,
-    "wait": 4,
-    "wait_long": 0.15,
-    "late": 8,
-}
+#: How often each step is taken, beside the others.
+_WEIGHTS = """
+    submit 4, start 9, start_any 1, refuse 1, claim 5, claim_next 12, delegate 12, commit 14,
+    ask 5, message 3, reply 4, request_approval 2, decide 2, withdraw 2, give_up 1, take 4,
+    reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 1, lose 4, stop 2,
+    prompt 3, flush 6, events 8, sweep 3, close 2, cleanup 2, reindex 2, restore 1, pause 1,
+    unpause 1, limit 2, take_external 1, report 2, program_launch 1, program_says 1, wait 4,
+    wait_long 0.15, late 8
+"""
+STEPS = {name: float(weight) for name, weight in map(str.split, _WEIGHTS.split(","))}
 
 
 def play(
