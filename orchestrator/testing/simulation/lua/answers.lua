@@ -48,7 +48,7 @@ end
 -- How many texts and nothings a list is made of; 0: it holds something else, or is long.
 local function texts(list)
   for i = 1, 200 do
-    local part = list[i]
+    local part = rawget(list, i)
     if part == nil then return i - 1 end
     if part and type(part) ~= 'string' then return 0 end
   end
