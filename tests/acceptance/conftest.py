@@ -176,24 +176,8 @@ class Terminal:
 #: Commands of `orchestra` that talk to a stack and load nothing of a user's.
 TALK = frozenset(
     [
-        "agents",
-        "approve",
-        "audit",
-        "deny",
-        "dlq",
-        "doctor",
-        "logs",
-        "message",
-        "questions",
-        "reply",
-        "result",
-        "resume",
-        "session",
-        "sessions",
-        "stop",
-        "submit",
-        "tree",
-        "why",
+        *("agents", "approve", "audit", "deny", "dlq", "doctor", "logs", "message", "questions"),
+        *("reply", "result", "resume", "session", "sessions", "stop", "submit", "tree", "why"),
     ]
 )
 

@@ -54,25 +54,39 @@ class Facts:
         """Everything as it is now."""
         facts = cls()
         rows: Any = client.eval(_READ, 0)
-        for key, kind, value, expires in rows:
-            name = _text(key).partition("}:")[2] or _text(key)
-            if expires:
-                facts.expiring.add(name)
-            match kind:
-                case b"hash":
-                    facts.hashes[name] = dict(
-                        zip(map(_text, value[::2]), map(_text, value[1::2]), strict=True)
-                    )
-                case b"zset":
-                    facts.sorted[name] = {
-                        _text(m): float(s) for m, s in zip(value[::2], value[1::2], strict=True)
-                    }
-                case b"set":
-                    facts.sets[name] = set(map(_text, value))
-                case b"list":
-                    facts.lists[name] = list(map(_text, value))
-                case _:
-                    facts.others[name] = value
+        for row in rows:
+            facts._take(*row)
+        return facts
+
+    def _take(self, key: bytes, kind: bytes, value: Any, expires: int) -> None:
+        """Take in one key."""
+        name = _text(key).partition("}:")[2] or _text(key)
+        if expires:
+            self.expiring.add(name)
+        match kind:
+            case b"hash":
+                self.hashes[name] = dict(zip(map(_text, value[::2]), map(_text, value[1::2]), strict=True))
+            case b"zset":
+                self.sorted[name] = {_text(m): float(s) for m, s in zip(value[::2], value[1::2], strict=True)}
+            case b"set":
+                self.sets[name] = set(map(_text, value))
+            case b"list":
+                self.lists[name] = list(map(_text, value))
+            case _:
+                self.others[name] = value
+
+    def after(self, emptied: bool, rows: Any) -> Facts:
+        """Return everything as it is once these keys have changed, and before that all had gone or not."""
+        kinds = (self.hashes, self.sorted, self.sets, self.lists, self.others)
+        facts = Facts() if emptied else Facts(*(kind.copy() for kind in kinds), self.expiring.copy())
+        changed = (facts.hashes, facts.sorted, facts.sets, facts.lists, facts.others)
+        for row in rows:
+            name = _text(row[0]).partition("}:")[2] or _text(row[0])
+            for kind in changed:
+                kind.pop(name, None)
+            facts.expiring.discard(name)
+            if row[1] != b"none":
+                facts._take(*row)
         return facts
 
     def names(self) -> set[str]:

@@ -7,14 +7,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import redis
-
 from orchestrator import machine
 from orchestrator.redisdb import scripts
-from orchestrator.testing.simulation.link import Link, SimulatedPool
+from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
 from orchestrator.testing.simulation.shrinking import Failure
 from orchestrator.testing.simulation.world import BEGIN_US
+from tests.properties.ledger_facts import Facts
 from tests.properties.ledger_plays import Broken, play
 
 
@@ -54,7 +53,7 @@ class LedgerMachine:
     def __init__(self) -> None:
         self._server = Server()
         self._server.set_time(BEGIN_US)
-        client = redis.Redis(connection_pool=SimulatedPool(Link(self._server)))
+        client = SimulatedRedis(connection_pool=SimulatedPool(Link(self._server)))
         for script in scripts.names():
             client.script_load(scripts.source(script))
         self._begin, self._scripts = self._server.copy(), self._server.scripts
@@ -67,10 +66,17 @@ class LedgerMachine:
         self._server.restart(self._begin, scripts=self._scripts)
         self._server.set_time(BEGIN_US)
         link = _Traced(self._server)
-        client = redis.Redis(connection_pool=SimulatedPool(link))
+        client = SimulatedRedis(connection_pool=SimulatedPool(link))
+        facts = Facts()
+
+        def read() -> Facts:
+            nonlocal facts
+            facts = facts.after(*self._server.changed())
+            return facts
+
         try:
             with machine.run_on(_Dice(seed)):
-                play(client, seed, steps=chance.choice([10, 20, 40]), share=0.02, look_every=10)
+                play(client, seed, steps=chance.choice([10, 20, 40]), share=0.02, look_every=10, read=read)
         except Broken as error:
             return Failure(None, {}, str(error))
         finally:

@@ -32,7 +32,7 @@ from orchestrator.testing.simulation.shrinking import Failure, shrink
 from orchestrator.testing.simulation.stage import Stage
 from orchestrator.testing.simulation.world import Broken, World
 from tests.properties import ledger_facts
-from tests.simulation.trees import Node, Task, random_task
+from tests.simulation.trees import HASTY_S, Node, Task, random_task
 
 #: In an answer: which try gave it.
 _TRY = re.compile("#([0-9a-f]{6})")
@@ -71,6 +71,10 @@ class Scene:
         told = reaper and guests.random() < 0.1
         deploys: Any = guests.choice(["refuse", "latest"]) if reaper and guests.random() < 0.1 else None
         task = task if reaper else task.without_reaper()
+        if reaper and guests.random() < 0.12:
+            task = task.hurried(guests)
+        if reaper and guests.random() < 0.12:
+            task = task.thinking(guests)
         return cls(task, reaper, copies, operator and reaper, audit, told, deploys)
 
     def smaller(self) -> Iterator[Scene]:
@@ -142,7 +146,7 @@ class Played:
         #: The trees that there are, by their roots.
         self.roots = [_ROOT]
         #: Whether they may end without their answers.
-        self.stopped = scene.deploys == "refuse"
+        self.stopped = scene.deploys == "refuse" or self.task.any("hasty") or self.task.any("limit_s")
 
     def faults(self, process: str) -> Mapping[str, int]:
         if not self.scene.reaper:
@@ -287,6 +291,7 @@ class Played:
         node, budget = self.node, ledger.spending.budget(_ROOT) if self.task.then != "fork" else None
         if budget is not None and not node.least <= budget.spent.get("tokens", 0) <= node.most:
             yield f"budget: {budget}, and {node.least} to {node.most} tokens were spent"
+        yield from self._of_limits(world, ledger)
         if not self.stopped:
             for root in self.roots:
                 yield from self._of_a_tree_that_went_on(world, ledger, root)
@@ -298,7 +303,7 @@ class Played:
         if s.on_deploy == "refuse" and tried - {s.version}:
             yield f"version: {s.id} refuses all but {s.version}, and was run by {tried}"
         for run in ledger.runs(s.id):
-            if run.failures > self.node.failures[run.id] and s.on_deploy != "refuse":
+            if run.failures > self.node.failures[run.id] and s.agent != "hasty" and s.on_deploy != "refuse":
                 yield f"failures: {run.id} has {run.failures}, and its agent {self.node.failures[run.id]}"
         completed = [run for run in ledger.runs(s.id) if str(run.state) == "completed"]
         for run in completed:
@@ -318,6 +323,31 @@ class Played:
         ends = [i for i in ledger.items(s.id) if i.kind == "completion" and str(i.state) != "dead"]
         if missed := [i.id for i in ends if i.id not in heard]:
             yield f"exactly once: {s.id} was never given {missed}"
+
+    def _of_limits(self, world: World, ledger: Any) -> Iterator[str]:
+        """What took longer than it may, and what was asked of a model beside its provider's limits."""
+        events = {event.partition(" ")[0] for event in world.schedule.values()}
+        calm, node = events <= {"then"}, self.node
+        for s in (s for root in self.roots for s in ledger.tree(root) if s.agent == "hasty"):
+            for run in ledger.runs(s.id):
+                tries = node.tries.get(run.id, [])
+                late = [t.claim for t in tries if t.took_s >= HASTY_S]
+                if str(run.state) == "completed" and run.claim in late:
+                    yield f"time: {run.id} was completed by a try that took longer than {HASTY_S} s"
+                if calm and late and len(tries) > 1 and tries[0].claim in late:
+                    yield f"time: {run.id} was tried again though its time was over"
+        if calm and (node.at_once > 1 or node.pushed):
+            yield f"model: it was asked {node.at_once} times at once, and {node.pushed} times though it wanted none"
+        if "clocks" in events:
+            return
+        began: dict[str, int] = {}
+        for entry, changes in self._changes(world).items():
+            for line in changes.split("\n"):
+                kind, session, _, state = [*line.split(" "), "", "", ""][:4]
+                ms, limit_s = int(entry.partition("-")[0]), node.limits.get(session, 0)
+                took_ms = ms - began.setdefault(session, ms) if kind == "session" else 0
+                if state == "finished" and limit_s and took_ms > limit_s * 1000:
+                    yield f"time: {session} finished after {took_ms} ms of {limit_s} s"
 
     def _of_a_tree_that_went_on(self, world: World, ledger: Any, root: str) -> Iterator[str]:
         state, text = ledger.result(root)
@@ -340,8 +370,11 @@ class Machine:
         self.node, self.receiver = Node(), Receiver()
         # The keys in `data` stay from one call to the next, as their signatures are in the trace.
         # Routers look at the outboxes of programs, which costs each play a tenth.
-        self.outside = Stage(self.node.catalogue(), data, programs=["partner"], target=self.receiver)
-        self.stage = Stage(self.node.catalogue(), data)
+        limits: Any = {"provider_limits": {"sim/model": {"calls": 1}}}
+        self.outside = Stage(
+            self.node.catalogue(), data, programs=["partner"], target=self.receiver, **limits
+        )
+        self.stage = Stage(self.node.catalogue(), data, **limits)
         self.stack, self.settings = self.stage.stack, self.stage.settings
         self._trail = self.settings.audit_file.with_name("template.sqlite")
         AuditStore(self._trail).close()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 
+from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
+from tests.properties.ledger_facts import Facts
 from tests.simulation.ledger import LedgerMachine
 
 
@@ -18,3 +23,20 @@ def test_a_seed_is_the_same_play_after_any_others() -> None:
     machine = LedgerMachine()
     traces = [machine.trace for seed in (7, 8, 7) if machine.play(seed) is None]
     assert traces[0] == traces[2] != traces[1]
+
+
+def test_the_keys_that_changed_make_up_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, after, looks = LedgerMachine(), Facts.after, itertools.count(1)
+
+    def compared(before: Facts, *changed: Any) -> Facts:
+        found = after(before, *changed)
+        if next(looks) % 4 == 0:  # whoever reads everything asks for each key
+            link = Link(machine._server)
+            everything = Facts.read(SimulatedRedis(connection_pool=SimulatedPool(link)))
+            assert not everything.same_as(found)
+            assert everything.expiring == found.expiring
+        return found
+
+    monkeypatch.setattr(Facts, "after", compared)
+    for seed in range(10):
+        assert machine.play(seed) is None

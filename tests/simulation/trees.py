@@ -9,13 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.errors import BudgetExceeded
 from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.policy.versions import OnDeploy
+
+#: Seconds that a run of a hasty agent may take.
+HASTY_S: Final = 1.2
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Task:
     #: Tokens that each of its runs sets aside, of which it spends a part; and of a root, how many all may spend.
     spends: int = 0
     budget: int = 0
+    #: Whether a run of it may take no longer than `HASTY_S`, and how long its parent gives it; 0: as long as it takes.
+    hasty: bool = False
+    limit_s: float = 0
+    #: How often it asks a model, whose provider answers after a while, with something useless or not at all for now.
+    thinks: int = 0
     #: Of a root: what its user does once it has finished: `prompt`, `delete`, `fork` or nothing.
     then: str = ""
     #: Seconds until the root is stopped by its user; 0: never.
@@ -113,6 +121,26 @@ class Task:
             children=children,
         )
 
+    def hurried(self, chance: random.Random) -> Task:
+        """Return the same with time limits here and there."""
+        hurried = []
+        for child in self.children:
+            less = child.hurried(chance)
+            # The steps of a plan name their agents themselves, and what a run stands still for has no limit.
+            limit_s = 0 if self.plans or self.stands == "call" else chance.choice([0, 0, 0.02, 1.0])
+            hurried.append(dataclasses.replace(less, hasty=chance.random() < 0.4, limit_s=limit_s))
+        return dataclasses.replace(self, children=tuple(hurried))
+
+    def thinking(self, chance: random.Random) -> Task:
+        """Return the same with questions to a model."""
+        children = tuple(child.thinking(chance) for child in self.children)
+        return dataclasses.replace(self, children=children, thinks=chance.choice([0, 1, 2]))
+
+    @property
+    def agent(self) -> str:
+        """Who is given it."""
+        return "partner" if self.outside else "hasty" if self.hasty else "node"
+
     def any(self, what: str) -> bool:
         """Whether one of the tree does that."""
         return bool(getattr(self, what, False)) or any(child.any(what) for child in self.children)
@@ -149,13 +177,14 @@ def random_task(chance: random.Random, name: str = "r", depth: int = 0) -> Task:
     )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Try:
-    """What one try of a run was given."""
+    """What one try of a run was given, and how long it took."""
 
     claim: str
     items: set[str]
     version: str
+    took_s: float = 0
 
 
 class Node:
@@ -173,9 +202,14 @@ class Node:
         self.failures: Counter[str] = Counter()
         #: Tokens that have been spent at least and at most, as far as the agents know.
         self.least = self.most = 0
+        #: Session → how long its parent has given it.
+        self.limits: dict[str, float] = {}
+        #: How many asked the model at once at most, and how many asked it though it was to be left alone.
+        self.thinking = self.at_once = self.pushed = 0
+        self._alone_until = 0.0
 
     def catalogue(self, version: str = "1", *, on_deploy: OnDeploy = "latest") -> dict[str, AgentDefinition]:
-        """Two agents that do the same: a plan tells those who wait by their names."""
+        """Agents that do the same: a plan tells those who wait by their names, and one may take less time."""
 
         def run(ctx: Any) -> str:
             return self._run(ctx, version)
@@ -184,14 +218,24 @@ class Node:
         return {
             "node": define_agent("node", source="tests", on_deploy=on_deploy, **given),
             "leaf": define_agent("leaf", source="tests", **given),
+            "hasty": define_agent("hasty", source="tests", time_limit_s=HASTY_S, **given),
         }
 
     def _run(self, ctx: Any, version: str) -> str:
         claim, heard = ctx._held.claim.claim, {item.id for item in ctx._held.items}
-        self.tries.setdefault(ctx.run, []).append(Try(claim, heard, version))
+        tried, began = Try(claim, heard, version), machine.monotonic()
+        self.tries.setdefault(ctx.run, []).append(tried)
+        try:
+            return self._work(ctx, claim, heard)
+        finally:
+            tried.took_s = machine.monotonic() - began
+
+    def _work(self, ctx: Any, claim: str, heard: set[str]) -> str:
         task = Task.read(ctx.prompt if ctx.cause == "start" else ctx.state["task"])
+        self.limits[ctx.session] = task.limit_s
         if task.works_s:
             machine.sleep(task.works_s)
+        self._think(ctx, task.thinks)
         if ctx.cause == "start":
             ctx.state["task"] = ctx.prompt
             self._start(ctx, task, heard)
@@ -218,6 +262,24 @@ class Node:
             asked += f"+{ctx.prompt}"
         # Each try gives another answer, so that it shows which one was committed.
         return f"{task.name}#{claim[:6]}{asked}" + "".join(sorted(f"({text})" for text in told))
+
+    def _think(self, ctx: Any, times: int) -> None:
+        """Ask a model until it has said something useful so many times."""
+        useful = 0
+        while useful < times:
+            with ctx.limits.acquire("sim", "model", tokens=10, time_limit_s=5):
+                self.pushed += machine.monotonic() < self._alone_until
+                self.thinking += 1
+                self.at_once = max(self.at_once, self.thinking)
+                try:
+                    number = machine.random_bytes(1)[0]
+                    machine.sleep(number / 512)
+                    if number < 40:
+                        ctx.limits.hold_back("sim", "model", after_s=number / 50)
+                        self._alone_until = machine.monotonic() + number / 50 - 0.01
+                finally:
+                    self.thinking -= 1
+            useful += number >= 80
 
     def _spend(self, ctx: Any, task: Task) -> None:
         """Set tokens aside and spend a quarter of them, if a budget leaves so many."""
@@ -248,14 +310,15 @@ class Node:
             for child in task.children:
                 with suppress(TimeoutError):  # its end comes as a callback
                     limit_s = task.stands_s or None
-                    agent = "partner" if child.outside else "node"
-                    heard.add(ctx.call(agent, child.prompt, timeout_s=limit_s, answer=lambda _: "yes").id)
+                    heard.add(
+                        ctx.call(child.agent, child.prompt, timeout_s=limit_s, answer=lambda _: "yes").id
+                    )
             return
-        if task.together and not any(child.outside for child in task.children):
+        if task.together and not any(child.agent != "node" or child.limit_s for child in task.children):
             ctx.delegate_all("node", [child.prompt for child in task.children])
         else:
             for child in task.children:
-                ctx.delegate("partner" if child.outside else "node", child.prompt)
+                ctx.delegate(child.agent, child.prompt, time_limit_s=child.limit_s or None)
         if task.children and task.stands:
             self._collect(ctx, task, heard)
         elif task.children:

@@ -1,6 +1,6 @@
-"""Connection of a process's clients to the server: redis-py's own, without a socket.
+"""Connection of a process's clients to the server: redis-py's own, without a socket and without its measurements.
 
-They are made by ``redis.Redis(connection_pool=SimulatedPool(Link(server)))``.
+They are made by ``SimulatedRedis(connection_pool=SimulatedPool(Link(server)))``.
 """
 
 from __future__ import annotations
@@ -46,6 +46,66 @@ class Link:
         for session in self.sessions:
             session.close()
         self.sessions = []
+
+
+class SimulatedRedis(redis.Redis):
+    """A client of redis-py that measures nothing, which takes it longer than the server takes."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command; its answer, as redis-py reads it, and sends it again where the connection broke."""
+        pool = self.connection_pool
+        connection = pool.get_connection()
+
+        def once() -> Any:
+            connection.send_packed_command(_packed(args))
+            return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
+
+        try:
+            return connection.retry.call_with_retry(once, lambda _: connection.disconnect())
+        finally:
+            pool.release(connection)
+
+    def pipeline(self, transaction: Any = True, shard_hint: Any = None) -> Any:  # noqa: FBT002
+        """Return a pipeline that measures nothing."""
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
+
+class _Pipeline(redis.client.Pipeline):
+    """A pipeline of redis-py; one that watches nothing and is no transaction takes a short way."""
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:  # noqa: FBT001, FBT002
+        stack = self.command_stack
+        atomic: Any = self.transaction  # redis-py has a method of that name, and an attribute in its place
+        if not stack or atomic or self.explicit_transaction or self.scripts or self.watching:
+            return super().execute(raise_on_error)
+        pool = self.connection_pool
+        connection: Any = self.connection or pool.get_connection()
+        self.connection = connection
+
+        def once() -> list[Any]:
+            connection.send_packed_command(b"".join(_packed(args) for args, _ in stack))
+            answers: list[Any] = []
+            for args, options in stack:
+                try:
+                    answers.append(self.parse_response(connection, args[0], **options))  # type: ignore[no-untyped-call]
+                except redis.ResponseError as error:
+                    answers.append(error)
+            if raise_on_error:
+                self.raise_first_error(stack, answers)  # type: ignore[no-untyped-call]
+            return answers
+
+        try:
+            return list(connection.retry.call_with_retry(once, lambda _: connection.disconnect()))
+        finally:
+            self.reset()
+
+
+def _packed(args: tuple[Any, ...]) -> bytes:
+    """Return a command as it is sent; the name of some is two words."""
+    name = args[0]
+    if isinstance(name, str) and " " in name:
+        args = (*name.split(), *args[1:])
+    return hiredis.pack_command(args)  # type: ignore[no-any-return]
 
 
 class SimulatedPool(redis.ConnectionPool):

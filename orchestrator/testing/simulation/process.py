@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import greenlet
 import redis
@@ -15,12 +15,9 @@ import redis
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import DRIVER, RETRIES
 from orchestrator.redisdb.holders import connection_name
-from orchestrator.testing.simulation.link import Link, SimulatedPool
-from orchestrator.testing.simulation.server import Command, ServerSession
+from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
+from orchestrator.testing.simulation.server import Command, Server, ServerSession
 from orchestrator.worker.execution.heartbeat import Beat
-
-if TYPE_CHECKING:
-    from orchestrator.testing.simulation.world import World
 
 #: What a process does, from its start on.
 Life = Callable[["Process"], None]
@@ -28,6 +25,52 @@ Life = Callable[["Process"], None]
 
 class Killed(BaseException):
     """The process dies here."""
+
+
+class Surroundings(Protocol):
+    """The world of a process, as far as a process knows it."""
+
+    seed: int
+    server: Server
+    #: Microseconds since the begin.
+    us: int
+    #: Who decides who goes on, and who goes on now.
+    hub: greenlet.greenlet
+    current: Strand
+    threads: list[Strand]
+
+    def moment(self, strand: Strand, kind: str) -> str:
+        """Return what befalls it, once it goes on."""
+        ...
+
+    def exchange(self, strand: Strand, session: ServerSession, commands: Sequence[Command]) -> list[Any]:
+        """Carry out commands, as one moment."""
+        ...
+
+    def ring(self, lane: str) -> None:
+        """Ring the workers of a lane."""
+        ...
+
+    @property
+    def has_rung(self) -> bool:
+        """True if a message has arrived."""
+        ...
+
+    def take_ring(self) -> str | None:
+        """Return the lane of a message that has arrived, which is gone then."""
+        ...
+
+    def tell(self, what: str) -> None:
+        """Note what happened."""
+        ...
+
+    def break_off(self, why: str) -> None:
+        """End the play as one that has failed."""
+        ...
+
+    def kill(self, process: Process) -> None:
+        """Let a process die; another one takes its place."""
+        ...
 
 
 class Strand:
@@ -38,7 +81,7 @@ class Strand:
 
     process: Process
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: Surroundings, name: str) -> None:
         self.world, self.name = world, name
         #: How many moments it has had.
         self.moment = 0
@@ -61,7 +104,12 @@ class Strand:
     @property
     def ready(self) -> bool:
         """True if it can go on."""
-        if self.process.dead or self.ended or self.process.stands:
+        process = self.process
+        if (
+            self.ended
+            or process.dead
+            or ((process.stands_until_us or process.stands_while) and process.stands)
+        ):
             return False
         return self._wakes_us <= self.world.us or (self._watch is not None and self._watch())
 
@@ -74,7 +122,7 @@ class Strand:
 class Process(Strand):
     """A process, until it dies; its supervisor starts the next one of the same name."""
 
-    def __init__(self, world: World, name: str, life: Life, generation: int = 1) -> None:
+    def __init__(self, world: Surroundings, name: str, life: Life, generation: int = 1) -> None:
         super().__init__(world, f"{name}#{generation}" if generation > 1 else name)
         self.process = self
         self.base, self.life, self.generation = name, life, generation
@@ -115,7 +163,7 @@ class Process(Strand):
             retry=redis.retry.Retry(redis.backoff.NoBackoff(), RETRIES),
             **DRIVER,
         )
-        return redis.Redis(connection_pool=pool)
+        return SimulatedRedis(connection_pool=pool)
 
     def close(self) -> None:
         """Close its connections, as the kernel does."""
@@ -152,7 +200,7 @@ class Process(Strand):
 class Thread(Strand):
     """A further thread of the process that is current, as far as `threading.Thread` is used; it dies with the process."""
 
-    def __init__(self, world: World, work: Callable[[], object]) -> None:
+    def __init__(self, world: Surroundings, work: Callable[[], object]) -> None:
         self.process = world.current.process
         self.process.threads += 1
         self._work = work
@@ -216,7 +264,7 @@ class _ProcessLink(Link):
 class Event(threading.Event):
     """Something that threads of one process wait for."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Surroundings) -> None:
         super().__init__()
         self._world = world
 

@@ -80,9 +80,13 @@ class Server:
             self._added_to,
             self._copy,
             self._restore,
+            self._changed,
         ) = (
             functions[name]
-            for name in (b"command", b"run", b"load", b"set_time", b"added", b"added_to", b"copy", b"restore")
+            for name in (
+                *(b"command", b"run", b"load", b"set_time", b"added", b"added_to", b"copy", b"restore"),
+                b"changed",
+            )
         )
         self._reader = hiredis.Reader(replyError=_error, protocolError=redis.InvalidResponse)
         #: The scripts that clients may name, and those that are compiled.
@@ -120,6 +124,14 @@ class Server:
         """All keys of this moment, for :meth:`restart`."""
         return self._copy()
 
+    def changed(self) -> tuple[bool, list[Any]]:
+        """Return whether all keys had gone since the last call, and each key that may have changed.
+
+        A key comes with its type (``none``: it is gone), its value and whether it expires.
+        """
+        emptied, *rows = self._read(self._changed())
+        return bool(emptied), rows
+
     @property
     def scripts(self) -> frozenset[bytes]:
         """The scripts that clients may name."""
@@ -155,9 +167,12 @@ class Server:
         if special is not None:
             return special(self, command)
         answer = self._command(name if name.isupper() else name.upper(), *command[1:])
-        return self._read(*answer) if type(answer) is tuple else answer
+        return self._read(answer) if type(answer) is tuple else answer
 
-    def _read(self, octets: bytes, how: int) -> Any:
+    def _read(self, answer: tuple[Any, ...]) -> Any:
+        if answer[0] == 3:
+            return [None if part is False else part for part in answer[1:]]
+        octets, how = answer
         if how != 1:
             return _error(octets.decode(errors="replace"))
         self._reader.feed(octets)
@@ -167,7 +182,7 @@ class Server:
         if sha not in self._known:
             return _error("NOSCRIPT No matching script.")
         answer = self._run(sha, *command[2:])
-        return self._read(*answer) if type(answer) is tuple else answer
+        return self._read(answer) if type(answer) is tuple else answer
 
     def _eval_known(self, command: Command) -> Any:
         if len(command) < 3:

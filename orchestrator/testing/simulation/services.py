@@ -17,6 +17,9 @@ from orchestrator.config.settings import Settings
 from orchestrator.deployment.local_stack import build_callbacks, build_reaper
 from orchestrator.dispatch import Dispatcher, RootResults, build_celery
 from orchestrator.envelope.codec import decode
+from orchestrator.keyring.certificates import KeyCertificate, Revocations, Use
+from orchestrator.keyring.folder import Certificates
+from orchestrator.keyring.operator import Operator
 from orchestrator.keyring.registry import KeyRegistry, Keyring
 from orchestrator.keyring.store import KeyStore
 from orchestrator.messages.factory import Thread
@@ -51,7 +54,7 @@ class Stack:
     ) -> None:
         self.settings, self.catalogue, self.programs = settings, catalogue, programs
         self.app = build_celery(settings, redis_url=settings.redis_url)
-        self.keys = KeyStore(settings.keys_dir, settings.signature_algorithm)
+        self.keys = _Keys(settings)
 
     def set_up(self, client: redis.Redis, target: Target | None = None) -> None:
         """Make what is there before the first process: scripts, agents, groups, and all keys, as those of a play stay."""
@@ -174,6 +177,77 @@ class Stack:
             process.wait(_NO_RING_S, lambda: process.world.has_rung)
             if process.world.take_ring() is not None:
                 SlotLoop(runtime, worker=process.name, name=f"{process.name}/1").run()
+
+
+class _Keys(KeyStore):
+    """The keys of a stack, of which each file is read once: nobody else writes there.
+
+    A play asks for files of keys some 250 times.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.keys_dir, settings.signature_algorithm)
+        self.operator = _KeptOperator(settings.keys_dir, self._clock)
+        #: What was read, and was there, by what was asked for.
+        self._kept: dict[tuple[Any, ...], Any] = {}
+
+    def _keep(self, what: tuple[Any, ...], read: Callable[[], Any]) -> Any:
+        found = self._kept.get(what)
+        if found is None:
+            found = read()
+            if found is not None:
+                self._kept[what] = found
+        return found
+
+    def certificate(self, key_id: str) -> KeyCertificate | None:
+        certificate: KeyCertificate | None = self._keep(
+            (key_id,), lambda: super(_Keys, self).certificate(key_id)
+        )
+        return certificate
+
+    def current(self, agent: str, use: Use = "sign") -> KeyCertificate | None:
+        current: KeyCertificate | None = self._keep(
+            (agent, use), lambda: super(_Keys, self).current(agent, use)
+        )
+        return current
+
+    def list(self) -> Certificates:
+        return [*self._keep(("all",), super().list)]
+
+    def revocations(self) -> Revocations:
+        revocations: Revocations = self._keep(("revoked",), super().revocations)
+        return revocations
+
+    def agent_record(self, agent: str) -> bytes | None:
+        record: bytes | None = self._keep(("record", agent), lambda: super(_Keys, self).agent_record(agent))
+        return record
+
+    def _stamps(self, agent: str) -> Any:
+        return self._keep(("stamps", agent), lambda: super(_Keys, self)._stamps(agent))
+
+    def point(self, certificate: KeyCertificate) -> None:
+        super().point(certificate)
+        self._kept.clear()
+
+    def keep_revocations(self, revocations: Revocations) -> Revocations:
+        self._kept.clear()
+        return super().keep_revocations(revocations)
+
+    def keep_agent_record(self, agent: str, signed: bytes) -> None:
+        super().keep_agent_record(agent, signed)
+        self._kept.clear()
+
+
+class _KeptOperator(Operator):
+    """The operator of a stack, whose certificate stays once it is there."""
+
+    _pem: str | None = None
+
+    @property
+    def pem(self) -> str | None:
+        if self._pem is None:
+            self._pem = super().pem
+        return self._pem
 
 
 class _Parts(Container):

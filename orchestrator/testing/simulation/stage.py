@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import redis
-
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.config.settings import Settings
 from orchestrator.notifier.targets import Target
-from orchestrator.testing.simulation.link import Link, SimulatedPool
+from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
 from orchestrator.testing.simulation.schedule import Scheduler
 from orchestrator.testing.simulation.server import Server
 from orchestrator.testing.simulation.services import Stack
@@ -42,7 +40,7 @@ class Stage:
         self.server.set_time(BEGIN_US)
         pool = SimulatedPool(Link(self.server))
         with machine_of_the_set_up():
-            self.stack.set_up(redis.Redis(connection_pool=pool), target)
+            self.stack.set_up(SimulatedRedis(connection_pool=pool), target)
         self._begin, self._scripts = self.server.copy(), self.server.scripts
 
     def world(self, play: Play, scheduler: Scheduler, *, seed: int) -> World:

@@ -121,7 +121,6 @@ class World:
         #: How many entries have been added to streams.
         self._added = server.added
         self._copy: tuple[int, Any] = (0, None)
-        self._loses = scheduler.may_happen("server restarts")
         self.processes = [Process(self, name, life) for name, life in play.lives.items()]
         #: What goes on beside the first threads of processes, and what they have left behind where another thread died.
         self.threads: list[Strand] = []
@@ -215,7 +214,9 @@ class World:
         self._trace.update(strand.name.encode())
         for command in commands:
             self._trace.update(b"\0".join(command))
-        if self._loses and self.us - self._copy[0] > _COPY_EVERY_S * 1e6:
+        # Copies are for a server that restarts, and cost a lot.
+        due = self.us - self._copy[0] > _COPY_EVERY_S * 1e6
+        if due and self._scheduler.may_happen("server restarts"):
             self._copy = (self.us, self.server.copy())
         answers = [session.execute(command) for command in commands]
         self._added = self.server.added

@@ -1,5 +1,5 @@
 -- What Python calls. A text, a number and nil are answered as they are; behind anything else stands how to read it:
--- 1 for a list, in RESP2, and 2 for the text of an error.
+-- 1 for a list, in RESP2, and 2 for the text of an error. A list of texts and nothings, as most are, comes as they are behind a 3.
 local server = ...
 local commands = server.commands
 local concat, gsub, plain, type = table.concat, string.gsub, server.plain, type
@@ -29,7 +29,12 @@ local function append(parts, n, value)
       n = front
       for _, part in ipairs(value) do
         size = size + 1
-        n = append(parts, n, part)
+        if type(part) == 'string' then  -- as most are
+          parts[n + 1], parts[n + 2], parts[n + 3] = BULK[#part], part, END
+          n = n + 3
+        else
+          n = append(parts, n, part)
+        end
       end
       parts[front] = '*' .. size .. END
       return n
@@ -38,6 +43,16 @@ local function append(parts, n, value)
   elseif value == true then parts[n + 1] = ':1\r\n'
   else parts[n + 1] = '$-1\r\n' end
   return n + 1
+end
+
+-- How many texts and nothings a list is made of; 0: it holds something else, or is long.
+local function texts(list)
+  for i = 1, 200 do
+    local part = rawget(list, i)
+    if part == nil then return i - 1 end
+    if part and type(part) ~= 'string' then return 0 end
+  end
+  return 0
 end
 
 local function answered(done, answer)
@@ -52,6 +67,8 @@ local function answered(done, answer)
   elseif kind == 'table' then
     local problem, status = rawget(answer, 'err'), rawget(answer, 'ok')
     if problem then return (gsub(problem, '[\r\n]', ' ')), 2 elseif status then return status end
+    local n = texts(answer)
+    if n > 0 then return 3, unpack(answer, 1, n) end
     local parts = {}
     return concat(parts, '', 1, append(parts, 0, answer)), 1
   elseif answer == true then return 1 end
@@ -73,4 +90,5 @@ return {
   added_to = server.added_to,
   copy = server.copy,
   restore = server.restore,
+  changed = function() return answered(true, server.changed()) end,
 }

@@ -10,14 +10,14 @@ server.now_us, server.now_ms = 0, 0
 -- How many entries were added to streams so far.
 server.added = 0
 
--- The keys that were asked for since the last copy.
-local asked = {}
+-- The keys that were asked for since the last copy, and since somebody read what has changed; and whether all had gone meanwhile.
+local asked, touched, emptied = {}, {}, false
 
 -- The object of a key, if it is there and of this kind.
 local function find(key, kind)
   local object = db.at[key]
   if object == nil then return nil end
-  asked[key] = true
+  asked[key], touched[key] = true, true
   if object.expires and object.expires < server.now_ms then
     take(db, key)
     return nil
@@ -38,7 +38,7 @@ function server.added_to(...)
 end
 
 local function store(key, object)
-  asked[key] = true
+  asked[key], touched[key] = true, true
   put(db, key, object)
   return object
 end
@@ -153,6 +153,7 @@ add('DBSIZE', 1, function() return #keys('') end)
 
 local function flush()
   for name, value in pairs(map('keys')) do db[name] = value end
+  touched, emptied = {}, true
   return OK
 end
 add('FLUSHDB', -1, flush)
@@ -185,6 +186,41 @@ function server.copy()
 end
 function server.restore(copy)
   flush()
-  for _, key in ipairs(copy.names) do put(db, key, copied(copy.objects[key])) end
+  for _, key in ipairs(copy.names) do
+    put(db, key, copied(copy.objects[key]))
+    touched[key] = true
+  end
   last, asked = {}, {}
+end
+
+-- --- what has changed, for those who judge ----------------------------------------------------------
+
+local WHOLE = {
+  hash = function(key) return server.commands.HGETALL(key) end,
+  zset = function(key) return server.commands.ZRANGE(key, '0', '-1', 'WITHSCORES') end,
+  set = function(key) return server.commands.SMEMBERS(key) end,
+  list = function(key) return server.commands.LRANGE(key, '0', '-1') end,
+  string = function(key) return server.commands.GET(key) end,
+  stream = function(key) return server.commands.XLEN(key) end,
+}
+
+-- Whether all keys had gone since the last call, and each key that may have changed: its type (none: it is gone), its value, and
+-- whether it expires. Nobody is asked for keys by this.
+function server.changed()
+  local rows, now = { emptied and 1 or 0 }, server.now_ms
+  local before, before_touched = asked, touched
+  asked, touched = {}, {}
+  for i = 1, db.last do
+    local key = db.order[i]
+    local expires = key and db.at[key].expires
+    if expires and expires <= now then before_touched[key] = true end
+  end
+  for key in pairs(before_touched) do
+    local object = find(key)
+    local kind = object and object.kind or 'none'
+    local whole = WHOLE[kind]
+    rows[#rows + 1] = { key, kind, whole and whole(key) or '', object and object.expires and object.expires > now and 1 or 0 }
+  end
+  asked, touched, emptied = before, {}, false
+  return rows
 end
