@@ -88,7 +88,7 @@ def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_j
     name, role = name or user_name(), "viewer" if viewer else "operator"
     url = address(settings.data, name, "viewer" if viewer else "operator")
     if as_json:
-        print_json(ConsoleAddress(address=url, name=name, role=role))
+        print_json(ConsoleAddress(address=url))
         return
     say(url)
     if not print_only:

@@ -65,7 +65,7 @@ class _Kept:
 
 @dataclass
 class Stack:
-    """One stack. Safe to share between threads."""
+    """A stack as its console sees it. Safe to share between threads."""
 
     make_settings: Callable[[], Settings] = load_settings
     _lock: threading.RLock = field(default_factory=threading.RLock)

@@ -132,7 +132,7 @@ _MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
 
 @dataclass(frozen=True, slots=True)
 class ParseLimits(MarkupLimits):
-    """What a document may cost.
+    """Limits of what a document may cost.
 
     ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
     refused document gets the detailed report, which costs a hundred times what refusing it does, ``detail_s``

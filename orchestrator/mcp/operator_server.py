@@ -52,7 +52,7 @@ def build_operator_server(client: Client, *, may_approve: bool = False) -> Serve
 
 
 class OperatorTools:
-    """What carries the other tools out: a method for each row of the table."""
+    """Carries the other tools out: a method for each row of the table."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

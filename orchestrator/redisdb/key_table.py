@@ -128,5 +128,5 @@ def registered(*tables: ModuleType) -> tuple[KeySpec, ...]:
 
 
 def is_wrong_type(error: BaseException) -> bool:
-    """Whether a key does not have the type that the command is for: it was written by somebody else."""
+    """Return True if a key has another type than the command is for: it was written by somebody else."""
     return isinstance(error, redis.ResponseError) and "WRONGTYPE Operation against" in str(error)

@@ -30,8 +30,6 @@ def test_up_runs_a_console_that_ends_with_it(tmp_path: Path) -> None:
         stack.wait_ready(120)
         assert "console" in stack.pids
         printed = wait_until(lambda: _opened(tmp_path / "data"), "the address")
-        assert printed["role"] == "viewer"
-        assert printed["name"] == "eve"
         with urllib.request.urlopen(printed["address"].partition("/?")[0] + "/static/icon.svg") as answer:
             assert answer.status == 200
             assert "default-src 'none'" in answer.headers["content-security-policy"]

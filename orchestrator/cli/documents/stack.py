@@ -115,8 +115,6 @@ class ConsoleAddress(Document):
     """The address of the console that runs."""
 
     address: str = Field(description="Its address, with a token that lets its bearer in once.")
-    name: str = Field(description="The name under which the bearer acts.")
-    role: str = Field(description="`operator`: the bearer may act; `viewer`: only look.")
 
 
 class ProjectDocument(Document):

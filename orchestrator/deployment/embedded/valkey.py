@@ -271,7 +271,7 @@ class ValkeyProcess:
 
 
 def send_command(path: Path, command: bytes, *, timeout_s: float) -> bytes:
-    """What the server on a unix socket answers to one command.
+    """Return what the server on a unix socket answers to one command.
 
     Raises:
         OSError: nobody listens there, or nothing comes in time.

@@ -162,7 +162,7 @@ class Stack:
             process.wait(1.5)
 
     def worker(self, process: Process, catalogue: Mapping[str, AgentDefinition] | None = None) -> None:
-        """One slot, which a ring wakes; of other definitions than the others, if it is given some."""
+        """A slot, which a ring wakes; of other definitions than the others, if it is given some."""
         parts = self.parts(process)
         nobody: Any = _Nobody()
         runtime = Runtime(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -17,11 +18,12 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from orchestrator import machine
+from orchestrator.display.text import word
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.envelope.prompt_text import pack_body
-from orchestrator.errors import InputError, OrchestraError, PlanError, TaskFailed
+from orchestrator.errors import InputError, OrchestraError, PlanError, RunParked, TaskFailed
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Outcome, Outgoing
 from orchestrator.log import get_logger
@@ -121,6 +123,12 @@ def failed(error: BaseException, text: str, effects: Effects, steps: Steps) -> O
         traceback=traceback_of(error),
         steps_failed=steps.failed_with(error),
     )
+
+
+def parked(error: RunParked) -> Outcome:
+    """The outcome of a run that waits for the provider of its model."""
+    waits_ms = math.ceil(float(error.args[1]) * 1000)
+    return Outcome(status="parked", text=str(error), parked_ms=waits_ms, provider=word(error.provider))
 
 
 def stopped(claim_status: ClaimStatus) -> Outcome:

@@ -24,6 +24,7 @@ import redis
 
 from orchestrator import machine
 from orchestrator.errors import RunFailed, RunParked
+from orchestrator.ids import span_id, trace_id
 from orchestrator.ledger import Claimed
 from orchestrator.ledger.reader import Printed, PrintedTexts
 from orchestrator.log import get_logger
@@ -34,6 +35,15 @@ from orchestrator.policy.sealed_text import ENCRYPTED
 WRITE_EVERY_S: Final = 1.0
 
 _log = get_logger()
+
+
+def names_in_log(held: Claimed, *, traces: bool) -> dict[str, str]:
+    """Return what each log line of a run names: with ``traces`` its trace and span, too."""
+    session, run = held.session, held.run
+    names = {"agent": session.agent, "session": session.id, "run": run.id}
+    if traces:
+        names |= {"trace_id": trace_id(session.root or session.id), "span_id": span_id(run.id, run.attempt)}
+    return names
 
 
 class Tail:

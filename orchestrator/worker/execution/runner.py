@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import signal
 import threading
@@ -19,7 +18,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import publish_result
-from orchestrator.display.text import counted, word
+from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
@@ -37,7 +36,7 @@ from orchestrator.errors import (
     SessionStopped,
     WorkerEnds,
 )
-from orchestrator.ids import shard_of, span_id, trace_id
+from orchestrator.ids import shard_of
 from orchestrator.ledger import (
     BY_FORCE,
     Claimed,
@@ -66,7 +65,7 @@ from orchestrator.worker.context.verification import Decrypter, Verifier
 from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.ending import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, keeping
+from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, keeping, names_in_log
 from orchestrator.worker.execution.shutdown import only_in_this_process
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
@@ -134,21 +133,13 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
     A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
     """
     session, run = held.session, held.run
-    log = _log.bind(agent=session.agent, session=session.id, run=run.id, **_trace_ids(held, runtime))
+    log = _log.bind(**names_in_log(held, traces=runtime.parts.settings.log_traces))
     log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
     runtime.events.begun(held)
     end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following=following).complete()
     runtime.events.ended(held, end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
-
-
-def _trace_ids(held: Claimed, runtime: Runtime) -> dict[str, str]:
-    """Return the ids of a run's trace and span, if log lines are to name them."""
-    if not runtime.parts.settings.log_traces:
-        return {}
-    run, session = held.run, held.session
-    return {"trace_id": trace_id(session.root or session.id), "span_id": span_id(run.id, run.attempt)}
 
 
 class _RunOfAgent:
@@ -195,15 +186,9 @@ class _RunOfAgent:
             end=self._end_by_force,
             beats=self._runtime.beats,
         )
-        about = self._held.session
         with heartbeat:
             with (
-                log_context(
-                    agent=about.agent,
-                    session=about.id,
-                    run=self._held.claim.run,
-                    **_trace_ids(self._held, self._runtime),
-                ),
+                log_context(**names_in_log(self._held, traces=self._runtime.parts.settings.log_traces)),
                 keeping(
                     self._held,
                     self._ledger.printed,
@@ -239,12 +224,7 @@ class _RunOfAgent:
             _log.warning("version-refused", began_with=error.args[1], version=error.args[2])
             return Outcome(status="failed", text=str(error))
         except RunParked as error:
-            return Outcome(
-                status="parked",
-                text=str(error),
-                parked_ms=math.ceil(float(error.args[1]) * 1000),
-                provider=word(error.provider),
-            )
+            return ending.parked(error)
         # Whatever an agent raises is its failure, also a cancelled task or an interrupt of its own.
         except BaseException as error:
             if ends_process(error):
