@@ -85,7 +85,7 @@ def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_j
         raise Refused(INSTALL)
     from orchestrator.console.serving import address
 
-    name, role = name or user_name(), "viewer" if viewer else "operator"
+    name = name or user_name()
     url = address(settings.data, name, "viewer" if viewer else "operator")
     if as_json:
         print_json(ConsoleAddress(address=url))

@@ -232,7 +232,7 @@ def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, runn
         parts = build_container(redis, running.settings)
         for number in range(2):
             data = f"<not {number} an envelope".encode()
-            RedisStreams(parts.redis).publish(StreamId(0, "agent-message", "normal"), data)
+            RedisStreams(parts.redis).publish(StreamId(0, "message", "normal"), data)
     page = open_page("/dead")
     wait_until(lambda: page.reload() and page.locator("tbody tr").count() >= 2, "two dead letters", 30)
     rule = page.inner_text("h2 a")
