@@ -42,11 +42,14 @@ BROUGHT = {
     "acp": {"acp"},
     "anyio": {"anthropic", "llm", "llm-mcp", "mcp", "openai"},
     "greenlet": {"testing"},
+    "jinja2": {"console", "report"},
     "mcp": {"llm-mcp", "mcp"},
     "prometheus_client": {"flower", "metrics"},
     "pydantic_ai": {"anthropic", "llm", "llm-mcp", "openai"},
     "pytest": set(),  # users of the test kit have it
-    "uvicorn": {"mcp"},
+    "sse_starlette": {"console"},
+    "starlette": {"console"},
+    "uvicorn": {"console", "mcp"},
 }
 MODEL = """
 from orchestrator import model_agent
@@ -89,6 +92,18 @@ USES = {
     "bare": "from orchestrator import Client, agent\nprint('two words')",
     "acp": "from orchestrator.worker.executors.command import acp\nprint('two words')",
     "anthropic": WIRE.format(model="anthropic:claude-opus-4-5"),
+    "console": """
+import asyncio
+from orchestrator.console import app
+said = []
+async def send(message):
+    said.append(message)
+async def receive():
+    return {"type": "http.disconnect"}
+asked = {"type": "http", "method": "GET", "path": "/static/icon.svg", "root_path": "", "query_string": b"", "headers": [(b"host", b"x")]}
+asyncio.run(app({**asked, "http_version": "1.1", "scheme": "http", "server": ("x", 80), "client": ("127.0.0.1", 1)}, receive, send))
+print("two words" if said[0]["status"] == 200 else said)
+""",
     "flower": "from orchestrator.celery import app\nimport flower.command\nprint('two words')",
     "llm": MODEL
     + "with InProcessStack([model_agent('one', model=scripted_model(script))]) as stack:\n"
