@@ -11,7 +11,8 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, Self
@@ -259,7 +260,9 @@ class ProviderLimits:
         self._effects = effects
         self._limits = limits
         self._longest_wait_s = longest_wait_s
-        self._asked = itertools.count(1)
+        self._lock = threading.Lock()
+        #: Numbers of the calls that wait now.
+        self._numbers: set[int] = set()
 
     def acquire(
         self, provider: str, model: str, *, key: str = "", tokens: int = 0, time_limit_s: float = 600
@@ -277,18 +280,18 @@ class ProviderLimits:
             RunParked: it would wait for longer than `provider_wait_s`; let it pass through.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        call = self._call(provider, model, key, tokens, time_limit_s)
-        while not isinstance(found := self._ask(call), Granted):
-            machine.sleep(self._pause_s(call, found))
+        with self._waiting(provider, model, key, tokens, time_limit_s) as call:
+            while not isinstance(found := self._ask(call), Granted):
+                machine.sleep(self._pause_s(call, found))
         return Permit(self, call.lane, found)
 
     async def aacquire(
         self, provider: str, model: str, *, key: str = "", tokens: int = 0, time_limit_s: float = 600
     ) -> Permit:
         """:meth:`acquire` in a task."""
-        call = self._call(provider, model, key, tokens, time_limit_s)
-        while not isinstance(found := await asyncio.to_thread(self._ask, call), Granted):  # noqa: ASYNC110
-            await asyncio.sleep(self._pause_s(call, found))  # the ledger tells nobody
+        with self._waiting(provider, model, key, tokens, time_limit_s) as call:
+            while not isinstance(found := await asyncio.to_thread(self._ask, call), Granted):  # noqa: ASYNC110
+                await asyncio.sleep(self._pause_s(call, found))  # the ledger tells nobody
         return Permit(self, call.lane, found)
 
     def hold_back(self, provider: str, model: str, *, after_s: float, key: str = "", why: str = "") -> None:
@@ -315,13 +318,33 @@ class ProviderLimits:
             ),
         )
 
-    def _waiter(self) -> str:
-        """Return the name of the waiter for one call: the same in a try that comes back for it, so that it keeps its
-        place.
+    @contextmanager
+    def _waiting(
+        self, provider: str, model: str, key: str, tokens: int, time_limit_s: float
+    ) -> Iterator[_Call]:
+        """Yield a call that waits. The same waiter in a try that comes back for it keeps its place.
+
+        Outside of a step it waits under the lowest number that no other call of this try waits under: a try that begins from
+        the start asks for other calls than the one that was parked, and would wait behind that one's place.
         """
-        run = self._effects.held.claim.run
-        step = present_step(run)
-        return f"{run}:{step.key}" if step is not None else f"{run}:{next(self._asked)}"
+        claim = self._effects.held.claim
+        step = present_step(claim.run)
+        with self._lock:
+            number = next(n for n in itertools.count(1) if n not in self._numbers)
+            self._numbers.add(number)
+        try:
+            yield _Call(
+                lane=Lane(provider=provider, model=model, key=key),
+                limit=limit_of(self._limits, provider, model),
+                # Who holds it: its place is free once that run is not at work under this claim.
+                id=f"{claim.run}|{claim.claim}|{machine.token_hex(8)}",
+                waiter=f"{claim.run}:{step.key if step else number}",
+                tokens=tokens,
+                time_limit_s=time_limit_s,
+                until=machine.monotonic() + self._longest_wait_s,
+            )
+        finally:
+            self._numbers.discard(number)
 
     def _ask(self, call: _Call) -> Granted | Wait:
         return self._effects.retrying(
@@ -348,16 +371,3 @@ class ProviderLimits:
             parked = ProviderAway(str(call.lane), f"{wait_s:.6g}", wait.why)
         parked.provider = call.lane.provider
         raise parked
-
-    def _call(self, provider: str, model: str, key: str, tokens: int, time_limit_s: float) -> _Call:
-        claim = self._effects.held.claim
-        return _Call(
-            lane=Lane(provider=provider, model=model, key=key),
-            limit=limit_of(self._limits, provider, model),
-            # Who holds it: its place is free once that run is not at work under this claim.
-            id=f"{claim.run}|{claim.claim}|{machine.token_hex(8)}",
-            waiter=self._waiter(),
-            tokens=tokens,
-            time_limit_s=time_limit_s,
-            until=machine.monotonic() + self._longest_wait_s,
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -60,6 +61,47 @@ def test_a_run_parks_and_goes_on_when_its_time_has_come(stage: StackHarness, cal
     assert result(stage, session) == "answer"
     (parked,) = [event.text for event in history(stage.ledger, session) if event.what == "attempt"]
     assert "attempt 1 was parked after" in parked
+
+
+def test_a_run_that_begins_again_does_not_wait_behind_itself(stage: StackHarness) -> None:
+    """Found by seed 280: outside of steps its second call was given up in its place when the run was parked, and the next try
+    asks for its first call again. Runs that do so stood behind places that nobody would come back for.
+    """
+    limited(stage, calls=1)
+    stage.ledger.set_time(NOW)
+
+    @stage.agent("lead")
+    def lead(ctx: Context) -> str:
+        with ctx.limits.acquire("stub", "m"):
+            if ctx.attempt == 1:
+                ctx.limits.hold_back("stub", "m", after_s=20)
+        with ctx.limits.acquire("stub", "m"):
+            return "answer"
+
+    session = stage.submit("lead")
+    dispatch = stage.start(session)
+    assert stage.execute(dispatch) == "parked"
+    stage.ledger.set_time(NOW + 20_000)
+    assert stage.execute(dispatch) == "finished"
+    assert result(stage, session) == "answer"
+
+
+def test_calls_at_once_wait_in_places_of_their_own(stage: StackHarness) -> None:
+    limited(stage, wait_s=20, calls=1)
+    at_work: list[int] = []
+
+    @stage.agent("lead")
+    async def lead(ctx: Context) -> None:
+        async def call(number: int) -> None:
+            with await ctx.limits.aacquire("stub", "m"):
+                at_work.append(number)
+                await asyncio.sleep(0.02)
+                at_work.append(number)
+
+        await asyncio.gather(*map(call, range(4)))
+
+    stage.begin("lead", ends="finished")
+    assert (at_work[::2], sorted(at_work[::2])) == (at_work[1::2], [0, 1, 2, 3])
 
 
 def test_a_short_wait_is_spent_in_the_slot(stage: StackHarness) -> None:
