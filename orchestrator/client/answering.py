@@ -63,6 +63,6 @@ def read_answer(ledger: LedgerReader, authenticity: Authenticity, session: str) 
     about, text, whole, attached, body = ledger.answer_as_kept(session)
     if about.state is not SessionState.FINISHED:
         return read_answer(ledger, authenticity, session)  # it was resumed or deleted meanwhile
-    if fault := authenticity.answer_fault(about, text, whole, attached, body):
+    if fault := authenticity.judge_answer(about, text, whole, attached, body)[1]:
         raise NotGenuine(session, about.agent, fault)
     return ledger.large_texts.read(whole) if whole else text

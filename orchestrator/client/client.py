@@ -617,7 +617,7 @@ class Client:
                 return None
             authenticity = self._parts.authenticity
             if authenticity.reads_as_operator and (
-                fault := authenticity.answer_fault(about, text, whole, attached, body)
+                fault := authenticity.judge_answer(about, text, whole, attached, body)[1]
             ):
                 raise NotGenuine(session, about.agent, fault)
             return self._reader.large_texts.read(ref)

@@ -57,7 +57,7 @@ def not_genuine(snapshot: Snapshot, ledger: Ledger, authenticity: Authenticity) 
     if session.state is SessionState.FINISHED and "result" in snapshot.texts:
         about, text, whole, attached, body = ledger.answer_as_kept(session.id)
         if about.state is SessionState.FINISHED and (
-            fault := authenticity.answer_fault(about, text, whole, attached, body)
+            fault := authenticity.judge_answer(about, text, whole, attached, body)[1]
         ):
             yield _finding(session.id, session.id, f"its answer is not what {session.agent} gave: {fault}")
 

@@ -222,7 +222,7 @@ def _repair(parts: Container, session: str, found: list[Problem], audit: AuditRe
 def _tell_again(parts: Container, child: str) -> None:
     """Deliver a child's end to its parent again, as its agent reported it."""
     session, text, whole, attached, body = parts.ledger.answer_as_kept(child)
-    status = parts.authenticity.status_of(session, text, whole, attached, body)
+    status, _ = parts.authenticity.judge_answer(session, text, whole, attached, body)
     parts.ledger.sweep.tell_again(child, status)
 
 

@@ -81,40 +81,19 @@ class Authenticity:
             Statement.of_item(session, item, text), str(item.extra.get("proof", "")), reader=reader
         )
 
-    def answer_fault(
+    def judge_answer(
         self,
         session: Session,
         text: str,
         whole: Mapping[str, Any] | None,
         attachments: Mapping[str, Any],
         body: str = "",
-    ) -> str:
-        """Return the :meth:`fault` of a session's final answer and its attachments, as the operator can tell."""
-        faults = self._faults_of_answer(session, text, whole, attachments, body)
-        return faults["completed"] if all(faults.values()) else ""
-
-    def status_of(
-        self,
-        session: Session,
-        text: str,
-        whole: Mapping[str, Any] | None,
-        attachments: Mapping[str, Any],
-        body: str = "",
-    ) -> str:
-        """Return how an answer was given: `completed` or `partial-success`, as the operator can tell by its proof."""
-        faults = self._faults_of_answer(session, text, whole, attachments, body)
-        return "partial-success" if faults["completed"] and not faults["partial-success"] else "completed"
-
-    def _faults_of_answer(
-        self,
-        session: Session,
-        text: str,
-        whole: Mapping[str, Any] | None,
-        attachments: Mapping[str, Any],
-        body: str,
-    ) -> dict[str, str]:
-        return {
-            status: self.fault(
+    ) -> tuple[str, str]:
+        """Return how a session's final answer was given, `completed` or `partial-success`, and the :meth:`fault` of it with
+        its attachments, as the operator can tell by its proof.
+        """
+        completed, partial = (
+            self.fault(
                 Statement.of_end(
                     session, status, text, whole, attachments, message=session.report, body=body
                 ),
@@ -122,7 +101,8 @@ class Authenticity:
                 reader=OPERATOR,
             )
             for status in ("completed", "partial-success")
-        }
+        )
+        return ("partial-success", "") if completed and not partial else ("completed", completed)
 
     @property
     def reads_as_operator(self) -> bool:
