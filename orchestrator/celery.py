@@ -18,13 +18,7 @@ from typing import Any, Final
 
 import redis
 from celery import Celery
-from celery.signals import (
-    celeryd_init,
-    setup_logging,
-    worker_process_init,
-    worker_ready,
-    worker_shutdown,
-)
+from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
 
 from orchestrator.config.settings import Settings, load_settings, unknown_variables
 from orchestrator.config.stack import resolve, resolve_redis_url

@@ -12,13 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
 
-from orchestrator.agents.definition import (
-    FIELDS,
-    MODULE_ATTRIBUTE,
-    AgentDefinition,
-    StepPolicy,
-    define_agent,
-)
+from orchestrator.agents.definition import FIELDS, MODULE_ATTRIBUTE, AgentDefinition, StepPolicy, define_agent
 from orchestrator.agents.registry import Role, Tier
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.retry import Backoff

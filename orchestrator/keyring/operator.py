@@ -10,12 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from orchestrator.envelope.signature import ED25519, Signer
 from orchestrator.errors import KeyringError, SignatureError
 from orchestrator.keyring import algorithms, claims
-from orchestrator.keyring.certificates import (
-    Authority,
-    Revocations,
-    issue_authority,
-    issue_revocations,
-)
+from orchestrator.keyring.certificates import Authority, Revocations, issue_authority, issue_revocations
 from orchestrator.keyring.claims import Purpose
 from orchestrator.keyring.files import read_if_there, write_whole
 from orchestrator.machine import Clock

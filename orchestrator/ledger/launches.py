@@ -16,15 +16,7 @@ from orchestrator.ledger.large_text import Seal, Seals, Shortened
 from orchestrator.ledger.model import JSON, Item, ItemState, SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.spending import budget_facts
-from orchestrator.ledger.transitions import (
-    Claim,
-    Delegated,
-    Launch,
-    Outgoing,
-    RunRef,
-    Start,
-    Submitted,
-)
+from orchestrator.ledger.transitions import Claim, Delegated, Launch, Outgoing, RunRef, Start, Submitted
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.key_table import in_its_shard

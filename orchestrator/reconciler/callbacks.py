@@ -19,14 +19,7 @@ from orchestrator.log import Seldom, get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb.client import is_outage
-from orchestrator.streams import (
-    SESSION_EVENTS,
-    Consumer,
-    Entry,
-    Portion,
-    RedisStreams,
-    ledger_streams,
-)
+from orchestrator.streams import SESSION_EVENTS, Consumer, Entry, Portion, RedisStreams, ledger_streams
 
 __all__ = ["CallbackService"]
 

@@ -16,16 +16,7 @@ from orchestrator.agents.registry import OPERATOR, AgentRegistry
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import DamagedRecord, UnknownSession, WrongState
 from orchestrator.ids import asker_of, decision_id, reply_id, session_of_approval
-from orchestrator.ledger import (
-    CLOSED,
-    Item,
-    ItemState,
-    Ledger,
-    Outgoing,
-    RunRef,
-    Session,
-    SessionState,
-)
+from orchestrator.ledger import CLOSED, Item, ItemState, Ledger, Outgoing, RunRef, Session, SessionState
 from orchestrator.ledger.snapshot import take_snapshot
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat

@@ -16,13 +16,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
 from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.dispatch.dispatcher import refusal
-from orchestrator.errors import (
-    InputError,
-    KeyringError,
-    OrchestraError,
-    ServerUnavailable,
-    SubmissionRefused,
-)
+from orchestrator.errors import InputError, KeyringError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import Session, SessionState
 from orchestrator.log import get_logger

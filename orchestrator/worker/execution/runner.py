@@ -37,16 +37,7 @@ from orchestrator.errors import (
     WorkerEnds,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import (
-    BY_FORCE,
-    Claimed,
-    Committed,
-    Next,
-    Outcome,
-    RetryLater,
-    RunRef,
-    TooLate,
-)
+from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, RetryLater, RunRef, TooLate
 from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.budget import describe

@@ -17,12 +17,7 @@ from orchestrator.errors import ModelFailed
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm import memory
 from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
-from orchestrator.worker.executors.llm.assembly import (
-    agent_of,
-    answers_in_text,
-    as_text,
-    output_type_of_runs,
-)
+from orchestrator.worker.executors.llm.assembly import agent_of, answers_in_text, as_text, output_type_of_runs
 from orchestrator.worker.executors.llm.current import ModelRun, Pending, entered
 from orchestrator.worker.executors.llm.durability import Durability
 from orchestrator.worker.executors.llm.tree_tools import tree_toolset
