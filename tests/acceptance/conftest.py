@@ -251,6 +251,19 @@ def open_terminal() -> Iterator[Terminal]:
 
 
 @contextmanager
+def open_stack(agents: str, **env: str) -> Iterator[Terminal]:
+    """A terminal in which a stack serves the agents of that source until the end, and then leaves nothing behind."""
+    with open_terminal() as opened:
+        (opened.folder / "mine.py").write_text(agents, encoding="utf-8")
+        opened.env |= env
+        up = opened.start("orchestra up --agents mine.py")
+        up.wait_for("ready after")
+        yield opened
+        assert up.interrupt() == 0
+        opened.assert_nothing_left()
+
+
+@contextmanager
 def open_wheel_terminal(factory: pytest.TempPathFactory, extra: str = "") -> Iterator[Terminal]:
     """A terminal in whose environment the wheel is installed, with one extra or none."""
     with open_terminal() as opened:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator import Client, SessionFailed, SessionState, SessionStopped
-from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+from tests.acceptance.conftest import Terminal, open_stack, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -67,17 +67,14 @@ def hopeful(ctx):
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Terminal]:
     """A stack with short times that serves the agents above."""
-    with open_terminal() as terminal:
-        (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-        terminal.env |= {
-            "ORCHESTRA_STOP_GRACE_S": "0.5",
-            "ORCHESTRA_LEASE_S": "2",
-            "ORCHESTRA_HEARTBEAT_S": "0.5",
-            "ORCHESTRA_SWEEP_INTERVAL_S": "0.3",
-            "ORCHESTRA_REGISTRATION_PATIENCE_S": "0.5",
-        }
-        up = terminal.start("orchestra up --agents mine.py")
-        up.wait_for("ready after")
+    with open_stack(
+        AGENTS,
+        ORCHESTRA_STOP_GRACE_S="0.5",
+        ORCHESTRA_LEASE_S="2",
+        ORCHESTRA_HEARTBEAT_S="0.5",
+        ORCHESTRA_SWEEP_INTERVAL_S="0.3",
+        ORCHESTRA_REGISTRATION_PATIENCE_S="0.5",
+    ) as terminal:
         yield terminal
 
 

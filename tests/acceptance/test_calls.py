@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import SessionState
-from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+from tests.acceptance.conftest import Terminal, open_stack, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -104,20 +104,15 @@ def mute(ctx):
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Terminal]:
     """A stack with a single slot."""
-    with open_terminal() as terminal:
-        (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-        terminal.env |= {
-            "ORCHESTRA_CONCURRENCY": "1",
-            "ORCHESTRA_STOP_GRACE_S": "1",
-            "ORCHESTRA_LEASE_S": "2",
-            "ORCHESTRA_HEARTBEAT_S": "0.5",
-            "ORCHESTRA_SWEEP_INTERVAL_S": "0.3",
-        }
-        up = terminal.start("orchestra up --agents mine.py")
-        up.wait_for("ready after")
+    with open_stack(
+        AGENTS,
+        ORCHESTRA_CONCURRENCY="1",
+        ORCHESTRA_STOP_GRACE_S="1",
+        ORCHESTRA_LEASE_S="2",
+        ORCHESTRA_HEARTBEAT_S="0.5",
+        ORCHESTRA_SWEEP_INTERVAL_S="0.3",
+    ) as terminal:
         yield terminal
-        assert up.interrupt() == 0
-        terminal.assert_nothing_left()
 
 
 def parent_of(pid: int) -> int:

@@ -22,7 +22,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, shard_of
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
-from tests.acceptance.conftest import Terminal, open_terminal, wait_until
+from tests.acceptance.conftest import Terminal, open_stack, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -50,15 +50,13 @@ def boss(ctx):
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Terminal]:
-    with open_terminal() as terminal:
-        (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-        terminal.env |= {
-            "ORCHESTRA_CONCURRENCY": "2",
-            "ORCHESTRA_MAX_PAYLOAD_BYTES": str(2 * SIZE),
-            "ORCHESTRA_SIGNATURES_REQUIRED": "false",
-            "ORCHESTRA_SIGNATURE_ALGORITHM": "RSA-SHA256",  # as in the protocol's own example
-        }
-        terminal.start("orchestra up --agents mine.py").wait_for("ready after")
+    with open_stack(
+        AGENTS,
+        ORCHESTRA_CONCURRENCY="2",
+        ORCHESTRA_MAX_PAYLOAD_BYTES=str(2 * SIZE),
+        ORCHESTRA_SIGNATURES_REQUIRED="false",
+        ORCHESTRA_SIGNATURE_ALGORITHM="RSA-SHA256",  # as in the protocol's own example
+    ) as terminal:
         yield terminal
 
 
@@ -170,7 +168,7 @@ def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal)
         == 0
     )
     assert stack.run("orchestra keys import exported --passphrase-file pass", **second).returncode == 0
-    stack.start("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
+    far = stack.start("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
     wait_until(lambda: "far" in stack.run("orchestra agents").stdout, "the second host's agent")
     done = stack.run("orchestra submit far look --wait")
     assert (done.returncode, done.stdout) == (0, "seen from afar\n")
@@ -179,3 +177,4 @@ def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal)
     refused = stack.run("celery -A workers worker", **second, ORCHESTRA_AGENTS="mine.py")
     assert refused.returncode != 0
     assert "the keys of boss, large are not in" in refused.stderr
+    assert far.interrupt() == 0
