@@ -190,9 +190,7 @@ def test_a_removed_folder_ends_its_server_before_another_takes_its_place(data: P
         second.leave()
 
 
-def test_a_server_whose_folder_was_removed_and_that_does_not_end_is_named(
-    data: Path,
-) -> None:
+def test_a_server_whose_folder_was_removed_and_that_does_not_end_is_named(data: Path) -> None:
     first = join(data)
     record = read_record(data)
     assert record is not None

@@ -31,12 +31,7 @@ def fresh(parts: Container) -> Container:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"role": "coordinator"},
-        {"accepts_from": None},
-        {"queue": "orchestra.mine"},
-        {"invented": True},
-    ],
+    [{"role": "coordinator"}, {"accepts_from": None}, {"queue": "orchestra.mine"}, {"invented": True}],
     ids=lambda changes: next(iter(changes)),
 )
 def test_an_edited_record_counts_as_none(parts: Container, changes: dict[str, Any]) -> None:

@@ -211,10 +211,7 @@ def test_two_writers_share_a_database(
 
 @pytest.mark.parametrize(
     ("statement", "what"),
-    [
-        ("UPDATE messages SET xml = ? WHERE seq = 3", "XML"),
-        ("DELETE FROM messages WHERE seq = 3", "missing"),
-    ],
+    [("UPDATE messages SET xml = ? WHERE seq = 3", "XML"), ("DELETE FROM messages WHERE seq = 3", "missing")],
 )
 def test_tampering_shows(
     streams: RedisStreams,

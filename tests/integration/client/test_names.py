@@ -208,10 +208,7 @@ def test_each_shell_has_its_script(
 def test_a_shell_is_answered_by_a_process_of_its_own(stage: StackHarness, root: str) -> None:
     """As bash asks: the words so far, and which of them is completed. On a busy machine people press Tab once more."""
     asked = {"COMP_WORDS": f"orchestra tree {root[:25]}", "COMP_CWORD": "2"}
-    stack = {
-        "ORCHESTRA_REDIS_URL": str(stage.settings.redis_url),
-        "ORCHESTRA_DATA": str(stage.settings.data),
-    }
+    stack = {"ORCHESTRA_REDIS_URL": str(stage.settings.redis_url), "ORCHESTRA_DATA": str(stage.settings.data)}
 
     def answer() -> tuple[str, str]:
         done = subprocess.run(

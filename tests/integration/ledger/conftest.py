@@ -152,13 +152,7 @@ class Stack:
         return CallbackService(self.redis, self.delivery, consumer=name, clock=self.clock, take_over_ms=100)
 
     def make_reaper(self) -> Reaper:
-        return Reaper(
-            self.ledger,
-            self.delivery,
-            settle=self._settle,
-            clock=self.clock,
-            lease_s=15,
-        )
+        return Reaper(self.ledger, self.delivery, settle=self._settle, clock=self.clock, lease_s=15)
 
     def _settle(self, root: str) -> None:
         self.settled.append(root)

@@ -78,11 +78,7 @@ def _sweep_and_take_next(tree: Tree) -> bool:
 
 @pytest.mark.parametrize(
     "take",
-    [
-        Tree.take_by_name,
-        lambda tree: tree.ledger.take_external(tree.run),
-        _sweep_and_take_next,
-    ],
+    [Tree.take_by_name, lambda tree: tree.ledger.take_external(tree.run), _sweep_and_take_next],
     ids=["by its name", "by a program", "after the sweep"],
 )
 def test_a_blocked_run_that_is_taken_is_blocked_no_longer(tree: Tree, take: Callable[[Tree], bool]) -> None:

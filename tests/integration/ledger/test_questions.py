@@ -148,11 +148,7 @@ def test_a_withdrawal_under_a_lost_claim_is_refused(play: Play, ledger: Ledger) 
     ledger.release(lease)
     with pytest.raises(ClaimLost):
         ledger.withdraw(
-            question,
-            asker=child.claim.session,
-            asked=parent.claim.session,
-            reason="x",
-            claim=child.claim,
+            question, asker=child.claim.session, asked=parent.claim.session, reason="x", claim=child.claim
         )
     assert ledger.session(child.claim.session).questions == (question,)
 

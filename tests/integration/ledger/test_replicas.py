@@ -63,8 +63,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[redis_py.Redis, subprocess.Popen[byte
 
 
 def test_a_replica_that_has_not_got_a_claim_is_waited_for(
-    pair: tuple[redis_py.Redis, subprocess.Popen[bytes], redis_py.Redis],
-    caplog: pytest.LogCaptureFixture,
+    pair: tuple[redis_py.Redis, subprocess.Popen[bytes], redis_py.Redis], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever connections the transition and the wait take."""
     client, replica_server, _ = pair

@@ -27,9 +27,7 @@ def test_a_fork_goes_on_with_the_memory_of_that_time(
 
     lead = Script(Say(calls=[Call("delegate", agent="painter", task="paint", wait=True)]), answer)
     server = serve(
-        ByInstructions(
-            {"You lead": lead, "You paint": Script(Say("<response>red as ever</response>"))},
-        )
+        ByInstructions({"You lead": lead, "You paint": Script(Say("<response>red as ever</response>"))})
     )
     model("lead", role="coordinator", instructions="You lead.")
     model("painter", instructions="You paint.")

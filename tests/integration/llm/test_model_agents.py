@@ -229,10 +229,7 @@ def test_an_answer_that_does_not_fit_is_handed_back(
         score: int
 
     server = serve(
-        Script(
-            Say(calls=[Call("final_result", score="many")]),
-            Say(calls=[Call("final_result", score=3)]),
-        )
+        Script(Say(calls=[Call("final_result", score="many")]), Say(calls=[Call("final_result", score=3)]))
     )
     model("judge", instructions="You judge.", output=Verdict)
     assert theatre.answer(stage.submit("judge")) == '{"score":3}'

@@ -90,8 +90,7 @@ def test_a_server_that_wants_a_key_gets_that_of_its_variable(
 
 
 @pytest.mark.parametrize(
-    ("mode", "asked"),
-    [("tool", "tools"), ("native", "response_format"), ("prompted", "JSON")],
+    ("mode", "asked"), [("tool", "tools"), ("native", "response_format"), ("prompted", "JSON")]
 )
 def test_an_answer_is_forced_into_its_form_as_the_options_say(
     stage: StackHarness, theatre: Harness, model: Model, own: WireServer, mode: str, asked: str

@@ -63,9 +63,7 @@ def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversa
 
 
 @pytest.mark.parametrize(
-    "first",
-    [Say("It is done."), Truncated("<response>It is</response> and")],
-    ids=["no tag", "cut off"],
+    "first", [Say("It is done."), Truncated("<response>It is</response> and")], ids=["no tag", "cut off"]
 )
 def test_an_answer_without_a_result_is_sent_back_once_in_the_same_conversation(
     stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None, first: Say | Truncated

@@ -245,11 +245,7 @@ class Stack:
         return Party(agent_name=name, agent_role=role or (record.role if record else "specialist"))
 
     def publish(
-        self,
-        data: bytes,
-        message_type: str,
-        priority: str = "normal",
-        extra: dict[str, str] | None = None,
+        self, data: bytes, message_type: str, priority: str = "normal", extra: dict[str, str] | None = None
     ) -> str:
         """Append to a stream, as `redis-cli` would."""
         return self.streams.publish(StreamId(0, message_type, priority), data, extra=extra)

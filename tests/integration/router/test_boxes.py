@@ -310,10 +310,7 @@ def test_a_program_has_its_boxes_from_when_it_is_registered(stack: Stack) -> Non
     done = CliRunner().invoke(
         main,
         ["agents", "register", "late", "--role", "coordinator"],
-        env={
-            "ORCHESTRA_REDIS_URL": stack.settings.redis_url,
-            "ORCHESTRA_DATA": str(stack.settings.data),
-        },
+        env={"ORCHESTRA_REDIS_URL": stack.settings.redis_url, "ORCHESTRA_DATA": str(stack.settings.data)},
     )
     assert done.exit_code == 0, done.output
     assert stack.redis.xinfo_groups(keys.inbox(0, "late"))[0]["name"] == b"late"

@@ -37,14 +37,7 @@ from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
-from orchestrator.ids import (
-    approval_id,
-    asker_of,
-    child_session_id,
-    decision_id,
-    new_message_id,
-    reply_id,
-)
+from orchestrator.ids import approval_id, asker_of, child_session_id, decision_id, new_message_id, reply_id
 from orchestrator.ledger import Claimed, ItemState, Launch, Outcome, Session, SessionState, layout
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.messages.factory import Thread
@@ -622,11 +615,7 @@ def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
     stack.router().run_once()
     quick, slow = sorted(roots(stack), key=lambda s: stack.redis.zscore("ao:{00}:timers", f"review|{s.id}"))
     parts = stack.parts
-    reaper = Reaper(
-        parts.ledger,
-        Delivery(parts.ledger, lambda _: None),
-        settle=lambda _: None,
-    )
+    reaper = Reaper(parts.ledger, Delivery(parts.ledger, lambda _: None), settle=lambda _: None)
     deadline = time.monotonic() + 40
     while parts.ledger.session(quick.id).state is not SessionState.FAILED:
         reaper.run_once()

@@ -133,11 +133,7 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
     assert stack.router("later").run_once().done == 1
     parts = stack.parts
-    reaper = Reaper(
-        parts.ledger,
-        Delivery(parts.ledger, lambda _: None),
-        settle=lambda _: None,
-    )
+    reaper = Reaper(parts.ledger, Delivery(parts.ledger, lambda _: None), settle=lambda _: None)
     assert parts.ledger.session(child).busy
     deadline = time.monotonic() + 40
     while parts.ledger.session(child).state is not SessionState.FAILED:

@@ -205,10 +205,7 @@ def test_only_what_is_not_in_the_ledger_yet_can_be_late(stack: Stack, sender: st
     """What our own agents report was accepted when they reported it; an external program's word was not."""
     update = StatusUpdate(task_id="t", status="in-progress")
     correlation = derived_uuid("test", sender)
-    entry = stack.publish(
-        stack.envelope(update, sender=sender, correlation=correlation),
-        "status-update",
-    )
+    entry = stack.publish(stack.envelope(update, sender=sender, correlation=correlation), "status-update")
     handled = stack.router(clock=At(int(entry.partition("-")[0]) + 121_000)).run_once()
     assert (handled.done, handled.dead) == ((1, 0) if sender == "lead" else (0, 1))
 

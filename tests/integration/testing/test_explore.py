@@ -104,11 +104,7 @@ def test_nothing_is_found_in_agents_that_are_right() -> None:
     ("end", "waits", "said"),
     [
         (forgets, "all", "a failure that nobody looks at: lead finishes, and has read neither"),
-        (
-            acts_again,
-            "all",
-            "an act outside of a step: lead calls publish('claims: ",
-        ),
+        (acts_again, "all", "an act outside of a step: lead calls publish('claims: "),
         (goes_by_order, "all", "two' under another schedule"),
         (acts_early, "", "an act before its wait: lead calls publish while 1 of its children are at work"),
         (

@@ -314,9 +314,7 @@ def test_a_stopped_session_is_answered_no_more(place: Place) -> None:
     asked = place.open
     assert place.client.stop(place.session).outcome == "ended"
     assert place.client.approvals() == []
-    assert not place.stage.redis.exists(
-        ledger_keys.approvals(0),
-    )
+    assert not place.stage.redis.exists(ledger_keys.approvals(0))
     assert not [
         t for t in place.stage.redis.zrange(ledger_keys.timers(0), 0, -1) if t.startswith(b"approval|")
     ]

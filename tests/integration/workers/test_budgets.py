@@ -221,10 +221,7 @@ def test_a_reservation_that_arrives_twice_counts_once(stage: StackHarness) -> No
         assert state_of(stage, ctx.session).reserved["tokens"] == 60
         assert [
             spending.spend(claim, "one", Cost(requests=1, input_tokens=50), agent="lead") for _ in range(2)
-        ] == [
-            True,
-            False,
-        ]
+        ] == [True, False]
         return "done"
 
     session = submit(stage, "lead", Budget(tokens=100))

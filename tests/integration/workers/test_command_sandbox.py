@@ -65,10 +65,7 @@ def boxed(crew: Crew, program: Callable[[str], str], tmp_path: Path) -> Callable
             folder=folder,
             worktree=worktree,
             sandbox={"read": read, **sandbox},
-            set_env={
-                "FAKE_AGENT_HOME": "/tmp/conversations",
-                "HOME": home,
-            },
+            set_env={"FAKE_AGENT_HOME": "/tmp/conversations", "HOME": home},
         )
         return crew
 

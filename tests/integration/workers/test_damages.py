@@ -327,9 +327,7 @@ def test_what_was_said_at_an_end_is_restored(audited: AuditWriter, house: House,
     assert house.redis.hgetall(key) == kept
 
 
-def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(
-    stage: StackHarness,
-) -> None:
+def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(stage: StackHarness) -> None:
     """Another attempt would read the same."""
     stage.agent("large")(lambda ctx: LARGE)
 

@@ -22,10 +22,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
-    return StackHarness(
-        redis,
-        load_settings(redis_url=redis_url, data=tmp_path, lease_s=120),
-    )
+    return StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, lease_s=120))
 
 
 def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:

@@ -767,11 +767,7 @@ def test_every_end_is_reported_by_a_signed_envelope(stage: StackHarness) -> None
     child = stage.children(session)[0]
     stage.play(child.id)
     stage.resume(session)
-    streams = {
-        ("task-delegation", "high"): 2,
-        ("error", "critical"): 1,
-        ("task-completion", "high"): 1,
-    }
+    streams = {("task-delegation", "high"): 2, ("error", "critical"): 1, ("task-completion", "high"): 1}
     for (kind, priority), expected in streams.items():
         assert stage.redis.xlen(keys.messages(0, kind, priority)) == expected
     ((_, fields),) = stage.redis.xrange(keys.messages(0, "error", "critical"))

@@ -108,13 +108,7 @@ def test_a_lost_commit_does_not_cost_the_next_run_its_claim(stage: StackHarness)
     assert work(stage) == {"lost": 1, "finished": 1}
 
 
-@pytest.mark.parametrize(
-    ("begun", "done"),
-    [
-        (0, {}),
-        (1, {"finished": 1}),
-    ],
-)
+@pytest.mark.parametrize(("begun", "done"), [(0, {}), (1, {"finished": 1})])
 def test_a_worker_that_is_to_end_takes_nothing_more(
     stage: StackHarness, begun: int, done: dict[str, int]
 ) -> None:

@@ -29,10 +29,7 @@ from .theatre import Harness
 @pytest.fixture
 def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
     """As everybody's, with keys that are made in no time."""
-    return StackHarness(
-        redis,
-        load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1),
-    )
+    return StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1))
 
 
 def events(stage: StackHarness) -> list[dict[str, Any]]:

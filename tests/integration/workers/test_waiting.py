@@ -39,11 +39,7 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
             assert ctx.missing == ()
             return "waiting"
         seen.append(
-            (
-                [c.agent for c in ctx.callbacks],
-                [(m.agent, m.title, m.group) for m in ctx.missing],
-                ctx.prompt,
-            )
+            ([c.agent for c in ctx.callbacks], [(m.agent, m.title, m.group) for m in ctx.missing], ctx.prompt)
         )
         return "done"
 
