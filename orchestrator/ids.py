@@ -154,3 +154,8 @@ def trace_id(root: str) -> str:
 def span_id(run: str, attempt: int) -> str:
     """The span of an attempt of a run: the same, whoever sends it and however often."""
     return hashlib.sha256(f"span|{run}|{attempt}".encode()).hexdigest()[:16]
+
+
+def traceparent(root: str, run: str, attempt: int) -> str:
+    """The trace context of an attempt, as W3C Trace Context writes it."""
+    return f"00-{trace_id(root)}-{span_id(run, attempt)}-01"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.prompt_text import unpack
+from orchestrator.ids import traceparent
 from orchestrator.ledger import Claimed, Item, ItemState, Session
 from orchestrator.ledger.launches import seed_of
 from orchestrator.policy.callback import Callback, same_callback
@@ -80,6 +81,11 @@ class View:
         self._state_before = copy.deepcopy(self.state)
         #: The task on a start; the callbacks or the user's words on a resume.
         self.prompt: str = self._prompt()
+
+    @property
+    def traceparent(self) -> str:
+        """The trace context of this try, for the header `traceparent` of what the agent asks for over HTTP."""
+        return traceparent(self.root or self.session, self.run, self.attempt)
 
     def _callback(self, item: Item, text: str) -> Callback:
         return callback_of(item, text, self._effects)

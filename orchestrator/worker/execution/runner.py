@@ -56,7 +56,7 @@ from orchestrator.worker.context.verification import Decrypter, Verifier
 from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.ending import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, keeping, names_in_log
+from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, in_span, keeping, names_in_log
 from orchestrator.worker.execution.shutdown import only_in_this_process
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
@@ -255,14 +255,14 @@ class _RunOfAgent:
         with self._opening:
             if self._gateway is None:
                 self._gateway = Gateway(self._context)
-            return self._gateway.environment
+            return {**self._gateway.environment, "TRACEPARENT": self._context.traceparent}
 
     def _answer(self, context: Context) -> str:
         """Return the agent's answer; a plan is launched. No program has effects after that."""
         given = self._held.session.planned and context.cause == "start"
         answer_of = partial(self._executor.execute, self._definition, context)
         try:
-            with only_in_this_process(), working_for(context):
+            with only_in_this_process(), working_for(context), in_span(context.traceparent):
                 if given or self._definition.record.answer == "plan":
                     return ending.answer_with_plan(context, answer_of, given=given)
                 return answer_of()
