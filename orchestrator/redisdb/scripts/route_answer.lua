@@ -6,9 +6,9 @@
 -- Complexity: O(1).
 -- include: base
 -- include: mark
-local answer, own = answered(q.mark)
+local answer, applied = answered(q.mark)
 if answer then return answer end
 -- The same entry comes again where it is for a program and its router died before it was in the inbox.
-if not own then publish(in_shard(q.stream), KEYS[1], ARGV[2]) end
+if not applied then publish(in_shard(q.stream), KEYS[1], ARGV[2]) end
 accept(q.mark)
 return { 'done' }

@@ -3,15 +3,15 @@
 -- ARGV  1 request: mark (see lib/mark.lua); parent; status: completed | partial-success | failed; message: its id; proof: of the text;
 --         late: why a session fails whose time had passed; late_proof: of that
 --       2 text  3 what it says beside its text, as JSON, or ''
--- Returns  {'done', state} | {'duplicate'} | {'over', state} | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
+-- Returns  {'done', state} | {'duplicate'} | {'over'}: it has ended already | {'other'}: its id is another message's | {'unknown'} | {'pending'}: its launch has not been
 --          routed yet | {'held'}: a worker of ours runs it; on the last four nothing was acknowledged
 -- Complexity: O(items in its queue).
 -- include: base
 -- include: mark
 -- include: termination
 local now = clock(q.now)
-local answer = answered(q.mark)
-if answer then return answer end
+local answer, applied = answered(q.mark)
+if answer or applied then return answer or { 'over' } end -- it may have been resumed since
 local s = session_facts()
 if s.id == '' or new_parent(s) then return { 'unknown' } end
 local r = fields(RUN, 'state', 'claim', 'items')
@@ -21,7 +21,7 @@ local taken = r.claim == 'external' or (r.state == 'queued' and r.claim == '')
 if s.run ~= '' and not taken then return { 'held' } end
 local late = s.run ~= '' and q.status ~= 'failed' and overdue(now)
 accept(q.mark)
-if s.run == '' or CLOSED[s.state] then return { 'over', s.state } end
+if s.run == '' or CLOSED[s.state] then return { 'over' } end
 if late then
   fail_run(s, r, 'failed', q.late, now, q.late_proof)
   return { 'done', 'failed' }

@@ -7,10 +7,10 @@
 -- include: base
 -- include: mark
 local now = clock(q.now)
-local answer = answered(q.mark)
+local answer, applied = answered(q.mark)
 if answer then return answer end
 local s = fields(KEYS[1], 'id', 'state')
 if s.id == '' then return { 'unknown' } end
-if not CLOSED[s.state] then redis.call('HSET', KEYS[1], 'updated_ms', now, unpack(ARGV, 2)) end
+if not applied and not CLOSED[s.state] then redis.call('HSET', KEYS[1], 'updated_ms', now, unpack(ARGV, 2)) end
 accept(q.mark)
 return { 'done' }

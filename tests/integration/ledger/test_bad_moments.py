@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import redis as redis_py
 
-from orchestrator.ids import child_session_id, run_id
+from orchestrator.ids import child_session_id, item_id, run_id
 from orchestrator.ledger import CLOSED, Ledger, SessionState, layout
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
@@ -50,6 +50,23 @@ def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(
     assert ledger.take_external(dispatch)
     assert ledger.stop(root, "enough").outcome == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
+
+
+def test_a_report_that_comes_again_ends_no_later_run(play: Play, ledger: Ledger) -> None:
+    """Found by a play: a router had read it, stood still, and another one took it over. The session was resumed since."""
+    root = play.submit()
+    dispatch = play.start(root)
+    assert dispatch is not None
+    assert ledger.take_external(dispatch)
+    said = {"mark": mark("m", "task-completion"), "status": "completed", "message": "m"}
+    assert ledger.transition("route_report", root, "the answer", "", **said) == [b"done", b"finished"]
+    ledger.enqueue(root, "go on", item_id=item_id(root, "prompt"))
+    flushed = ledger.flush(root).dispatch
+    assert flushed is not None
+    for _ in ("queued", "at work"):
+        assert ledger.transition("route_report", root, "the answer", "", **said) == [b"over"]
+        play.claims.get(root) or play.claim(flushed)
+    assert ledger.session(root).state == SessionState.RUNNING
 
 
 def test_a_child_that_was_handed_to_an_heir_while_it_ran_tells_the_heir(

@@ -2,13 +2,13 @@
 -- Shared by the router's scripts: the marks of messages that were acted upon. A mark's key names the message-id and
 -- its sender; it holds `<entry id> <digest of what the sender signed>`, or the entry id alone while the message waits.
 
--- How a message stands to the mark at `key`: nil when there is none, 'own' when this very entry set it, 'duplicate'
--- when a copy of it did, 'other' when its sender has used its message-id for something else.
+-- How a message stands to the mark at `key`: nil: there is none; 'own', and whether it has had its effect: this very entry
+-- set it; 'duplicate': a copy of it did; 'other': its sender has used its message-id for something else.
 local function marked(key, entry, digest)
   local mark = redis.call('GET', key)
   if not mark then return nil end
   local by, of = string.match(mark, '^(%S+) ?(%S*)$')
-  if by == entry then return 'own' end
+  if by == entry then return 'own', of ~= '' end
   if of == '' or of == digest then return 'duplicate' end
   return 'other'
 end
@@ -21,12 +21,12 @@ local function mark(key, entry, digest, ttl_ms) redis.call('SET', key, entry .. 
 local function acknowledge(m) redis.call('XACK', in_shard(m.stream), m.group, m.entry) end
 
 -- What a script answers about a message without doing anything: {'other'}, or {'duplicate'}, which is acknowledged; else
--- nil, and whether this very entry was marked before.
+-- nil, and whether this very entry has had its effect: its router did not hear of that, or was overtaken by another.
 local function answered(m)
-  local standing = marked(in_shard(m.seen), m.entry, m.digest)
+  local standing, applied = marked(in_shard(m.seen), m.entry, m.digest)
   if standing == 'duplicate' then acknowledge(m) end
   if standing == 'duplicate' or standing == 'other' then return { standing } end
-  return nil, standing == 'own'
+  return nil, applied
 end
 
 -- The message has its effect: it is marked and acknowledged.
