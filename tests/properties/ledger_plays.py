@@ -66,6 +66,7 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, Batch, Scripts, request
 from tests.clock import ManualClock
 from tests.routed import HOUR_MS, mark
+from tests.simulation.ledger_rules import RULES, broken
 
 from .ledger_facts import CLOSED, Change, Facts, problems
 
@@ -109,7 +110,7 @@ SAID_ANEW = {
         "publish_result",
         "release",
     ],
-    *["reserve", "spend", "delete_session", "refuse", "touch_blob", "forget_steps"],
+    *["reserve", "spend", "delete_session", "refuse", "touch_blob", "forget_steps", "claim_external"],
 }
 
 
@@ -131,7 +132,7 @@ class Repeating(Batch):
     def execute(self) -> list[Any]:
         calls = list(self._calls)
         self._scripts.between()
-        answers = super().execute()
+        answers = self._scripts.judged(calls, super().execute)
         for call, answer in zip(calls, answers, strict=True):
             if call[0] is not None and not isinstance(answer, Exception):
                 self._scripts.sent(call, answer)
@@ -144,7 +145,7 @@ class RepeatingScripts(Scripts):
         self, client: redis_py.Redis, chance: random.Random, share: float, read: Callable[[], Facts]
     ) -> None:
         super().__init__(client)
-        self._read = read
+        self.read = read
         self._chance = chance
         self._share = share
         self.late: list[tuple[Any, Any]] = []
@@ -165,15 +166,23 @@ class RepeatingScripts(Scripts):
             or self._chance.random() > self._share
         ):
             return
-        before = self._read()
+        before = self.read()
         self.again(call)
-        if wrong := before.same_as(self._read()):
+        if wrong := before.same_as(self.read()):
             raise Broken(f"{call[0]} sent twice after {answer}: {wrong}; {call}")
+
+    def judged(self, calls: Sequence[tuple[Any, Any]], execute: Callable[[], list[Any]]) -> list[Any]:
+        """What calls are answered; one alone is held to its rules."""
+        before = self.read() if len(calls) == 1 and calls[0][0] in RULES else None
+        answers = execute()
+        if before is not None and (wrong := broken(*calls[0], answers[0], before, self.read())):
+            raise Broken(f"{calls[0]}, answer {answers[0]}: {wrong}")
+        return answers
 
     def again(self, call: tuple[Any, Any]) -> Any:
         batch = Batch(self.client)
         batch._calls.append(call)
-        (answer,) = batch.execute()
+        (answer,) = self.judged([call], batch.execute)
         if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
             raise Broken(f"{call} again: {answer}")
         return answer
@@ -210,8 +219,8 @@ class Play:
         self.ledger = Ledger(
             client,
             limits=TreeLimits(
-                max_lost_workers=3,
-                max_process_deaths=3,
+                max_lost_workers=self.chance.choice([0, 1, 3]),
+                max_process_deaths=self.chance.choice([1, 2, 3]),
                 resume_max_items=3,
                 redispatch_ms=1000,
                 inline_bytes=LARGE,
@@ -239,6 +248,7 @@ class Play:
             clock=self.clock,
         )
         self.held: list[Claim] = []
+        self.leases: list[Any] = []  #: as somebody has seen them
         self.last: dict[Change, str] = {}
         self.trail_at = "-"
         self.told: list[str] = []
@@ -439,7 +449,7 @@ class Play:
         due = self.clock.now_ms() + 4000 if self.chance.random() < 0.15 else 0
         launch = Start(
             session=s.id,
-            message=s.message,
+            message=s.message if self.chance.random() < 0.95 else f"other{next(self.numbers)}",
             sender="operator",
             digest="d",
             recipient=s.agent,
@@ -766,10 +776,11 @@ class Play:
         assert self.ledger.renew(claim).held == self.counts(claim)
 
     def lose(self) -> None:
-        leases = self.ledger.sweep.leases(0)
-        if leases:
+        """Somebody takes a run from a holder that is gone, or was when somebody looked."""
+        leases, self.leases = self.leases, self.ledger.sweep.leases(0)
+        if found := self.leases or leases if self.chance.random() < 0.7 else leases:
             died = self.chance.choice(["", "", "signal 9"])
-            self.ledger.release(self.pick(leases), died=died, wait_ms=self.chance.choice([0, 900]))
+            self.ledger.release(self.pick(found), died=died, wait_ms=self.chance.choice([0, 900]))
 
     def stop(self, s: Session) -> None:
         state = self.chance.choice(["stopped", "stopped", "failed", "deleted"])
@@ -780,7 +791,8 @@ class Play:
         self.ledger.enqueue(s.id, "p", item_id=item)
 
     def flush(self, s: Session) -> None:
-        self.ledger.flush(s.id)
+        waiting = [name.decode() for name in self.client.zrange("ao:{00}:waiting", 0, -1)]
+        self.ledger.flush(self.pick(waiting) if waiting and self.chance.random() < 0.6 else s.id)
 
     def events(self) -> None:
         self.service.run_once()
