@@ -342,24 +342,29 @@ class Runs:
         value: str = "",
         facts: Mapping[str, Arg] | None = None,
         only_audit: bool = False,
+        text: str = "",
     ) -> str:
         """Record an effect that changes only its own session, and publish its envelope once.
 
-        ``only_audit``: the envelope is for the audit trail, and nobody acts upon it.
+        ``only_audit``: the envelope is for the audit trail, and nobody acts upon it. ``text``: kept as long as the session;
+        the value refers to it.
         Returns ``value``, or what an earlier try of the run recorded under the same key.
 
         Raises:
             ClaimLost: the run is not held under this claim any more.
         """
-        octets = [layout.payload(envelope), self._core.seals.write(value, claim.own_seal)]
+        ref = self._core.large_texts.put(claim.session, text, seal=claim.own_seal) if text else None
+        kept = json.dumps(ref) if ref else self._core.seals.write(value, claim.own_seal)
         reply = self._core.effect_of(
             claim,
             "effect",
-            *octets,
+            layout.payload(envelope),
+            kept,
             *layout.pairs(facts or {}),
             effect=effect,
             stream=layout.stream_name(envelope),
             only_audit=only_audit,
+            whole=ref and ref["sha256"],
         )
         return self._core.seals.read(decode.text(reply[1])) if reply[0] == b"exists" else value
 

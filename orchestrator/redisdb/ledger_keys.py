@@ -41,7 +41,7 @@ large_text = of_part("large_text", "session:<session>:whole:<sha256>", "hash", "
 run = of_id("run", "run:<run>", "hash", "ledger", SESSION,
     "One run: state, cause, claim id, renewal counter, attempts, the items it carries.")
 effects = of_id("effects", "run:<run>:effects", "hash", "ledger", SESSION,
-    "Effect key → what the effect made and the claim that last took it up.")
+    "Effect key → what the effect made and the claim that last took it up; `account:<attempt>` refers to what was said in that try.")
 steps = of_id("steps", "run:<run>:steps", "hash", "ledger", "until its run ends",
     "What the durable steps of a run gave: `h:<step>` a header, `p:<step>` a value, `v:<sha256>` a stored value.")
 reserved = of_id("reserved", "run:<run>:reserved", "hash", "ledger", "until its run ends or is tried again",

@@ -49,6 +49,8 @@ class Context(Messaging, Delegating, Durable):
         self.written = WrittenMessages(parts.effects, parts.message_sender, parts.launches)
         #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
         self.new_memory: str | None = None
+        #: The turns of this try, for the transcript.
+        self.turns: list[Any] = []
         #: Whether every effect of the agent belongs to a durable step, so that what an earlier try launched stays, and
         #: `waits` counts it.
         self.replays = False

@@ -18,7 +18,6 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import publish_result
-from orchestrator.display.text import counted
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
@@ -40,9 +39,9 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, RetryLater, RunRef, TooLate
 from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
-from orchestrator.policy.budget import describe
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.redisdb.client import retry_outages, was_refused
+from orchestrator.transcript.model import account
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
@@ -62,8 +61,6 @@ from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serv
 from orchestrator.worker.executors import executor_of
 from orchestrator.worker.gateway import Gateway
 
-#: Steps that the account of a run names.
-SHOWN_STEPS: Final = 20
 #: Seconds that the events of a process which is about to be killed may take.
 LAST_EVENTS_S: Final = 2.0
 #: Errors with which another attempt would end as well.
@@ -275,23 +272,21 @@ class _RunOfAgent:
         raise error  # not while the group is handled, which would take the place of what led to the error
 
     def _account(self) -> None:
-        """Report to the audit trail which durable steps this try recorded, and what it spent on models."""
-        steps, parts = self._steps.finished, list[str]()
-        if steps:
-            more = f" and {len(steps) - SHOWN_STEPS} more" if len(steps) > SHOWN_STEPS else ""
-            parts.append(f"{counted(len(steps), 'step')}: {', '.join(steps[:SHOWN_STEPS])}{more}")
-        if self._context is not None and self._context.spending.total.requests:
-            parts.append(describe(self._context.spending.total))
-        if not parts:
+        """Report which durable steps this try recorded, what it spent on models, and its turns, which the ledger keeps, too."""
+        run, steps, context = self._held.run, self._steps.finished, self._context
+        if context is None or not (steps or context.turns or context.spending.total.requests):
             return
-        effects, attempt = self._effects, self._held.run.attempt
+        text, said = account(run.id, run.attempt, steps, context.spending.total, context.turns)
         try:
-            text = f"{self._held.run.id}, attempt {attempt}: {'; '.join(parts)}"
-            outgoing = effects.write_status(None, text)
-            effects.retrying(
+            outgoing = self._effects.write_status(None, text)
+            self._effects.retrying(
                 "account",
                 lambda: self._ledger.effect(
-                    self._held.claim, effect=f"account:{attempt}", envelope=outgoing, only_audit=True
+                    self._held.claim,
+                    effect=f"account:{run.attempt}",
+                    envelope=outgoing,
+                    only_audit=True,
+                    text=said,
                 ),
             )
         except (OrchestraError, ValidationError) as error:

@@ -21,6 +21,7 @@ from acp.schema import PermissionOption
 
 from orchestrator.errors import AgentProgramError, InputError, LimitExceeded, NoReply, WouldDeadlock
 from orchestrator.log import get_logger
+from orchestrator.transcript.model import begin
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.printing import Tail, note
 from orchestrator.worker.executors.command.conversation import Memory
@@ -186,6 +187,7 @@ class _Conversation:
         prompt = memory.retold(text) if self._retells else text
         spending = self._context.spending
         reserved = await asyncio.to_thread(lambda: spending.reserve(requests=1))
+        turn = begin(self._context.turns, prompt=prompt)
         before = Usage(memory.input_tokens, memory.output_tokens, memory.cost_usd)
         reply = await self._connection.prompt(session_id=memory.conversation, prompt=[acp.text_block(prompt)])
         self._count(reply)
@@ -196,6 +198,7 @@ class _Conversation:
             )
         )
         answer = self._client.answer.text()
+        turn.end(answer, used, cut_off=reply.stop_reason == "max_tokens")
         note(f"{answer.rstrip()}\n")
         if self._retells:
             memory.remember(text, answer)
@@ -319,7 +322,9 @@ class _Client:
         match update:
             case schema.AgentMessageChunk(content=schema.TextContentBlock(text=text)):
                 self.answer.add(text.encode(errors="replace"))
-                self._live("text", text)
+                self._live("piece", text)
+            case schema.AgentThoughtChunk(content=schema.TextContentBlock(text=text)):
+                self._live("thinking", text)
             case schema.ToolCallStart(title=title):
                 self._live("tool", title)
             case schema.AgentPlanUpdate(entries=entries):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orchestrator.agents.options.command import CommandOptions
 from orchestrator.errors import AgentProgramError
+from orchestrator.transcript.model import begin
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.printing import note
 from orchestrator.worker.executors.command.reading import (
@@ -118,6 +119,7 @@ class TurnByTurn:
         continues = bool(options.resume and memory.conversation)
         prompt = text if continues or options.resume else memory.retold(text)
         command, words = self._command(prompt, continues=continues)
+        turn = begin(self._context.turns, prompt=prompt)
         # What a turn will use is not known before: a budget that is used up refuses it, and what it did use counts.
         with self._context.spending.reserve(requests=1) as reserved:
             report, how = self._run(command, words)
@@ -131,6 +133,7 @@ class TurnByTurn:
                 usd=used.cost_usd,
             )
         memory.count(used)
+        turn.end(report.answer, used, cut_off=report.cut_off)
         if report.answer:
             note(f"{report.answer.rstrip()}\n")
         memory.conversation = report.conversation or memory.conversation

@@ -12,6 +12,7 @@ from orchestrator.agents.options.command import CommandOptions, Reading, Reading
 from orchestrator.display.text import well_formed
 from orchestrator.errors import AgentProgramError
 from orchestrator.policy.budget import MOST_TOKENS
+from orchestrator.transcript.model import note_in
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.printing import Tail, note
 from orchestrator.worker.executors.command.process import AgentProcess
@@ -266,7 +267,8 @@ class LiveStatus:
         self._shown = ""
 
     def __call__(self, kind: str, what: str) -> None:
-        """Take note of something: `tool` or `text`, and what it is."""
+        """Take note of something: `tool`, `text`, `piece` or `thinking`, and what it is."""
+        note_in(self._context.turns, kind, what)
         words = " ".join(what.split())
         if words:
             words = f"{kind}: {words}" if kind == "tool" else words

@@ -14,7 +14,9 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.options import LlmOptions
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.errors import ModelFailed
+from orchestrator.transcript.of_models import listening
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.context.spending import cost_of
 from orchestrator.worker.executors.llm import memory
 from orchestrator.worker.executors.llm.approvals import NeedsApproval, ask_people
 from orchestrator.worker.executors.llm.assembly import agent_of, answers_in_text, as_text, output_type_of_runs
@@ -156,7 +158,7 @@ class _Conversation:
         capabilities: list[AbstractCapability[Any]] = [Durability(event_stream_handler=show)]
         if options.approve:
             capabilities.append(NeedsApproval(definition.name, options.approve))
-        with entered(self._run):
+        with entered(self._run), listening(context.turns, history, cost_of, options.prices):
             return await agent.run(
                 prompt or None,
                 message_history=history or None,
