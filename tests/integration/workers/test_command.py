@@ -150,8 +150,8 @@ def test_a_line_without_an_end_is_skipped_and_the_next_one_read(crew: Crew) -> N
     ("prompt", "why"),
     [
         ("!half", "ends in the middle of a line of JSON, 32 bytes into it"),
-        ("!crash 3", "none of its lines holds an answer (see read.answer) (exit code 3; something broke)"),
-        ("!run kill -9 $PPID", "(signal 9)"),
+        ("!crash 3", "it ended with exit code 3; something broke (none of its lines holds an answer"),
+        ("!run kill -9 $PPID", "it ended with signal 9"),
     ],
 )
 def test_how_a_program_failed_is_said(crew: Crew, prompt: str, why: str) -> None:
@@ -163,7 +163,7 @@ def test_how_a_program_failed_is_said(crew: Crew, prompt: str, why: str) -> None
 
 def test_an_exit_code_fails_a_program_that_answered(crew: Crew) -> None:
     crew.agent(command=("sh", "-c", "echo answer; echo broken >&2; exit 4"))
-    assert crew.ask("go") == "the program sh: it failed (exit code 4; broken)"
+    assert crew.ask("go") == "the program sh: it ended with exit code 4; broken"
 
 
 def test_a_program_that_is_not_there(crew: Crew) -> None:

@@ -194,7 +194,7 @@ def test_a_broken_one_fails_its_session(
 
 
 def test_one_that_refuses_fails(acp_crew: Callable[..., Crew]) -> None:
-    assert "it stopped with 'refusal'" in acp_crew().ask("!refuse")
+    assert "the model refused" in acp_crew().ask("!refuse")
 
 
 def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) -> None:

@@ -203,7 +203,8 @@ class _Conversation:
         if self._retells:
             memory.remember(text, answer)
         if reply.stop_reason in ("refusal", "cancelled"):
-            raise AgentProgramError(self._place.options.command[0], f"it stopped with {reply.stop_reason!r}")
+            how = {"refusal": "the model refused"}.get(reply.stop_reason, "the turn was cancelled")
+            raise AgentProgramError(self._place.options.command[0], how)
         return TextAnswer(text=answer, cut_off=reply.stop_reason == "max_tokens")
 
     async def _connect(self) -> ClientSideConnection:

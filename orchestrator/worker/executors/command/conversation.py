@@ -122,7 +122,7 @@ class TurnByTurn:
         turn = begin(self._context.turns, prompt=prompt)
         # What a turn will use is not known before: a budget that is used up refuses it, and what it did use counts.
         with self._context.spending.reserve(requests=1) as reserved:
-            report, how = self._run(command, words)
+            report = self._run(command, words)
             used = report.usage
             if continues:
                 memory.take_off(used, options.read.totals)
@@ -140,7 +140,7 @@ class TurnByTurn:
         if options.resume and options.read.conversation is None:  # it has the name that it was given
             memory.conversation = self._context.session
         if report.error or report.answer is None:
-            raise AgentProgramError(options.command[0], f"{report.error or 'it gave no answer'}{how}")
+            raise AgentProgramError(options.command[0], report.error)
         if not options.resume:
             memory.remember(text, report.answer)
         return TextAnswer(text=report.answer, cut_off=report.cut_off)
@@ -178,8 +178,8 @@ class TurnByTurn:
             )
         return f" {prompt}" if prompt.startswith("-") else prompt
 
-    def _run(self, command: list[str], words: bytes) -> tuple[Report, str]:
-        """Run one turn; return the program's report, and how it ended, as text."""
+    def _run(self, command: list[str], words: bytes) -> Report:
+        """Run one turn; return the program's report. Its exit code comes first where it failed."""
         reader, complaint = reader_of(self._options, self._live), Complaint()
         with self._place.start(command) as process:
             watch = Watch(self._context, self._options, process, self._live)
@@ -195,7 +195,9 @@ class TurnByTurn:
                 look=watch.look,
             )
         self._context.check()
-        report = reader.end()
-        if ended.code != 0 and not report.error:
-            report.error = "it failed"
-        return report, f" ({ended}{complaint.suffix()})"
+        report, how = reader.end(), f"{ended}{complaint.suffix()}"
+        if ended.code != 0:
+            report.error = f"it ended with {how}{report.error and f' ({report.error})'}"
+        elif report.error or report.answer is None:
+            report.error = f"{report.error or 'it gave no answer'} ({how})"
+        return report

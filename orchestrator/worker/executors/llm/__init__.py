@@ -29,7 +29,7 @@ def execute(definition: AgentDefinition, context: Context) -> str:
     try:
         return converse(definition, options, context)
     except Exception as error:
-        translated = failures.translate(error, definition.name)
+        translated = failures.translate(error, definition.name, context.turns)
         if translated is error:
             raise
         raise translated from None

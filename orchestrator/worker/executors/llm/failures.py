@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_ai.exceptions import (
@@ -88,8 +88,8 @@ def is_too_large(error: Exception) -> bool:
     )
 
 
-def translate(error: Exception, agent: str) -> Exception:
-    """The error that ends the run, for whatever was raised while a model agent ran."""
+def translate(error: Exception, agent: str, turns: Any = ()) -> Exception:
+    """The error that ends the run, for whatever was raised while a model agent ran; ``turns``: those of its transcript."""
     match error:
         case StepFailed():
             return _of_step(error, agent)
@@ -117,9 +117,11 @@ def translate(error: Exception, agent: str) -> Exception:
                 f"the answer was cut off by the token limit; raise max_tokens in its settings: {_short(error)}",
             )
         case ContentFilterError():
-            return ModelFailed(agent, f"the provider's content filter stopped the answer: {_short(error)}")
+            said = _said(turns, "text", "thinking")
+            how = "it refused to answer" if said else "the provider's content filter stopped the answer"
+            return ModelFailed(agent, f"{how}: {said or error.message}")
         case UnexpectedModelBehavior():
-            return ModelFailed(agent, _rule_of(error))
+            return ModelFailed(agent, _rule_of(error, turns))
         case UserError():
             return ConfigurationError(f"agent {agent!r}: {_short(error)}")
         case _:
@@ -163,14 +165,22 @@ def _is_passing_status(error: Exception) -> bool:
     )
 
 
-def _rule_of(error: Exception) -> str:
-    """Return which rule of its form an answer broke, and the value there; else the library's message."""
+def _said(turns: Any, *kinds: str) -> str:
+    """Return the last words of these kinds in a transcript, in short; empty if there are none."""
+    return next((_short(Exception(said)) for turn in reversed(turns) if (said := turn.said(*kinds))), "")
+
+
+def _rule_of(error: Exception, turns: Any) -> str:
+    """Return which rule an answer broke, and what it said; else the library's message."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ValidationError):
         cause = cause.__cause__
     if cause is None:
         asked_again = error.__cause__
-        return _short(asked_again if isinstance(asked_again, Exception) and str(asked_again) else error)
+        rule = _short(asked_again) if isinstance(asked_again, Exception) else _said(turns, "retry")
+        said = _said(turns, "text", "call")
+        words = (rule, said and f"and it said {said!r}")
+        return "; ".join(filter(None, (", ".join(filter(None, words)), getattr(error, "message", ""))))
     first = cause.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"]) or "the answer"
     said = one_line(Exception(repr(first["input"])))[:_SAID_CHARS]
