@@ -46,6 +46,7 @@ PAGES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "Limits": ("howto/steps", "howto/budgets", "howto/limits", "howto/provider-limits"),
         "Operations": (
             "howto/console",
+            "howto/transcripts",
             "howto/production",
             "howto/metrics",
             "howto/troubleshooting",

@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "sessions": ("sessions", "List the root sessions."),
         "tree": ("sessions", "Show a session and everything below it."),
         "logs": ("sessions", "Show what happened in a session, in order."),
+        "transcript": ("transcript", "Show what was said in a session, turn by turn."),
         "why": ("doctor", "Say what a session waits for."),
         "doctor": ("doctor", "Check that no callback is lost or doubled; name what is stuck."),
         "metrics": ("metrics", "Serve metrics of the stack to Prometheus."),

@@ -49,7 +49,7 @@ def history(ledger: Ledger, session: str, *, texts: bool = False) -> list[Event]
     """
     about = ledger.session(session)
     items = ledger.items(session)
-    said = _said(ledger, about, items) if texts else {}
+    said = texts_of(ledger, about, items) if texts else {}
     timed = [_launched(about, said.get("prompt", "")), *_ended(about)]
     for run in ledger.runs(session):
         timed += _of_run(run)
@@ -77,7 +77,7 @@ def _event(at_ms: int, what: str, text: str, *, run: str = "", about: str = "", 
     return at_ms, Event(at=isoformat(at_ms), what=what, text=text, run=run, about=about, detail=detail)
 
 
-def _said(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, str]:
+def texts_of(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[str, str]:
     """Return the task, the texts of items by their ids, and the latest answer; of an encrypted text only that it is
     encrypted.
     """

@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.console import actions, pages
+from orchestrator.console import actions, pages, transcripts
 from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules, refuses
 from orchestrator.console.stack import Stack
 from orchestrator.console.tree import doing
@@ -77,7 +77,7 @@ class Console:
         self._make_access = access
         self._access: Access | None = None
         self._outcomes: OrderedDict[str, list[actions.Outcome]] = OrderedDict()
-        self._templates = _templates()
+        self._templates = make_templates()
 
     @property
     def access(self) -> Access:
@@ -92,6 +92,7 @@ class Console:
             ("/", "triage.html", pages.triage),
             ("/sessions", "sessions.html", pages.sessions),
             ("/sessions/{name}", "session.html", pages.session),
+            ("/sessions/{name}/transcript", "transcript.html", transcripts.transcript),
             ("/trees/{name}", "tree.html", pages.tree),
             ("/asked", "asked.html", pages.asked),
             ("/dead", "dead.html", pages.letters),
@@ -312,7 +313,7 @@ async def _form(request: Request) -> dict[str, list[str]]:
     return parse_qs(octets.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=1_000)
 
 
-def _templates() -> Environment:
+def make_templates() -> Environment:
     """Return the templates; whatever is put into one is text, shown so that nothing in it acts."""
 
     def shown(value: Any) -> Any:

@@ -182,6 +182,16 @@ class LedgerReader:
         """Return the records of a run's effects."""
         return [json.loads(decode.text(record)) for record in self.redis.hvals(ledger_keys.effects(run_id))]
 
+    def account(self, run_id: str, attempt: int) -> str:
+        """Return what was said in a try of a run, as its worker noted it; empty if nothing is kept.
+
+        Raises:
+            PayloadError: it is not kept any more, or was altered.
+        """
+        kept = self.redis.hget(ledger_keys.effects(run_id), f"account:{attempt}")
+        ref = json.loads(decode.text(kept))["value"] if kept else ""
+        return self.large_texts.read(json.loads(ref)) if ref else ""
+
     def waits_for(self, session_id: str) -> list[str]:
         """The tasks that the launch of an encrypted session waits for."""
         kept = self.redis.hget(ledger_keys.session(session_id), "after")

@@ -7,7 +7,7 @@ is null.
 
 from __future__ import annotations
 
-from orchestrator.cli.documents import audit, sessions, stack
+from orchestrator.cli.documents import audit, sessions, stack, transcript
 from orchestrator.cli.documents.base import Document
 
 #: Command → what it prints; where there are two, the second is what it prints with ``--wait``, or `watch` with ``--text``; a
@@ -22,6 +22,7 @@ DOCUMENTS: dict[str, tuple[type[Document], ...]] = {
     "tree": (sessions.Sessions,),
     "session budget": (sessions.BudgetsDocument,),
     "logs": (sessions.Events,),
+    "transcript": (transcript.TranscriptDocument,),
     "resume": (sessions.Resumed, sessions.Answer),
     "questions": (sessions.Questions,),
     "reply": (sessions.Replied,),

@@ -1,0 +1,175 @@
+"""The transcript of a session that the ledger no longer has, from its messages in the audit trail."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, cast
+
+from orchestrator.audit.reader import AuditReader
+from orchestrator.audit.records import MessageRecord
+from orchestrator.bootstrap import Container
+from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
+from orchestrator.envelope.codec import decode
+from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody, task_id_of
+from orchestrator.envelope.model import Body
+from orchestrator.envelope.payload import BlobRef, BlobStore
+from orchestrator.envelope.prompt_text import prompt_of
+from orchestrator.envelope.sealing import Opener
+from orchestrator.errors import OrchestraError
+from orchestrator.transcript.model import (
+    TURNS,
+    Attempt,
+    Delegation,
+    RunTranscript,
+    Transcript,
+    repeated,
+)
+
+#: What a worker reports of a try, and after it the turns as JSON.
+_ACCOUNT: Final = re.compile(r"(?s)(run_[0-9a-z]+), attempt (\d{1,6}): ([^\n]*)(?:\n(.*))?")
+_REMOVED: Final = "the operator has removed its text"
+_NOT_THERE: Final = (
+    "the ledger no longer has this session: tries that left no account, and what Python agents were given "
+    "when they were resumed, are not in the audit trail"
+)
+
+
+class _Kept:
+    """Gives the one body that the trail keeps beside a message, in place of the store that it travelled in."""
+
+    def __init__(self, octets: bytes) -> None:
+        self._octets = octets
+
+    def get(self, _ref: BlobRef) -> bytes:
+        return self._octets
+
+
+def from_trail(parts: Container, session: str, trail: AuditReader, *, message: str = "") -> Transcript | None:
+    """Return the transcript of a session as its messages tell it; None if the trail has none of them.
+
+    ``message``: the id of its launch, if that is known. By a session's id the trail finds no message that is encrypted.
+    """
+    reading = _Reading(parts, trail)
+    found = trail.find(session) or (trail.launched_by(message) if message else [])
+    # A message that was delivered again is there again.
+    records = list({one.message_id or one.entry_id: one for one in found if not one.dead}.values())
+    starts = [one for one in records if one.type in SESSION_STARTING]
+    launch = next((one for one in starts if one.message_id == message or reading.task(one) == session), None)
+    task = reading.task(launch) if launch is not None else session
+    own = [one for one in records if one is not launch and reading.task(one) == task]
+    if launch is None and not own:
+        return None
+    agent = launch.recipient if launch is not None else own[0].sender
+    told = Transcript(
+        session=session,
+        agent=agent,
+        read_from="audit",
+        created_ms=launch.published_ms if launch is not None else 0,
+    )
+    if launch is not None:
+        body = reading.body(launch)
+        prompt = prompt_of(body) if isinstance(body, LaunchBody) else reading.why
+        told.title = str(getattr(getattr(body, "task", None), "title", "") or "")
+        run = RunTranscript(run="", number=1, cause="start", prompt=prompt, created_ms=launch.published_ms)
+        told.runs.append(run)
+    _add_own(told, own, reading)
+    if launch is not None:
+        _add_children(told, records, launch, reading)
+    for run in told.runs:
+        repeated(run.attempts)
+    told.missing.append(_NOT_THERE)
+    return told
+
+
+def _add_own(found: Transcript, own: list[MessageRecord], reading: _Reading) -> None:
+    """Add what the messages of the session itself say: accounts of its tries, and its end."""
+    for record in own:
+        body = reading.body(record)
+        if body is None:
+            found.missing.append(f"{record.type} {record.message_id} of {record.published}: {reading.why}")
+        elif isinstance(body, StatusUpdate) and record.sender == found.agent:
+            _add_account(found, body.current_activity or "", record.published_ms)
+        elif isinstance(body, TaskCompletion):
+            found.answer, found.ended_ms = body.result or body.summary or "", record.published_ms
+        elif isinstance(body, ErrorReport):
+            found.reason, found.ended_ms = body.message, record.published_ms
+
+
+def _add_account(found: Transcript, text: str, at_ms: int) -> None:
+    """Add the try that a worker's report is about; other reports of a status are none."""
+    match = _ACCOUNT.fullmatch(text)
+    if match is None:
+        return
+    name, attempt, summary, turns = match[1], int(match[2]), match[3], match[4] or "[]"
+    run = next((one for one in found.runs if one.run in ("", name)), None)
+    if run is None:
+        run = RunTranscript(run=name, number=len(found.runs) + 1, created_ms=at_ms)
+        found.runs.append(run)
+    run.run = name
+    tried = Attempt(number=attempt, how="", ended_ms=at_ms, steps=[summary])
+    try:
+        tried.turns = TURNS.validate_json(turns)
+    except ValueError:
+        tried.steps.append("its turns cannot be read")
+    if not run.prompt and tried.turns:
+        run.prompt = next((one.text for one in tried.turns[0].parts if one.kind == "prompt"), "")
+    run.attempts.append(tried)
+
+
+def _add_children(
+    found: Transcript, records: list[MessageRecord], launch: MessageRecord, reading: _Reading
+) -> None:
+    """Add what the session launched, and how that ended."""
+    ends = {reading.task(one): one for one in records if one.type in ("task-completion", "error-report")}
+    for child in records:
+        if child is launch or child.type not in SESSION_STARTING or child.sender != found.agent:
+            continue
+        body = reading.body(child)
+        title = str(getattr(getattr(body, "task", None), "title", "") or "")
+        given = Delegation(
+            session=reading.task(child), agent=child.recipient, title=title, at_ms=child.published_ms
+        )
+        if (end := ends.get(reading.task(child))) is not None:
+            said = reading.body(end)
+            given.status = end.status or "failed"
+            given.result = str(
+                getattr(said, "result", None)
+                or getattr(said, "message", None)
+                or ("" if said else reading.why)
+            )
+        before = [run for run in found.runs if run.created_ms <= child.published_ms]
+        (before or found.runs)[-1].delegated.append(given)
+
+
+class _Reading:
+    """Opens messages of the trail with the keys of the data folder."""
+
+    def __init__(self, parts: Container, trail: AuditReader) -> None:
+        self._parts = parts
+        self._trail = trail
+        #: Why the last message that gave no body gave none.
+        self.why = ""
+
+    def task(self, record: MessageRecord) -> str:
+        """Return the session or task that a message is about; empty if that cannot be told."""
+        if record.task_id:
+            return record.task_id
+        body = self.body(record)
+        return task_id_of(body) if body is not None else ""
+
+    def body(self, record: MessageRecord) -> Body | None:
+        """Return the body of a message; None if it cannot be had, and `why` says why."""
+        if not record.xml:
+            self.why = _REMOVED
+            return None
+        try:
+            kept = self._trail.store.body(record.body) or b""
+            opener = Opener(
+                cast("BlobStore", _Kept(kept)),
+                find_key=self._parts.keyring.decryption_key,
+                max_bytes=self._parts.settings.max_payload_bytes,
+            )
+            return opener.open(decode(record.xml)).body
+        except OrchestraError as error:
+            self.why = " ".join(str(error).split())
+            return None

@@ -1,0 +1,47 @@
+"""The transcript of a session in the console, in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.console.conftest import Running, beside
+from tests.transcript.conftest import Stage, led, stage  # noqa: F401
+from tests.transcript.test_transcript import SHOWN
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+@pytest.fixture(scope="module")
+def running(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:  # noqa: F811
+    """The console of the stack whose agents are models."""
+    with beside(stage.settings, tmp_path_factory.mktemp("console"), stage.client) as found:
+        yield found
+
+
+def test_the_console_shows_what_was_said(led: str, open_page: Callable[..., Page]) -> None:  # noqa: F811
+    """The session leads to it; texts are text, and its delegations lead to theirs."""
+    page = open_page(f"/sessions/{led}")
+    page.get_by_role("link", name="its transcript").click()
+    page.wait_for_url(f"**/sessions/{led}/transcript")
+    text = page.inner_text("#live")
+    for words in (
+        "Let me look.",
+        f"the contents {SHOWN}",
+        "there is no file wrong.txt",
+        "approved by ann: go ahead",
+    ):
+        assert words in text
+    assert page.locator("script:not([src]), style, [style], [onclick]").count() == 0
+    assert page.title() != "gone"
+    thinking = page.locator(".part.thinking pre").first
+    assert not thinking.is_visible()
+    page.locator(".part.thinking summary").first.click()
+    assert thinking.inner_text() == "I look first"
+    page.get_by_role("link", name=re.compile("ses_|count")).last.click()
+    page.wait_for_url("**/transcript")
+    assert "seven words" in page.inner_text("#live")
