@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import json
 import os
 import secrets
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+from itsdangerous import BadData, URLSafeTimedSerializer
 
 from orchestrator.errors import ConfigurationError
 
@@ -80,17 +80,16 @@ class Access:
 
     # --- tokens of one use -----------------------------------------------------------------------
 
-    def make_token(self, name: str, role: Role = "operator", *, lifetime_s: float = TOKEN_S) -> str:
+    def make_token(self, name: str, role: Role = "operator") -> str:
         """Return a token that lets its bearer in once, under this name."""
-        said = {"name": name, "role": role, "until": time.time() + lifetime_s, "id": secrets.token_hex(16)}
-        return self._signed("token", said)
+        return self._signed("token", {"name": name, "role": role, "id": secrets.token_hex(16)})
 
     def use_token(self, token: str) -> Person | None:
         """Return who a token lets in; None if it is not valid, has passed its time or was used."""
-        said = self._verified("token", token)
-        if said is None or not self._first_use(str(said["id"])):
+        fields = self._verified("token", token, TOKEN_S)
+        if fields is None or not self._first_use(fields["id"]):
             return None
-        return self._person(said)
+        return self._person(fields)
 
     def is_lasting(self, token: str) -> bool:
         """Return True for the lasting token."""
@@ -114,13 +113,12 @@ class Access:
 
     def make_cookie(self, person: Person) -> str:
         """Return the value of the cookie by which somebody is known from now on."""
-        said = {"name": person.name, "role": person.role, "until": time.time() + COOKIE_S}
-        return self._signed("cookie", said)
+        return self._signed("cookie", {"name": person.name, "role": person.role})
 
     def of_cookie(self, value: str) -> Person | None:
         """Return who a cookie stands for; None if it is not valid."""
-        said = self._verified("cookie", value)
-        return None if said is None else self._person(said)
+        fields = self._verified("cookie", value, COOKIE_S)
+        return None if fields is None else self._person(fields)
 
     def of_proxy(self, peer: str, headers: Mapping[str, str]) -> Person | None:
         """Return whom a reverse proxy names; None if the request does not come from a trusted one, or names nobody."""
@@ -133,25 +131,26 @@ class Access:
             return None
         return self._person({"name": name, "role": "operator" if name in self.rules.operators else "viewer"})
 
-    def _person(self, said: Mapping[str, object]) -> Person:
-        acts = said["role"] == "operator" and not self.rules.read_only
-        return Person(str(said["name"])[:_LONGEST_NAME], "operator" if acts else "viewer")
+    def _person(self, fields: Mapping[str, str]) -> Person:
+        acts = fields["role"] == "operator" and not self.rules.read_only
+        return Person(fields["name"][:_LONGEST_NAME], "operator" if acts else "viewer")
 
     # --- signatures --------------------------------------------------------------------------------
 
-    def _signed(self, what: str, said: Mapping[str, object]) -> str:
-        payload = urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
-        return f"{payload}.{self._mac(what, payload)}"
+    def _signed(self, purpose: str, fields: Mapping[str, str]) -> str:
+        return str(self._serializer(purpose).dumps(dict(fields)))
 
-    def _verified(self, what: str, text: str) -> Mapping[str, object] | None:
-        payload, _, mac = text.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(what, payload).encode()):
+    def _verified(self, purpose: str, text: str, lifetime_s: int | None) -> dict[str, str] | None:
+        try:
+            fields: dict[str, str] = self._serializer(purpose).loads(text, max_age=lifetime_s)
+        except BadData:
             return None
-        said = json.loads(urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return said if float(said["until"]) > time.time() else None
+        return fields
 
-    def _mac(self, what: str, payload: str) -> str:
-        return hmac.new(self._secret, f"{what}:{payload}".encode(), hashlib.sha256).hexdigest()
+    def _serializer(self, purpose: str) -> URLSafeTimedSerializer:
+        # What was signed for one purpose does not hold for another.
+        signer = {"digest_method": hashlib.sha256, "key_derivation": "hmac"}
+        return URLSafeTimedSerializer(self._secret, salt=f"orchestra console {purpose}", signer_kwargs=signer)
 
 
 def _secret(folder: Path) -> bytes:

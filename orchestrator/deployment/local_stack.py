@@ -68,7 +68,7 @@ def service_specs(settings: Settings) -> list[ChildSpec]:
 
 def has_console() -> bool:
     """Return True if the libraries of the extra `console` are installed."""
-    return all(find_spec(name) is not None for name in ("starlette", "jinja2", "sse_starlette", "uvicorn"))
+    return all(map(find_spec, ("starlette", "jinja2", "sse_starlette", "uvicorn", "itsdangerous")))
 
 
 def worker_spec(settings: Settings) -> ChildSpec:

@@ -1,7 +1,4 @@
-"""Each extra alone, with the releases that an installer chooses: it brings what it says, and ours asks for nothing else.
-
-Runs under `make test-wheel`, which makes an environment for each.
-"""
+"""Each extra alone, in an environment of its own that `make test-wheel` makes: it brings what it says, and nothing is missing."""
 
 from __future__ import annotations
 
@@ -42,6 +39,7 @@ BROUGHT = {
     "acp": {"acp"},
     "anyio": {"anthropic", "llm", "llm-mcp", "mcp", "openai"},
     "greenlet": {"testing"},
+    "itsdangerous": {"console"},
     "jinja2": {"console", "report"},
     "mcp": {"llm-mcp", "mcp"},
     "prometheus_client": {"flower", "metrics"},

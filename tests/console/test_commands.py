@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -12,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.console.access import Access, Person, Rules
+from orchestrator.console.access import COOKIE_S, TOKEN_S, Access, Person, Rules
 from orchestrator.console.application import make_app, mounted
 from orchestrator.deployment.local_stack import LocalStack, service_specs
 from tests.waiting import wait_until
@@ -62,19 +63,26 @@ def test_console_without_a_stack_says_so(tmp_path: Path) -> None:
     assert orchestra("console", "--data", str(tmp_path / "data")).exit_code == 4
 
 
-def test_tokens_work_once_and_cookies_are_not_forged(tmp_path: Path) -> None:
+def test_tokens_work_once_and_cookies_are_not_forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token is used once, also by another process; a changed token or cookie, and one of another console, is nobody's."""
     first, second = Access(Rules(folder=tmp_path)), Access(Rules(folder=tmp_path))
     token = first.make_token("ann")
     assert second.use_token(token) == Person("ann", "operator")
     assert first.use_token(token) is None
-    assert first.use_token(first.make_token("ann", lifetime_s=-1)) is None
+    late = first.make_token("ann")
     cookie = first.make_cookie(Person("ann", "viewer"))
     assert second.of_cookie(cookie) == Person("ann", "viewer")
-    payload, _, mac = cookie.partition(".")
-    for wrong in ("", ".", f"{payload}x.{mac}", f"{payload}.{mac[:-1]}0", first.make_token("ann")):
+    payload, made, mac = cookie.split(".")
+    changed = f"{payload}.{made}.{'B' if mac[0] == 'A' else 'A'}{mac[1:]}"
+    for wrong in ("", ".", f"{payload}x.{made}.{mac}", changed, f"{payload}.{mac}", first.make_token("ann")):
         assert first.of_cookie(wrong) is None
     assert Access(Rules(folder=tmp_path / "other")).of_cookie(cookie) is None
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + TOKEN_S + 2)
+    assert first.use_token(late) is None
+    assert first.of_cookie(cookie) == Person("ann", "viewer")
+    monkeypatch.setattr(time, "time", lambda: now + COOKIE_S + 2)
+    assert first.of_cookie(cookie) is None
 
 
 def test_only_a_named_proxy_names_the_user(tmp_path: Path) -> None:
