@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 @click.option(
     "--otlp", metavar="URL", help="Send traces there, too: a collector, such as http://127.0.0.1:4318."
 )
+@click.option(
+    "--token",
+    is_flag=True,
+    help="Serve nothing: print the token with which Prometheus may read /metrics of the web console.",
+)
 @stack_options
-def metrics(settings: Settings, *, port: int, host: str, otlp: str | None) -> None:
+def metrics(settings: Settings, *, port: int, host: str, otlp: str | None, token: bool) -> None:
     """Serve Prometheus metrics of the stack on /metrics, and /healthz and /readyz; needs the extra `metrics`.
 
     With --otlp it also sends a span for each attempt of a run (OTLP over HTTP, JSON).
@@ -34,6 +39,9 @@ def metrics(settings: Settings, *, port: int, host: str, otlp: str | None) -> No
     It reads the ledger and the audit database and changes neither. Whoever reaches the address may read the names of
     agents and models, numbers and costs; no text of a session is among them.
     """
+    if token:
+        _print_token(settings)
+        return
     if find_spec("prometheus_client") is None:
         raise Refused("metrics need their library: pip install 'agent-orchestra[metrics]'")
     from orchestrator.cli.stack import open_stack
@@ -57,3 +65,14 @@ def metrics(settings: Settings, *, port: int, host: str, otlp: str | None) -> No
             server.serve_forever()
         finally:
             server.server_close()
+
+
+def _print_token(settings: Settings) -> None:
+    from orchestrator.cli.console import INSTALL
+    from orchestrator.deployment.local_stack import has_console
+
+    if not has_console():
+        raise Refused(INSTALL)
+    from orchestrator.console.access import Access, Rules
+
+    say(Access(Rules(folder=settings.data / "console")).make_scrape_token())

@@ -95,6 +95,16 @@ class Access:
         """Return True for the lasting token."""
         return bool(self.rules.token) and hmac.compare_digest(token.encode(), self.rules.token.encode())
 
+    # --- programs ----------------------------------------------------------------------------------
+
+    def make_scrape_token(self) -> str:
+        """Return a token with which a program may read metrics and nothing else, as long as the secret stays."""
+        return self._signed("metrics", {})
+
+    def may_scrape(self, token: str) -> bool:
+        """Return True for a token that lets a program read metrics."""
+        return self._verified("metrics", token, None) is not None or self.is_lasting(token)
+
     def _first_use(self, name: str) -> bool:
         """Note the use of a token: one file each, so that it holds for all processes and after a restart."""
         used = self.rules.folder / "used"

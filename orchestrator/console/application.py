@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.console import actions, pages, transcripts
 from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules, refuses
+from orchestrator.console.probes import OPEN, PATHS, StackProbes
 from orchestrator.console.stack import Stack
 from orchestrator.console.tree import doing
 from orchestrator.display.figures import money, number, size, span
@@ -74,6 +75,7 @@ class Console:
 
     def __init__(self, stack: Stack, access: Callable[[], Access]) -> None:
         self.stack = stack
+        self.probes = StackProbes(stack)
         self._make_access = access
         self._access: Access | None = None
         self._outcomes: OrderedDict[str, list[actions.Outcome]] = OrderedDict()
@@ -107,6 +109,7 @@ class Console:
             Route("/do/{action}", self._act, methods=["POST"]),
             Route("/events", self._events, methods=["GET"]),
             Route("/enter", self._enter, methods=["POST"]),
+            *(Route(path, self._probed, methods=["GET"]) for path in (*PATHS, "/readyz/{service}")),
             Mount("/static", StaticFiles(directory=str(Path(__file__).parent / "static"))),
         ]
         return Guard(
@@ -204,6 +207,12 @@ class Console:
         kept = {n: v for n, v in parse_qs(asked).items() if n not in ("outcome", "act")}
         return f"{base}{quote(path, safe='/%')}?{urlencode({**kept, 'outcome': name}, doseq=True)}"
 
+    def _probed(self, request: Request) -> Response:
+        """Return metrics, or what a probe asks."""
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
+        status, kind, body = self.probes.answer(path, request.headers.get("accept", ""))
+        return Response(body, status, {"content-type": kind, "cache-control": "no-store"})
+
     async def _enter(self, request: Request) -> Response:
         """Let in who knows the lasting token, or has one of one use."""
         token = (await _form(request)).get("token", [""])[0].strip()
@@ -285,7 +294,7 @@ class Guard:
         path = scope["path"][len(base) :]
         if why := refuses(scope["method"], headers, access.rules.hosts):
             return self._console.render(request, "note.html", 403, title="Refused", sentence=why)
-        if path.startswith("/static/"):
+        if path.startswith("/static/") or path == OPEN:
             return None
         token = request.query_params.get("token", "")
         if token and scope["method"] == "GET":
@@ -297,10 +306,21 @@ class Guard:
             request.cookies.get(COOKIE, "")
         )
         scope["orchestra.person"] = person
+        if person is None and path.startswith(PATHS):
+            return self._unless_bearer(access, headers)
         if person is None and path != "/enter":
             sentence = "This token is not valid, has passed its time or was used." if token else ""
             return self._console.render(request, "enter.html", 401, sentence=sentence)
         return None
+
+    @staticmethod
+    def _unless_bearer(access: Access, headers: Headers) -> Response | None:
+        """Refuse a program that asks for metrics without a token for them."""
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and access.may_scrape(token.strip()):
+            return None
+        words = "a bearer token is needed here: orchestra metrics --token\n"
+        return Response(words, 401, {"www-authenticate": "Bearer"}, "text/plain")
 
 
 async def _form(request: Request) -> dict[str, list[str]]:

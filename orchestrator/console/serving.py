@@ -62,10 +62,9 @@ class ConsoleService:
         self._settings = settings
         self._place = place
         self._socket = sock
-        inner = Console(Stack(lambda: settings), lambda: access).application()
-        # A place for `/metrics`: mount it beside the console here.
+        self._console = Console(Stack(lambda: settings), lambda: access)
         config = uvicorn.Config(
-            mounted(prefix, inner),
+            mounted(prefix, self._console.application()),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -88,6 +87,7 @@ class ConsoleService:
                 pass
             self._server.should_exit = True
             thread.join(_GRACE_S + 2)
+            self._console.probes.close()
 
 
 def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.console.access import COOKIE_S, TOKEN_S, Access, Person, Rules
+from orchestrator.console.access import COOKIE, COOKIE_S, TOKEN_S, Access, Person, Rules
 from orchestrator.console.application import make_app, mounted
 from orchestrator.deployment.local_stack import LocalStack, service_specs
 from tests.waiting import wait_until
@@ -94,6 +94,54 @@ def test_only_a_named_proxy_names_the_user(tmp_path: Path) -> None:
     assert access.of_proxy("10.0.0.7", {}) is None
     looking = Access(Rules(folder=tmp_path, proxies=("10.0.0.7",), operators=("ann",), read_only=True))
     assert looking.of_proxy("10.0.0.7", {"x-forwarded-user": "ann"}) == Person("ann", "viewer")
+
+
+@pytest.mark.parametrize("prefix", ["", "/ops"])
+def test_prometheus_reads_metrics_with_a_token_of_its_own(
+    prefix: str, redis_url: str, tmp_path: Path
+) -> None:
+    """The token reads metrics and probes and opens no page; whoever may look at pages reads them, too."""
+    from starlette.testclient import TestClient
+
+    settings = load_settings(data=tmp_path / "data", redis_url=redis_url)
+    token = orchestra("metrics", "--token", "--data", str(tmp_path / "data")).stdout.strip()
+    bearer = {"authorization": f"Bearer {token}"}
+    with TestClient(mounted(prefix, make_app(lambda: settings)), base_url="http://127.0.0.1") as client:
+        assert client.get(f"{prefix}/healthz").text == "alive\n"
+        for path in ("/metrics", "/readyz", "/readyz/router"):
+            refused = client.get(f"{prefix}{path}")
+            assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert client.get(f"{prefix}{path}", headers={"authorization": "Bearer x"}).status_code == 401
+        answer = client.get(f"{prefix}/metrics", headers=bearer)
+        assert answer.status_code == 200
+        assert "orchestra_promise_gap 0.0" in answer.text
+        openmetrics = {**bearer, "accept": "application/openmetrics-text; version=1.0.0"}
+        assert client.get(f"{prefix}/metrics", headers=openmetrics).text.endswith("# EOF\n")
+        assert client.get(f"{prefix}/readyz", headers=bearer).json()["services"]["router"] == 0
+        assert client.get(f"{prefix}/", headers=bearer).status_code == 401
+        assert client.post(f"{prefix}/do/stop", headers=bearer).status_code == 403
+        access = Access(Rules(folder=tmp_path / "data" / "console"))
+        client.cookies.set(COOKIE, access.make_cookie(Person("eve", "viewer")))
+        assert client.get(f"{prefix}/metrics").status_code == 200
+
+
+def test_without_the_library_there_are_no_metrics_and_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console needs the extra `metrics` for them alone; without a stack they say so."""
+    from starlette.testclient import TestClient
+
+    settings = load_settings(data=tmp_path / "data")
+    bearer = {
+        "authorization": f"Bearer {Access(Rules(folder=tmp_path / 'data' / 'console')).make_scrape_token()}"
+    }
+    with TestClient(make_app(lambda: settings), base_url="http://127.0.0.1") as client:
+        answer = client.get("/metrics", headers=bearer)
+        assert (answer.status_code, "no stack is running" in answer.text) == (503, True)
+        monkeypatch.setattr("orchestrator.console.probes.find_spec", lambda name: None)
+        answer = client.get("/metrics", headers=bearer)
+        assert (answer.status_code, "agent-orchestra[metrics]" in answer.text) == (404, True)
+        assert client.get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("prefix", ["", "/ops/console"])
