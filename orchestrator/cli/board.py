@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Literal
 from rich.text import Text
 
 from orchestrator.cli.control import still_stopping
-from orchestrator.cli.render import PromiseCount, awaited_answers, is_narrow, short_ids, tree_lines
+from orchestrator.cli.render import awaited_answers, is_narrow, short_ids, tree_lines
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import OrchestraError
-from orchestrator.ledger import CLOSED, Session
+from orchestrator.ledger import CLOSED, Session, Tally
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -216,7 +216,7 @@ class Board:
             text.append(f"{counted(more, 'session')} more above or below\n", style="dim")
         for note in notes:
             text.append(f"{visible(note)}\n", style="yellow")
-        text.append(f"{PromiseCount.of(self._sessions)}\n")
+        text.append(f"{Tally.of(self._sessions)}\n")
         text.append_text(self._foot())
         return text
 

@@ -133,13 +133,13 @@ def _review(
 
 
 def _conclude(tree: list[Session], sizes: list[int], *, took_s: float, total_s: float, path: Path) -> None:
-    from orchestrator.cli.render import PromiseCount
+    from orchestrator.ledger.model import Tally
 
     children = len(tree) - 1
     rate = f", {children / took_s:.0f} sessions a second" if children else ""
     resumes, callbacks = counted(len(sizes), "resume"), counted(sum(sizes), "callback")
     say(f"{resumes} of `lead` carried {callbacks}, up to {max(sizes, default=0)} at once")
-    say(str(PromiseCount.of(tree)))
+    say(str(Tally.of(tree)))
     say(
         f"{counted(children, 'module')} reviewed in {took_s:.1f} s{rate}; {total_s:.1f} s with start and stop"
     )

@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +21,6 @@ from orchestrator.cli.output import say
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
-    from orchestrator.ledger import Session
     from orchestrator.operations.table import Operation
 
 
@@ -108,20 +105,12 @@ def settings_of(**options: Any) -> Settings:
 def _time(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
     """Return the milliseconds since the epoch of a time, or of so long ago."""
     from orchestrator.errors import InputError
-    from orchestrator.policy.moments import parse_duration, parse_moment
+    from orchestrator.policy.moments import parse_past
 
-    if value is None:
-        return None
     try:
-        when = parse_moment(value)
-    except InputError:
-        try:
-            when = datetime.now(UTC) - parse_duration(value)
-        except InputError:
-            raise click.BadParameter(
-                f"{value!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)"
-            ) from None
-    return round(when.timestamp() * 1000)
+        return None if value is None else parse_past(value)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Command], Command]:
@@ -324,39 +313,6 @@ def _object(_context: click.Context, _parameter: click.Parameter, value: str | N
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SessionFilter:
-    """The conditions under which a session is shown; an empty condition holds for all."""
-
-    states: frozenset[str] = frozenset()
-    agents: frozenset[str] = frozenset()
-    since_ms: int | None = None
-    until_ms: int | None = None
-
-    def __call__(self, session: Session) -> bool:
-        """Return True if the session is shown."""
-        return (
-            (not self.states or session.state.value in self.states)
-            and (not self.agents or session.agent in self.agents)
-            and (self.since_ms is None or session.created_ms >= self.since_ms)
-            and (self.until_ms is None or session.created_ms <= self.until_ms)
-        )
-
-    def __bool__(self) -> bool:
-        return self != SessionFilter()
-
-    def of_tree(self, sessions: Sequence[Session]) -> list[Session]:
-        """Return those of a tree that are shown, with the sessions above them."""
-        parents = {session.id: session.parent for session in sessions}
-        kept: set[str] = set()
-        for session in filter(self, sessions):
-            above = session.id
-            while above in parents and above not in kept:
-                kept.add(above)
-                above = parents[above]
-        return [session for session in sessions if session.id in kept]
-
-
 def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
     """Add ``--state``, ``--agent``, ``--since`` and ``--until``; the command gets the filter as ``only``."""
 
@@ -387,6 +343,8 @@ def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[
             until_ms: int | None,
             **kwargs: Any,
         ) -> _Result:
+            from orchestrator.ledger.model import SessionFilter
+
             only = SessionFilter(
                 states=frozenset(states), agents=frozenset(agents), since_ms=since_ms, until_ms=until_ms
             )

@@ -17,7 +17,6 @@ from orchestrator.cli.output import say_cells
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger.model import CLOSED, Session, SessionState
-from orchestrator.machine import isoformat
 from orchestrator.policy.budget import describe
 
 if TYPE_CHECKING:
@@ -53,30 +52,6 @@ _RANK = {
 _BAR_CELLS, _SHORT_BAR_CELLS = 20, 8
 #: Columns for the name of an agent, at least and at most.
 _AGENT_CELLS = (10, 24)
-
-
-@dataclass(frozen=True)
-class PromiseCount:
-    """Counts of callbacks over some sessions."""
-
-    launched: int
-    delivered: int
-    pending: int
-    dead: int
-
-    @classmethod
-    def of(cls, sessions: Iterable[Session]) -> PromiseCount:
-        """Summed up over ``sessions``."""
-        members = list(sessions)
-        return cls(
-            launched=sum(s.launched for s in members),
-            delivered=sum(s.delivered for s in members),
-            pending=sum(s.pending for s in members),
-            dead=sum(s.dead for s in members),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.launched} launched = {self.delivered} delivered + {self.pending} pending + {self.dead} dead"
 
 
 @dataclass(frozen=True)
@@ -185,15 +160,7 @@ def session_about(session: Session, below: Sequence[Session] = (), *, narrow: bo
     if below:
         done = sum(child.ended_ms > 0 for child in below)
         parts.append(f"{done}/{len(below)} children done")
-    activity = (
-        (f"DAMAGED: {session.damage[0]}; see `orchestra doctor`" if session.damage else "")
-        or session.reason
-        or (f"begins {isoformat(session.due_ms)}" if session.state is SessionState.SCHEDULED else "")
-        or session.parked
-        or _awaited_person(session)
-        or session.trouble
-        or (_at_work(session) if session.state is not SessionState.FINISHED else "")
-    )
+    activity = session.doing(_awaited_person(session))
     line = _short(f"{session.title}{f' - {activity}' if activity else ''}", 100)
     parts.insert(at if narrow else len(parts), line)
     return "  ".join(parts)
@@ -210,16 +177,10 @@ def awaited_answers(sessions: Iterable[Session]) -> list[str]:
 
 def _awaited_person(session: Session) -> str:
     """That it waits for a person, and how the first answer is given."""
-    if not session.approvals or session.state in CLOSED:
+    if not session.approvals:
         return ""
     more = f" and {len(session.approvals) - 1} more" if len(session.approvals) > 1 else ""
     return f"waits for you: orchestra approve {session.approvals[0]}{more}"
-
-
-def _at_work(session: Session) -> str:
-    """Return what a session does, as its agent reports, and which durable step it recorded last."""
-    step = f"step {session.step} ({counted(session.steps, 'step')} so far)" if session.step else ""
-    return " - ".join(filter(None, [session.activity, step]))
 
 
 def progress(session: Session, below: Sequence[Session] = ()) -> int | None:

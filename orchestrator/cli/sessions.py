@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.names import session_argument
-from orchestrator.cli.options import SessionFilter, filter_options, json_option, stack_options
+from orchestrator.cli.options import filter_options, json_option, stack_options
 from orchestrator.cli.output import print_json, say
 from orchestrator.cli.stack import open_client
 
 if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
+    from orchestrator.ledger.model import SessionFilter
 
 #: States in which a session may be, for ``--state``.
 _STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "deleted", "damaged")
@@ -45,9 +46,9 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
                     "--state scheduled lists those that begin later; it goes with no other state"
                 )
             rest = replace(only, states=frozenset())
-            shown = [one for one in client.scheduled() if rest(one)][:limit]
+            shown = [one for one in client.scheduled() if rest.fits(one)][:limit]
         else:
-            shown = client.sessions(limit=limit, where=only or None)
+            shown = client.sessions(limit=limit, where=only.fits if only else None)
     if as_json:
         from orchestrator.cli.documents.sessions import Sessions
 
@@ -83,20 +84,13 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
 @stack_options
 def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:
     """Show SESSION and everything below it; of a part of it, with the sessions above each."""
-    from orchestrator.cli.render import (
-        PromiseCount,
-        Row,
-        is_narrow,
-        print_table,
-        short_ids,
-        terminal_width,
-        tree_lines,
-    )
+    from orchestrator.cli.render import Row, is_narrow, print_table, short_ids, terminal_width, tree_lines
+    from orchestrator.ledger.model import Tally, with_those_above
     from orchestrator.policy.budget import total
 
     with open_client(settings) as client:
         members = client.tree(session)
-    shown = only.of_tree(members)
+    shown = with_those_above(members, only.fits)
     if as_json:
         from orchestrator.cli.documents.sessions import Sessions
 
@@ -112,7 +106,7 @@ def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool
         print_table(("SESSION", "AGENT", "STATE", "ABOUT"), rows, styled=2, width=width)
     else:
         say("no session of the tree is like that", err=True)
-    say(str(PromiseCount.of(members)))
+    say(str(Tally.of(members)))
     if spent := total(session.used for session in members):
         say(f"spent: {spent}")
 

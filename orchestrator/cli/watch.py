@@ -68,7 +68,7 @@ def watch(
         return
     if after:
         raise click.UsageError("--after says where to read on in a text: it needs --text")
-    from orchestrator.cli.render import PromiseCount
+    from orchestrator.ledger.model import Tally
 
     with open_client(settings) as client:
         picture: list[Session] = []
@@ -86,7 +86,7 @@ def watch(
             say(f"Stopped watching; the session continues: orchestra watch {session}", err=True)
             sys.exit(Exit.INTERRUPTED)
         if not as_json and not is_picture:  # a picture ends with it
-            say(str(PromiseCount.of(picture)))
+            say(str(Tally.of(picture)))
 
 
 def _takes_keys() -> bool:
@@ -198,8 +198,9 @@ def tree_display(*, as_json: bool = False) -> Iterator[Show]:
 def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) -> RenderableType:
     from rich.text import Text
 
-    from orchestrator.cli.render import PromiseCount, awaited_answers, tree_lines
+    from orchestrator.cli.render import awaited_answers, tree_lines
     from orchestrator.display.text import visible
+    from orchestrator.ledger.model import Tally
 
     text = Text(no_wrap=True, overflow="ellipsis")
     for line in tree_lines(sessions, rows=max(8, console.height - _SPARE_ROWS)):
@@ -207,7 +208,7 @@ def _picture(console: Console, sessions: list[Session], notes: Sequence[str]) ->
         text.append(f"{visible(line.text)}\n", style=line.style)
     for note in (*awaited_answers(sessions), *notes):
         text.append(f"{visible(note)}\n", style="yellow")
-    text.append(str(PromiseCount.of(sessions)))
+    text.append(str(Tally.of(sessions)))
     return text
 
 

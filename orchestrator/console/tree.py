@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from orchestrator.ledger.model import CLOSED, Session, SessionState
+from orchestrator.ledger.model import Session, SessionState, Tally, with_those_above
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.policy.budget import NANO
 
@@ -84,12 +84,8 @@ class Picture:
     """The rows of a tree that a page shows, and what is true of all of it."""
 
     rows: tuple[Row, ...]
-    sessions: int
+    tally: Tally
     states: dict[str, int]
-    launched: int
-    delivered: int
-    pending: int
-    dead: int
     cost: Spent
     #: Whether there were more rows than a page has.
     cut: bool
@@ -108,26 +104,9 @@ class Picture:
 
 
 def doing(session: Session) -> str:
-    """Return what a session does or waits for, or why it ended, as its own record says."""
-    if session.damage:
-        return f"damaged: {session.damage[0]}"
-    if session.reason:
-        return session.reason
-    if session.parked:
-        return session.parked
-    if session.approvals and session.state not in CLOSED:
-        return "waits for a person's yes or no"
-    if session.questions and session.state not in CLOSED:
-        return "waits for a reply to its question"
-    if session.trouble:
-        return session.trouble
-    if session.state is SessionState.FINISHED:
-        return ""
-    step = f"step {session.step}" if session.step else ""
-    said = " · ".join(filter(None, [session.activity, step]))
-    if said:
-        return said
-    return f"waits for {session.owed} of its children" if session.owed and not session.busy else ""
+    """Return what a session does or waits for, or why it ended; without a word of its own, for how many children."""
+    waits = session.owed and not session.busy
+    return session.doing() or (f"waits for {session.owed} of its children" if waits else "")
 
 
 def below(members: Sequence[SessionOutline], top: str) -> list[SessionOutline]:
@@ -158,9 +137,9 @@ def picture(
         pages: for the children of one state the number of the first that is shown.
         states: only sessions in these states, with those above them; empty: all.
     """
-    drawing = _Drawing(
-        _only(members, states) if states else members, opened, folded, pages or {}, bool(states)
-    )
+    top = members[0].id
+    shown = with_those_above(members, lambda one: one.id == top or one.state.value in states)
+    drawing = _Drawing(shown if states else members, opened, folded, pages or {}, bool(states))
     rows: list[Row] = []
     # A stack of our own: a tree may be deeper than Python's.
     waiting = [drawing.row(members[0], 0)]
@@ -171,12 +150,8 @@ def picture(
     counts = Counter(one.state for one in members)
     return Picture(
         rows=tuple(rows),
-        sessions=len(members),
+        tally=Tally.of(members),
         states={state.value: counts[state] for state in ORDER if counts[state]},
-        launched=sum(one.launched for one in members),
-        delivered=sum(one.delivered for one in members),
-        pending=sum(one.pending for one in members),
-        dead=sum(one.dead for one in members),
         cost=Spent.of(members),
         cut=bool(waiting),
     )
@@ -255,14 +230,3 @@ class _Drawing:
 
     def _is_open(self, name: str, *, usually: bool) -> bool:
         return name in self._opened or (usually and name not in self._folded)
-
-
-def _only(members: Sequence[SessionOutline], states: Collection[str]) -> list[SessionOutline]:
-    parents = {one.id: one.parent for one in members}
-    kept = {members[0].id}
-    for one in members:
-        above = one.id
-        while one.state.value in states and above in parents and above not in kept:
-            kept.add(above)
-            above = parents[above]
-    return [one for one in members if one.id in kept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from orchestrator import machine
@@ -22,7 +22,6 @@ from orchestrator.doctor.findings import (
     Evidence,
     Problem,
     Severity,
-    Tally,
     TermsReader,
     evidence,
     other_trails,
@@ -31,7 +30,7 @@ from orchestrator.doctor.findings import (
 from orchestrator.doctor.late import late
 from orchestrator.doctor.repair import LostSessions
 from orchestrator.ids import is_session_id
-from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, leftovers
+from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, Tally, leftovers
 from orchestrator.ledger.snapshot import Snapshot, take_snapshot
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.redisdb.client import is_outage, refuses_everything
@@ -93,17 +92,14 @@ class Doctor:
         with self._readable("the running runs", "", findings):
             leases = self._leases() if watch_leases else []
         pending: list[Blocker] = []
-        totals: Counter[str] = Counter()
+        totals = Counter(sessions=0, launched=0, delivered=0, pending=0, dead=0)
         waiting: dict[str, list[Run]] = defaultdict(list)
         trees: set[str] = set()
         self._full, self._at_rest = full, 0
         self._since_ms = self._ledger.server_ms() - CHANGED_MS
         for session, snapshot in self._sessions(findings):
             trees.add(session.root)
-            totals.update({"sessions": 1})
-            totals.update(
-                {name: getattr(session, name) for name in ("launched", "delivered", "pending", "dead")}
-            )
+            totals.update(asdict(Tally.of([session])))
             if snapshot is None:
                 continue
             if snapshot.run is not None and snapshot.run.state == RunState.QUEUED:
@@ -121,13 +117,7 @@ class Doctor:
                 self._sleep(rest)
             findings += health.leases(leases, self._leases(), settings.lease_s)
         return Diagnosis(
-            tally=Tally(
-                sessions=totals["sessions"],
-                launched=totals["launched"],
-                delivered=totals["delivered"],
-                pending=totals["pending"],
-                dead=totals["dead"],
-            ),
+            tally=Tally(**totals),
             trees=len(trees),
             findings=tuple(dict.fromkeys(findings)),
             waits=tuple(pending),

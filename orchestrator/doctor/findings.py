@@ -17,7 +17,7 @@ from orchestrator.audit.reader import AuditReader, LaunchRecords, Parent
 from orchestrator.bootstrap import Container
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.ids import shard_of
-from orchestrator.ledger import HeldBack, RunState, Session
+from orchestrator.ledger import HeldBack, RunState, Session, Tally
 from orchestrator.ledger.snapshot import Snapshot
 from orchestrator.machine import Clock
 from orchestrator.redisdb import keys
@@ -71,25 +71,6 @@ class Blocker:
     mover: str
     #: By when, in words; empty: only an agent's own work decides.
     by: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tally:
-    """Counts of callbacks over many sessions: launched = delivered + pending + dead."""
-
-    #: Sessions.
-    sessions: int
-    #: Delegations with a callback.
-    launched: int
-    #: Callbacks that were delivered.
-    delivered: int
-    #: Callbacks that are neither delivered nor dead.
-    pending: int
-    #: Callbacks that will not be delivered, each with a reason.
-    dead: int
-
-    def __str__(self) -> str:
-        return f"{self.launched} launched = {self.delivered} delivered + {self.pending} pending + {self.dead} dead"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
+from orchestrator.display.text import counted
+from orchestrator.machine import isoformat
 from orchestrator.policy.budget import Cost
 from orchestrator.policy.versions import OnDeploy
 
@@ -209,6 +211,25 @@ class Session:
         """Those of its open questions that only a person answers."""
         return tuple(one for one in self.questions if one.startswith("apr_"))
 
+    def doing(self, awaits_person: str = "waits for a person's yes or no") -> str:
+        """Return what it does or waits for, or why it ended, as its own record says; ``awaits_person`` names the wait
+        for an approval.
+        """
+        step = f"step {self.step} ({counted(self.steps, 'step')} so far)" if self.step else ""
+        is_open = self.state not in CLOSED
+        return (
+            (f"damaged: {self.damage[0]}; see `orchestra doctor`" if self.damage else "")
+            or self.reason
+            or (f"begins {isoformat(self.due_ms)}" if self.state is SessionState.SCHEDULED else "")
+            or self.parked
+            or (awaits_person if self.approvals and is_open else "")
+            or ("waits for a reply to its question" if self.questions and is_open else "")
+            or self.trouble
+            or " - ".join(
+                filter(None, [self.activity, step] if self.state is not SessionState.FINISHED else [])
+            )
+        )
+
     @property
     def busy(self) -> bool:
         """True if the session has a run that has not ended."""
@@ -218,6 +239,71 @@ class Session:
     def pending(self) -> int:
         """Callbacks neither delivered nor dead."""
         return self.launched - self.delivered - self.dead
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionFilter:
+    """The conditions under which a session is shown; an empty condition holds for all."""
+
+    states: frozenset[str] = frozenset()
+    agents: frozenset[str] = frozenset()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    #: The least and the most that its own calls of models may have cost, in billionths of a US dollar.
+    least_nano: int | None = None
+    most_nano: int | None = None
+
+    def fits(self, session: Session) -> bool:
+        """Return True if the session is shown."""
+        return (
+            (not self.states or session.state.value in self.states)
+            and (not self.agents or session.agent in self.agents)
+            and (self.since_ms is None or session.created_ms >= self.since_ms)
+            and (self.until_ms is None or session.created_ms <= self.until_ms)
+            and (self.least_nano is None or session.used.nano_usd >= self.least_nano)
+            and (self.most_nano is None or session.used.nano_usd <= self.most_nano)
+        )
+
+    def __bool__(self) -> bool:
+        return self != SessionFilter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Counts of callbacks over many sessions: launched = delivered + pending + dead."""
+
+    #: Sessions.
+    sessions: int
+    #: Delegations with a callback.
+    launched: int
+    #: Callbacks that were delivered.
+    delivered: int
+    #: Callbacks that are neither delivered nor dead.
+    pending: int
+    #: Callbacks that will not be delivered, each with a reason.
+    dead: int
+
+    @classmethod
+    def of(cls, members: Iterable[Any]) -> Tally:
+        """Return the sum over sessions, or outlines of them."""
+        counts = [(1, one.launched, one.delivered, one.pending, one.dead) for one in members]
+        sums = map(sum, zip(*counts, strict=True)) if counts else (0,) * 5
+        return cls(**dict(zip(("sessions", "launched", "delivered", "pending", "dead"), sums, strict=True)))
+
+    def __str__(self) -> str:
+        return f"{self.launched} launched = {self.delivered} delivered + {self.pending} pending + {self.dead} dead"
+
+
+def with_those_above(members: Sequence[Any], fits: Callable[[Any], bool]) -> list[Any]:
+    """Return those of a tree that fit, with the sessions above them."""
+    parents = {one.id: one.parent for one in members}
+    kept: set[str] = set()
+    for one in filter(fits, members):
+        above = one.id
+        while above in parents and above not in kept:
+            kept.add(above)
+            above = parents[above]
+    return [one for one in members if one.id in kept]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
+from orchestrator import machine
 from orchestrator.errors import InputError
 
 #: The longest time from now until something happens: a larger one is a mistake in the unit.
@@ -86,3 +88,16 @@ def parse_duration(text: str) -> timedelta:
     if parts is None or seconds > MAX_AHEAD_S:
         raise InputError(f"{text!r} is not a duration; write for example 90s, 30m, 2h30m or 1d")
     return timedelta(seconds=seconds)
+
+
+def parse_past(text: str) -> int:
+    """Return a time, or how long ago it was (`90s`, `2h30m`, `7d`), in milliseconds since the epoch.
+
+    Raises:
+        InputError: it is neither.
+    """
+    with suppress(InputError):
+        return round(parse_moment(text).timestamp() * 1000)
+    with suppress(InputError):
+        return round((machine.time() - parse_duration(text).total_seconds()) * 1000)
+    raise InputError(f"{text!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)")

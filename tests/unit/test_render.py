@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.documents.sessions import SessionDocument
-from orchestrator.cli.render import PromiseCount, age, bar, progress, session_line, tree_lines
-from orchestrator.ledger import SessionState
+from orchestrator.cli.render import age, bar, progress, session_line, tree_lines
+from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.decode import session as decode
 
 
@@ -40,7 +40,7 @@ def children(count: int, state: str, start: int = 0) -> list[Any]:
 
 def test_the_promise_is_summed_up_over_a_tree() -> None:
     tree = [make("r", launched=5, delivered=2, dead=1), make("c", "r", launched=1, delivered=1)]
-    assert str(PromiseCount.of(tree)) == "6 launched = 3 delivered + 2 pending + 1 dead"
+    assert str(Tally.of(tree)) == "6 launched = 3 delivered + 2 pending + 1 dead"
 
 
 def test_a_small_tree_is_shown_whole() -> None:

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.cli.documents.base import Document, prints, show_as_text
-from orchestrator.doctor.findings import Blocker, Diagnosis, Problem, Tally
+from orchestrator.doctor.findings import Blocker, Diagnosis, Problem
 from orchestrator.keyring.certificates import KeyCertificate, Use
 from orchestrator.ledger.concurrency import AgentLimit, TreeLimit
+from orchestrator.ledger.model import Tally
 from orchestrator.worker.worktrees import Worktree
 
 show_as_text(Path)

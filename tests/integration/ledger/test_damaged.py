@@ -137,7 +137,7 @@ def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
     for command in ("sessions", "tree"):
         done = two.orchestra(command, *([two.ill] if command == "tree" else []))
         assert done.exit_code == 0, done.output
-        assert "DAMAGED: its field 'waiting' cannot be read" in done.stdout
+        assert "damaged: its field 'waiting' cannot be read" in done.stdout
 
 
 @pytest.mark.parametrize("index", [ledger_keys.roots(0), "tree"])
