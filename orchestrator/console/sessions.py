@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import cached_property
 from typing import Final
 from urllib.parse import urlencode
 
+from orchestrator.audit.reader import AuditReader
 from orchestrator.console.stack import Stack
 from orchestrator.errors import AuditError, InputError
 from orchestrator.ids import is_session_id
-from orchestrator.ledger.model import Session, SessionState
-from orchestrator.policy.moments import parse_duration, parse_moment
+from orchestrator.ledger.model import Session, SessionFilter, SessionState
+from orchestrator.policy.budget import NANO
+from orchestrator.policy.moments import parse_past
 
 #: Sessions of one page, and that an action on a filter takes.
 PAGE: Final = 50
 MOST_AT_ONCE: Final = 200
-#: Messages of the audit trail that a search for words reads.
+#: Messages of the audit trail that a search for words reads, of each type.
 _MESSAGES: Final = 200
-_FIELDS: Final = ("q", "state", "agent", "since", "until")
+#: The types of messages that have tasks and answers.
+_SEARCHED: Final = ("task-delegation", "task-completion")
+_FIELDS: Final = ("q", "state", "agent", "since", "until", "least", "most")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """The sessions that a page shows."""
+    """The sessions that a page shows, as somebody typed it."""
 
     q: str = ""
     state: str = ""
     agent: str = ""
     since: str = ""
     until: str = ""
+    least: str = ""
+    most: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Filter:
@@ -48,15 +55,29 @@ class Filter:
         """The fields that are set."""
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name)}
 
-    def fits(self, session: Session) -> bool:
-        """Return True if a session is in the state, of the agent and of the time that is asked for."""
-        since, until = _ms(self.since), _ms(self.until)
-        return (
-            (not self.state or session.state.value == self.state)
-            and (not self.agent or session.agent == self.agent)
-            and (since is None or session.created_ms >= since)
-            and (until is None or session.created_ms <= until)
+    @cached_property
+    def conditions(self) -> SessionFilter:
+        """The conditions other than words.
+
+        Raises:
+            InputError: a time or an amount in it is not valid.
+        """
+        return SessionFilter(
+            states=frozenset(filter(None, [self.state])),
+            agents=frozenset(filter(None, [self.agent])),
+            since_ms=parse_past(self.since) if self.since else None,
+            until_ms=parse_past(self.until) if self.until else None,
+            least_nano=_nano(self.least) if self.least else None,
+            most_nano=_nano(self.most) if self.most else None,
         )
+
+
+def _nano(text: str) -> int:
+    with suppress(ValueError, OverflowError):
+        usd = float(text.removeprefix("$").removesuffix("USD"))
+        if 0 <= usd < math.inf:
+            return round(usd * NANO)
+    raise InputError(f"{text!r} is not an amount in US dollars, such as 0.25")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,55 +97,48 @@ def matching(stack: Stack, only: Filter, *, offset: int = 0, limit: int = PAGE) 
     Raises:
         InputError: a time in it is not valid.
     """
-    _ms(only.since), _ms(only.until)
+    fits = only.conditions.fits
     if only.q:
         return _search(stack, only, offset=offset, limit=limit)
     if only.state == SessionState.SCHEDULED:
-        found = [one for one in stack.client.scheduled() if only.fits(one)]
+        found = [one for one in stack.client.scheduled() if fits(one)]
     else:
-        where = only.fits if only.fields else None
-        found = stack.client.sessions(limit=offset + limit + 1, where=where)
+        found = stack.client.sessions(limit=offset + limit + 1, where=fits if only.conditions else None)
     return Found(sessions=found[offset : offset + limit], more=len(found) > offset + limit)
 
 
 def _search(stack: Stack, only: Filter, *, offset: int, limit: int) -> Found:
-    """Look for the beginning of an id, then for words in titles, then in what was delegated."""
-    reader, words, note = stack.parts.reader, only.q.lower(), ""
+    """Look for the beginning of an id, then for words in titles, then in tasks and answers."""
+    reader, words, fits = stack.parts.reader, only.q.lower(), only.conditions.fits
     found: dict[str, Session] = {}
     if is_session_id(only.q) or " " not in only.q:
-        found |= {one.id: one for one in reader.find(reader.beginning_with(words)[:limit]) if only.fits(one)}
+        found |= {one.id: one for one in reader.find(reader.beginning_with(words)[:limit]) if fits(one)}
 
     def titled(session: Session) -> bool:
-        return only.fits(session) and words in session.title.lower()
+        return fits(session) and words in session.title.lower()
 
     found |= {one.id: one for one in stack.client.sessions(limit=offset + limit + 1, where=titled)}
     trail = stack.trail()
     if trail is None:
-        note = "prompts were not searched: there is no audit trail here"
+        note = "Tasks and answers were not searched: there is no audit trail here."
     else:
-        with suppress(AuditError):
-            messages = trail.search(text=only.q, message_type="task-delegation", limit=_MESSAGES)
-            names = [m.task_id for m in messages if is_session_id(m.task_id) and m.task_id not in found]
-            found |= {one.id: one for one in reader.find(list(dict.fromkeys(names))) if only.fits(one)}
+        note = (
+            "Ids, titles of roots, tasks and answers were searched. What is encrypted was not: the audit trail "
+            "cannot read it."
+        )
+        names = [name for name in _saying(trail, only.q) if name not in found]
+        found |= {one.id: one for one in reader.find(names) if fits(one)}
     ranked = sorted(found.values(), key=lambda one: one.created_ms, reverse=True)
     return Found(sessions=ranked[offset : offset + limit], more=len(ranked) > offset + limit, note=note)
 
 
-def _ms(text: str) -> int | None:
-    """Return a time as people write it, in milliseconds since the epoch.
-
-    Raises:
-        InputError: it is neither how long ago nor a time.
-    """
-    if not text:
-        return None
-    try:
-        when = parse_moment(text)
-    except InputError:
-        try:
-            when = datetime.now(UTC) - parse_duration(text)
-        except InputError:
-            raise InputError(
-                f"{text!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)"
-            ) from None
-    return round(when.timestamp() * 1000)
+def _saying(trail: AuditReader, words: str) -> list[str]:
+    """Return the sessions whose task or answer has these words one after the other, as the audit trail says."""
+    with suppress(AuditError):
+        messages = [
+            message
+            for kind in _SEARCHED
+            for message in trail.search(text=words, message_type=kind, limit=_MESSAGES)
+        ]
+        return list(dict.fromkeys(one.task_id for one in messages if is_session_id(one.task_id)))
+    return []

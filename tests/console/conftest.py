@@ -88,6 +88,13 @@ def hostile(ctx):
     return HOSTILE
 
 
+@agent("spending")
+def spending(ctx):
+    with ctx.spending.reserve(input_tokens=900, output_tokens=100, usd=0.25) as reservation:
+        reservation.settle(input_tokens=900, output_tokens=100, usd=0.25)
+    return "The verdict: saffron"
+
+
 @agent("crowd", role="coordinator")
 def crowd(ctx):
     ctx.delegate_all("idle", (str(number) for number in range(int(ctx.prompt))))

@@ -106,6 +106,32 @@ def test_sessions_are_found_and_filtered_by_the_address(
         assert page.locator(f"#s-{at_work[name]}").count() == 1, words
 
 
+def test_sessions_are_found_by_answers_and_by_cost(open_page: OpenPage, running: Running) -> None:
+    """Words of an answer find its session; a cost from and to shows those between; what is no amount is said."""
+    client = running.client
+    spent, free = client.submit("spending", "go").id, client.submit("counter", "for nothing").id
+    for session in (spent, free):
+        client.result(session, timeout_s=60)
+    page = open_page("/sessions")
+
+    def shown(query: str) -> dict[str, bool]:
+        page.goto(f"{running.url}/sessions?{query}")
+        return {
+            name: page.locator(f"#s-{one}").count() == 1 for name, one in (("spent", spent), ("free", free))
+        }
+
+    wait_until(lambda: shown("q=verdict+saffron")["spent"], "the audit trail", 30)
+    assert not shown("q=verdict+saffron")["free"]
+    assert "What is encrypted was not" in page.inner_text("#live")
+    assert shown("least=0.2&most=0.3") == {"spent": True, "free": False}
+    assert shown("least=0.26") == {"spent": False, "free": False}
+    assert shown("most=0.1&agent=counter") == {"spent": False, "free": True}
+    page.goto(f"{running.url}/sessions?least=much")
+    assert "'much' is not an amount in US dollars" in page.inner_text("#live")
+    page.goto(f"{running.url}/sessions?act=stop-many&least=0.2&agent=spending")
+    assert page.locator("#filter input[name=least]").input_value() == "0.2"
+
+
 def test_tree_grows_while_somebody_looks(
     open_page: OpenPage, running: Running, at_work: dict[str, str]
 ) -> None:
