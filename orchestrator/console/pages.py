@@ -35,7 +35,12 @@ _EACH_RULE: Final = 50
 _LARGE: Final = 1_000
 #: Queued runs that are looked at for the oldest of each agent.
 _QUEUED: Final = 50
-#: Bytes of an envelope that a page shows.
+#: Findings of the doctor that say that sessions wait for each other, and dead letters that would have made them.
+_CIRCLE: Final = "wait-circle"
+_WOULD_BE_CIRCLE: Final = "dependency-cycle"
+#: Findings that say that a record is not what its signer signed.
+_UNVERIFIED: Final = ("not-genuine", "text-altered", "claim-altered", "message-taken", "launch-taken")
+#: Lines of an envelope that a page shows.
 _XML_LINES: Final = 2_000
 
 
@@ -55,15 +60,25 @@ def triage(stack: Stack, _query: Mapping[str, str]) -> Shown:
     letters = DeadLetters(stack.parts.redis, shards=stack.settings.shards).all()
     findings = [] if examined is None else list(examined.diagnosis.findings)
     bad = [one for one in findings if one.severity in ("break", "stuck")]
+    groups = defaultdict(list)
+    for one in bad:
+        groups[
+            "circles" if one.rule == _CIRCLE else "unverified" if one.rule in _UNVERIFIED else "bad"
+        ].append(one)
+    refused = [one for one in letters if one.rule == _WOULD_BE_CIRCLE]
     failed = [] if examined is None else examined.failed
     over = [] if examined is None else examined.over_budget
     return {
         "examined": examined,
         "questions": questions[:MOST],
         "approvals": approvals[:MOST],
-        "rules": Counter(one.rule for one in letters).most_common(20),
-        "dead": len(letters),
-        "bad": bad[:MOST],
+        "rules": Counter(one.rule for one in letters if one.rule != _WOULD_BE_CIRCLE).most_common(20),
+        "dead": len(letters) - len(refused),
+        "circles": groups["circles"][:MOST],
+        "refused": refused[:20],
+        "refused_count": len(refused),
+        "unverified": groups["unverified"][:MOST],
+        "bad": groups["bad"][:MOST],
         "warnings": [one for one in findings if one.severity == "warning"][:MOST],
         "failed": failed[:20],
         "failed_count": len(failed),

@@ -9,8 +9,10 @@ from orchestrator.display.text import counted
 from orchestrator.doctor import blockers
 from orchestrator.doctor.findings import Problem, TermsReader, stuck
 from orchestrator.doctor.policies import is_ready
-from orchestrator.ledger import CLOSED, SessionState
+from orchestrator.ids import child_of
+from orchestrator.ledger import CLOSED, ItemState, SessionState
 from orchestrator.ledger.snapshot import Snapshot
+from orchestrator.policy.kinds import QUESTIONS
 
 #: Milliseconds without a change after which a session that a service should move is late.
 _LATE_MS: Final = 60_000
@@ -19,6 +21,7 @@ _LATE_MS: Final = 60_000
 def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Problem]:
     """Yield a session without a run that a service, or its parent, should have moved for over a minute."""
     s = snapshot.session
+    yield from _circle(snapshot, now_ms)
     if s.busy or now_ms - s.updated_ms <= _LATE_MS:
         return
     if s.state == SessionState.PENDING:
@@ -44,3 +47,16 @@ def late(snapshot: Snapshot, terms: TermsReader, now_ms: int) -> Iterator[Proble
     else:
         return
     yield stuck("late", s.id, f"{s.id} {message}", session=s.id)
+
+
+def _circle(snapshot: Snapshot, now_ms: int) -> Iterator[Problem]:
+    """Yield each child that a run waits for in a call, and that has waited over a minute for a reply from that run."""
+    s, run = snapshot.session, snapshot.run
+    called = {child_of(item) for item in run.awaits} if run is not None else set()
+    for item in snapshot.items:
+        asks = item.kind in QUESTIONS and item.state is ItemState.QUEUED and item.child in called
+        if asks and now_ms - item.at_ms > _LATE_MS:
+            message = (
+                f"{s.id} waits for its child {item.child}, which waits for a reply from it: stop one of them"
+            )
+            yield stuck("wait-circle", item.id, message, session=item.child)

@@ -310,3 +310,5 @@ def test_why_goes_by_calls_and_questions_and_never_in_a_circle(place: Place) -> 
     place.ledger.claim_item(top.claim, callback_id(child.session.id), waits="wait")
     assert [step.session.id for step in place.doctor.held_up_by(top.session.id)] == [child.session.id]
     assert [step.session.id for step in place.doctor.held_up_by(child.session.id)] == [top.session.id]
+    place.ledger.set_time(NOW + 61_000)
+    assert "wait-circle" in {one.rule for one in place.doctor.examine(watch_leases=False).findings}
