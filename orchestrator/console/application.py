@@ -31,7 +31,7 @@ from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules,
 from orchestrator.console.probes import OPEN, PATHS, StackProbes
 from orchestrator.console.stack import Stack
 from orchestrator.console.tree import doing
-from orchestrator.display.figures import money, number, size, span
+from orchestrator.display.figures import money, number, share, size, span
 from orchestrator.display.text import counted, visible
 from orchestrator.errors import NoStack, OrchestraError, ServerUnavailable, UnknownSession
 from orchestrator.machine import isoformat
@@ -96,6 +96,7 @@ class Console:
             ("/sessions/{name}", "session.html", pages.session),
             ("/sessions/{name}/transcript", "transcript.html", transcripts.transcript),
             ("/trees/{name}", "tree.html", pages.tree),
+            ("/trees/{name}/flame", "flame.html", pages.flame),
             ("/asked", "asked.html", pages.asked),
             ("/dead", "dead.html", pages.letters),
             ("/dead/{name}", "letter.html", pages.letter),
@@ -357,6 +358,7 @@ def make_templates() -> Environment:
     found.filters.update(
         money=money,
         number=number,
+        share=share,
         size=size,
         span=span,
         lines=lines,

@@ -13,6 +13,8 @@ from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.text import indented
 from orchestrator.client.history import Event
 from orchestrator.console.actions import may_resume, may_stop
+from orchestrator.console.flame import BY
+from orchestrator.console.flame import flame as flame_of
 from orchestrator.console.sessions import MOST_AT_ONCE, PAGE, Filter, matching
 from orchestrator.console.stack import Stack
 from orchestrator.console.tree import GROUP_ROWS, ORDER, below, picture
@@ -20,7 +22,8 @@ from orchestrator.doctor import Problem
 from orchestrator.doctor.examination import Step
 from orchestrator.errors import NotGenuine, SessionFailed, UnknownSession
 from orchestrator.ids import is_session_id
-from orchestrator.ledger.model import SessionState
+from orchestrator.ledger.model import Session, SessionState
+from orchestrator.ledger.reader import SessionOutline
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import is_served, live_services, living_agents, living_versions
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, all_streams
@@ -122,12 +125,7 @@ def tree(stack: Stack, session: str, query: Mapping[str, str]) -> Shown:
         if number.isdigit() and len(number) < 8:
             pages[name] = int(number)
     states = [state for state in _names(query, "state") if state in set(SessionState)]
-    top = stack.client.session(session)
-    members = stack.outline(top.root or top.id)
-    if top.parent:
-        members = below(members, top.id)
-    if not members:
-        raise NotThere(f"the tree of {session} is gone")
+    top, members = _members(stack, session)
     drawn = picture(members, opened=opened, folded=folded, pages=pages, states=states)
     shown = stack.parts.reader.find([row.id for row in drawn.rows if row.kind == "session"])
     return {
@@ -140,6 +138,26 @@ def tree(stack: Stack, session: str, query: Mapping[str, str]) -> Shown:
         "group_rows": GROUP_ROWS,
         "held_back": stack.client.held_back(shown),
     }
+
+
+def flame(stack: Stack, session: str, query: Mapping[str, str]) -> Shown:
+    """Return a tree as bars by time, cost or tokens."""
+    by = next((name for name in BY if name == query.get("by")), BY[0])
+    top, members = _members(stack, session)
+    drawn = flame_of(members, by, stack.parts.ledger.server_ms())
+    shown = stack.parts.reader.find([bar.id for bar in drawn.bars])
+    return {"top": top, "flame": drawn.with_sessions(shown), "by": by, "all_by": BY, "sessions": len(members)}
+
+
+def _members(stack: Stack, session: str) -> tuple[Session, list[SessionOutline]]:
+    """Return a session, and it and everything below it in outlines."""
+    top = stack.client.session(session)
+    members = stack.outline(top.root or top.id)
+    if top.parent:
+        members = below(members, top.id)
+    if not members:
+        raise NotThere(f"the tree of {session} is gone")
+    return top, members
 
 
 def _names(query: Mapping[str, str], name: str) -> list[str]:

@@ -81,6 +81,7 @@ class SessionOutline(NamedTuple):
     launched: int
     delivered: int
     dead: int
+    created_ms: int
     ended_ms: int
     requests: int
     tokens: int
@@ -94,7 +95,7 @@ class SessionOutline(NamedTuple):
 
 #: The fields of it in a session's hash.
 _OUTLINE = (
-    *("parent", "state", "launched", "delivered", "dead", "ended_ms"),
+    *("parent", "state", "launched", "delivered", "dead", "created_ms", "ended_ms"),
     *("used_requests", "used_input_tokens", "used_output_tokens", "used_nano_usd"),
 )
 _STATES: Mapping[bytes, SessionState] = {state.value.encode(): state for state in SessionState}
@@ -354,7 +355,7 @@ class LedgerReader:
                     raw = [root.encode(), *[None] * (len(_OUTLINE) - 1)]
                 elif raw[1] is None:
                     continue  # it is gone
-                _, _, launched, delivered, dead, ended, requests, tokens_in, tokens_out, nano = map(
+                _, _, launched, delivered, dead, created, ended, requests, tokens_in, tokens_out, nano = map(
                     _count, raw
                 )
                 found.append(
@@ -365,6 +366,7 @@ class LedgerReader:
                         launched=launched,
                         delivered=delivered,
                         dead=dead,
+                        created_ms=created,
                         ended_ms=ended,
                         requests=requests,
                         tokens=tokens_in + tokens_out,

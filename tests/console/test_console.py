@@ -76,7 +76,8 @@ def test_hostile_text_is_text_on_every_page(
     """Titles, prompts, answers and reasons are shown with their markup and their controls visible, and nothing runs."""
     page = open_page()
     own = [f"/sessions/{at_work[name]}" for name in ("hostile", "failing", "careful", "asking")]
-    for path in (*PAGES, *own, f"/trees/{at_work['hostile']}", f"/audit/conversations/{at_work['hostile']}"):
+    own += [f"/trees/{at_work['hostile']}", f"/trees/{at_work['hostile']}/flame"]
+    for path in (*PAGES, *own, f"/audit/conversations/{at_work['hostile']}"):
         answer = page.goto(running.url + path)
         assert answer is not None
         assert answer.status == 200, path
@@ -326,6 +327,22 @@ def test_strangers_and_other_sites_are_refused(
     assert page.request.get(running.url, headers={"host": "evil.example"}).status == 403
 
 
+def test_tree_is_shown_as_bars(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
+    """A bar for each session leads to it, also by the keyboard; by cost there is one for each that has spent."""
+    page = open_page(f"/trees/{at_work['lead']}")
+    page.click("text=time >> nth=-1")
+    page.wait_for_url("**/flame")
+    assert page.locator(".flame a").count() == 3
+    assert "Count a fable" in (page.text_content(f"#b-{at_work['lead']} text") or "")
+    boxes = [page.locator(f".flame a >> nth={number} >> rect").bounding_box() for number in range(3)]
+    assert all(box is not None and box["width"] > 0 for box in boxes)
+    page.locator(f"#b-{at_work['lead']}").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/sessions/{at_work['lead']}")
+    page.goto(f"{running.url}/trees/{at_work['lead']}/flame?by=cost")
+    assert "has used any money" in page.inner_text("#live")
+
+
 def test_two_tabs_see_the_same(open_page: OpenPage, running: Running) -> None:
     """What one tab does, the other one shows by itself."""
     session = running.client.submit("slow", "wait", title="Seen twice").id
@@ -379,7 +396,10 @@ def test_pages_have_no_serious_barrier(
     page = open_page(
         color_scheme=scheme, viewport={"width": 1280 if scheme == "light" else 400, "height": 800}
     )
-    own = (f"/sessions/{at_work['lead']}", f"/trees/{at_work['growing']}", f"/sessions/{at_work['growing']}")
+    own = (
+        *(f"/sessions/{at_work['lead']}", f"/trees/{at_work['growing']}", f"/sessions/{at_work['growing']}"),
+        *(f"/trees/{at_work['lead']}/flame", f"/trees/{at_work['lead']}/flame?by=cost"),
+    )
     axe = (HERE / "static" / "axe.min.js").read_text(encoding="utf-8")
     for path in (*PAGES, *own, "/nothing-here"):
         page.goto(running.url + path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
@@ -13,9 +14,11 @@ from starlette.testclient import TestClient
 from orchestrator.config.settings import load_settings
 from orchestrator.console.access import COOKIE, Access, Person, Role, Rules
 from orchestrator.console.application import Console
+from orchestrator.console.flame import MOST_BARS, By, flame
 from orchestrator.console.stack import Examined, Stack
 from orchestrator.doctor import Diagnosis, Problem, Severity
-from orchestrator.ledger import Tally
+from orchestrator.ledger import SessionState, Tally
+from orchestrator.ledger.reader import SessionOutline
 from orchestrator.redisdb import keys
 
 
@@ -76,3 +79,68 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
     assert "All is well" not in page
     site.be("viewer")
     assert "Stop it" not in site.text("/")
+
+
+def outline(name: str, parent: str = "", **fields: Any) -> SessionOutline:
+    """Return a session of a tree by what matters here."""
+    numbers = dict.fromkeys(SessionOutline._fields[3:], 0)
+    return SessionOutline(id=name, parent=parent, state=SessionState.FINISHED, **{**numbers, **fields})
+
+
+def test_bars_by_time_take_a_row_more_where_they_overlap() -> None:
+    """A bar goes from launch to end; what has not ended goes to the right edge; two at once are in two rows."""
+    drawn = flame(
+        [
+            outline("root", created_ms=1_000),
+            outline("first", "root", created_ms=1_000, ended_ms=1_400),
+            outline("beside", "root", created_ms=1_200, ended_ms=1_600),
+            outline("after", "root", created_ms=1_500, ended_ms=2_000),
+        ],
+        "time",
+        now_ms=2_000,
+    )
+    bars = {bar.id: bar for bar in drawn.bars}
+    assert {name: bar.row for name, bar in bars.items()} == {"root": 0, "first": 1, "beside": 2, "after": 1}
+    assert (bars["root"].x, bars["root"].width) == (0, 1)
+    assert (bars["beside"].x, bars["beside"].width) == (0.2, 0.4)
+    assert drawn.marks == ((0.0, 0), (0.25, 250), (0.5, 500), (0.75, 750))
+    assert [bar.id for bar in drawn.largest][:2] == ["root", "after"]
+
+
+def test_bars_by_cost_are_as_wide_as_all_below() -> None:
+    """The dearest child comes first; what has cost nothing has no bar and is counted."""
+    members = [
+        outline("root", nano_usd=10),
+        outline("cheap", "root", nano_usd=10),
+        outline("dear", "root", nano_usd=20),
+        outline("deep", "dear", nano_usd=60),
+        outline("free", "root"),
+    ]
+    drawn = flame(members, "cost", now_ms=0)
+    bars = {bar.id: (bar.row, round(bar.x, 3), round(bar.width, 3), bar.own, bar.whole) for bar in drawn.bars}
+    assert bars == {
+        "root": (0, 0, 1, 10, 100),
+        "dear": (1, 0, 0.8, 20, 80),
+        "cheap": (1, 0.8, 0.1, 10, 10),
+        "deep": (2, 0, 0.6, 60, 60),
+    }
+    assert drawn.left_out == 1
+    assert not flame(members, "tokens", now_ms=0).bars
+
+
+@pytest.mark.parametrize("by", ["time", "cost"])
+def test_bars_of_ten_thousand_are_few_and_soon_there(by: By) -> None:
+    """Whatever their number, a picture has at most 300 bars in at most 80 rows, the largest ones."""
+    members = [outline("root", created_ms=1)]
+    members += [
+        outline(
+            f"c{n}", "root" if n < 5_000 else f"c{n - 5_000}", created_ms=2, ended_ms=3 + n, nano_usd=1 + n
+        )
+        for n in range(10_000)
+    ]
+    began = time.monotonic()
+    drawn = flame(members, by, now_ms=20_000)
+    assert time.monotonic() - began < 1
+    assert 0 < len(drawn.bars) <= MOST_BARS
+    assert drawn.rows <= 80
+    assert drawn.left_out == len(members) - len(drawn.bars)
