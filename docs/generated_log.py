@@ -46,6 +46,7 @@ MEANINGS: Final = {
     "console-cannot-notify": "The console could not notify the workers of an agent; the reaper does.",
     "console-examination-failed": "The examination for the console's first page failed unexpectedly.",
     "console-listens": "The console serves its pages.",
+    "console-verification-failed": "A verification of the audit trail that somebody asked the console for failed unexpectedly.",
     "consumer-silent": "A worker's Celery consumer does not take messages any more.",
     "dead-letters-dropped": "Dead letters were dropped, because there were too many or they were too old.",
     "dead-process-not-reported": "The death of a worker process could not be reported; its lease runs out.",

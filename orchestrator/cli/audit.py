@@ -309,9 +309,9 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
     Exit code 1: something was changed, or is missing for good; 2: the trail cannot be read.
     """
     from orchestrator.cli.documents.audit import AuditState
-    from orchestrator.cli.inspection import inspect, inspect_file
+    from orchestrator.doctor.inspection import inspect
 
-    inspection = inspect(settings) if file is None else inspect_file(settings, file)
+    inspection = inspect(settings, lambda: open_stack(settings, "audit-verify"), file)
     if as_json:
         print_json(AuditState.of(inspection))
     else:

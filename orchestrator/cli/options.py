@@ -335,19 +335,11 @@ def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[
         )
         @period_options
         @functools.wraps(command)
-        def wrapper(
-            *args: Any,
-            states: tuple[str, ...],
-            agents: tuple[str, ...],
-            since_ms: int | None,
-            until_ms: int | None,
-            **kwargs: Any,
-        ) -> _Result:
+        def wrapper(*args: Any, states: Collection[str], agents: Collection[str], **kwargs: Any) -> _Result:
             from orchestrator.ledger.model import SessionFilter
 
-            only = SessionFilter(
-                states=frozenset(states), agents=frozenset(agents), since_ms=since_ms, until_ms=until_ms
-            )
+            period = {name: kwargs.pop(name) for name in ("since_ms", "until_ms")}
+            only = SessionFilter(states=frozenset(states), agents=frozenset(agents), **period)
             return command(*args, only=only, **kwargs)
 
         return wrapper

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
+from orchestrator.audit.store import AuditStore
+from orchestrator.audit.transfer import export as write_trail
 from orchestrator.console.access import Person
 from orchestrator.console.sessions import MOST_AT_ONCE, Filter, matching
 from orchestrator.console.stack import Stack
@@ -47,11 +51,11 @@ def run(stack: Stack, person: Person, action: str, form: Form) -> list[Outcome]:
     outcomes = act(stack, person, form)
     for one in outcomes:
         if one.done:
-            _note(stack, person, action, one)
+            note(stack, person, action, one)
     return outcomes
 
 
-def _note(stack: Stack, person: Person, action: str, outcome: Outcome) -> None:
+def note(stack: Stack, person: Person, action: str, outcome: Outcome) -> None:
     """Write into the audit trail who did what, as a message of the operator, who signs it."""
     get_logger().info("console-action", action=action, by=person.name, session=outcome.session)
     about = outcome.session or action
@@ -243,6 +247,29 @@ def _of_letters(stack: Stack, form: Form, act: Callable[[DeadLetter], Outcome]) 
     return outcomes
 
 
+def _verify(stack: Stack, person: Person, _form: Form) -> list[Outcome]:
+    begun = stack.verify(person.name)
+    sentence = "the audit trail is being verified; this page says what comes of it"
+    return [Outcome(sentence=sentence if begun else "it is being verified already", done=begun)]
+
+
+def export(stack: Stack, person: Person, path: Path) -> int:
+    """Write the whole audit trail to a file; return how many messages it has.
+
+    Raises:
+        AuditError: there is none, or it cannot be read.
+    """
+    with closing(AuditStore(stack.settings.audit_database, read_only=True)) as store:
+        messages = write_trail(store, path)
+    note(
+        stack,
+        person,
+        "export",
+        Outcome(sentence=f"exported {counted(messages, 'message')} of the audit trail"),
+    )
+    return messages
+
+
 ACTIONS: Final[Mapping[str, Callable[[Stack, Person, Form], list[Outcome]]]] = {
     "resume": _resume,
     "stop": _stop,
@@ -257,4 +284,5 @@ ACTIONS: Final[Mapping[str, Callable[[Stack, Person, Form], list[Outcome]]]] = {
     "unpause": _unpause,
     "replay": _replay,
     "drop": _drop,
+    "verify": _verify,
 }

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
@@ -17,10 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -108,6 +111,7 @@ class Console:
         routes = [
             *(Route(path, self._page(template, read), methods=["GET"]) for path, template, read in shown),
             Route("/do/{action}", self._act, methods=["POST"]),
+            Route("/audit/export", self._export, methods=["POST"]),
             Route("/events", self._events, methods=["GET"]),
             Route("/enter", self._enter, methods=["POST"]),
             *(Route(path, self._probed, methods=["GET"]) for path in (*PATHS, "/readyz/{service}")),
@@ -173,11 +177,36 @@ class Console:
         sentence = f"A fault in the console itself, which its log has: {type(error).__name__}"
         return self.render(request, "note.html", 500, title="A fault", sentence=sentence)
 
+    def _forbidden(self, request: Request) -> Response | None:
+        person: Person = request.scope["orchestra.person"]
+        sentence = f"{person.name} may look and not act: ask an operator"
+        return (
+            None
+            if person.acts
+            else self.render(request, "note.html", 403, title="Not allowed", sentence=sentence)
+        )
+
+    def _export(self, request: Request) -> Response:
+        """Return the whole audit trail as a file."""
+        if refused := self._forbidden(request):
+            return refused
+        folder = Path(mkdtemp(prefix="orchestra-export-"))
+        done = BackgroundTask(rmtree, folder, ignore_errors=True)
+        path = folder / f"audit-{isoformat(time.time_ns() // 1_000_000)[:19].replace(':', '')}.jsonl.zst"
+        try:
+            messages = actions.export(self.stack, request.scope["orchestra.person"], path)
+        except OrchestraError as error:
+            rmtree(folder, ignore_errors=True)
+            return self.render(request, "note.html", 409, title="Refused", sentence=str(error))
+        headers = {"cache-control": "no-store", "x-messages": str(messages)}
+        return FileResponse(
+            path, headers=headers, media_type="application/zstd", filename=path.name, background=done
+        )
+
     async def _act(self, request: Request) -> Response:
         person: Person = request.scope["orchestra.person"]
-        if not person.acts:
-            sentence = f"{person.name} may look and not act: ask an operator"
-            return self.render(request, "note.html", 403, title="Not allowed", sentence=sentence)
+        if refused := self._forbidden(request):
+            return refused
         form = await _form(request)
         action = request.path_params["action"]
         try:

@@ -7,9 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from orchestrator.agents.registry import SYSTEM_AGENTS
 from orchestrator.audit.heads import EitherKeys, proof_of
 from orchestrator.audit.records import MessageRecord
+from orchestrator.audit.sequence import sequence_svg, svg_text
 from orchestrator.audit.text import indented
 from orchestrator.client.history import Event
 from orchestrator.console.actions import may_resume, may_stop
@@ -38,6 +41,8 @@ _EACH_RULE: Final = 50
 _LARGE: Final = 1_000
 #: Queued runs that are looked at for the oldest of each agent.
 _QUEUED: Final = 50
+#: Messages of one diagram.
+_DRAWN: Final = 60
 #: Findings of the doctor that say that sessions wait for each other, and dead letters that would have made them.
 _CIRCLE: Final = "wait-circle"
 _WOULD_BE_CIRCLE: Final = "dependency-cycle"
@@ -329,6 +334,8 @@ def audit(stack: Stack, query: Mapping[str, str]) -> Shown:
         "total": trail.store.total(),
         "waiting": sum(max(0, row.unread) + row.pending for row in waiting),
         "where": stack.settings.audit_name,
+        "verification": stack.verification,
+        "most_breaks": _EACH_RULE,
     }
 
 
@@ -340,12 +347,18 @@ def conversation(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
         records = trail.launched_by(stack.client.session(name).message)
     if not records:
         raise NotThere(f"the audit trail has nothing about {name}")
-    offset = _number(query, "from")
+    as_list = query.get("as") == "list"
+    offset, size = _number(query, "from"), MOST if as_list else _DRAWN
+    shown = records[offset : offset + size]
+    # Text of agents is text of elements in it: it is made as a tree, and not from strings.
+    drawn = Markup(svg_text(sequence_svg(shown, alone=False)))  # noqa: S704
     return {
         "name": name,
-        "records": records[offset : offset + MOST],
+        "records": shown,
+        "as_list": as_list,
+        "diagram": "" if as_list else drawn,
         "offset": offset,
-        "size": MOST,
+        "size": size,
         "total": len(records),
     }
 

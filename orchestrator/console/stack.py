@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.doctor import Blocker, Diagnosis, Doctor
+from orchestrator.doctor.inspection import Inspected, inspect
 from orchestrator.errors import AuditUnavailable, OrchestraError
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
@@ -55,6 +56,22 @@ class Examined:
     took_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Hold what came of a verification of the audit trail; neither result nor fault: it is under way."""
+
+    by: str
+    began_ms: int
+    took_s: float = 0.0
+    result: Inspected | None = None
+    fault: str = ""
+
+    @property
+    def running(self) -> bool:
+        """True while nothing is known yet."""
+        return self.result is None and not self.fault
+
+
 @dataclass
 class _Kept:
     """A picture that is good for a moment."""
@@ -75,6 +92,7 @@ class Stack:
     _examined: Examined | None = None
     _examining: threading.Thread | None = None
     _next_at: float = 0.0
+    _verification: Verification | None = None
 
     @property
     def settings(self) -> Settings:
@@ -136,7 +154,8 @@ class Stack:
     def revision(self) -> str:
         """Return a text that changes when the ledger does, or another examination is there."""
         at_ms = 0 if self._examined is None else self._examined.at_ms
-        return f"{at_ms} {self._recent('revision', _REVISION_S, self._revision)}"
+        verified = "" if self._verification is None else f"{self._verification.took_s}"
+        return f"{at_ms} {verified} {self._recent('revision', _REVISION_S, self._revision)}"
 
     def _revision(self) -> str:
         pipe = self.parts.redis.pipeline(transaction=False)
@@ -157,6 +176,35 @@ class Stack:
             self._kept = {key: one for key, one in self._kept.items() if now - one.at < 10}
             self._kept[name] = _Kept(now + min(4.0, now - began), value)
         return value
+
+    # --- the audit trail ------------------------------------------------------------------------------
+
+    @property
+    def verification(self) -> Verification | None:
+        """The latest verification of the audit trail; None: nobody has asked for one."""
+        return self._verification
+
+    def verify(self, by: str) -> bool:
+        """Begin to verify the audit trail in the background; return False if that is under way."""
+        parts = self.parts
+        with self._lock:
+            if self._verification is not None and self._verification.running:
+                return False
+            begun = Verification(by=by, began_ms=time.time_ns() // 1_000_000)
+            self._verification = begun
+        threading.Thread(target=self._verify, args=(parts, begun), daemon=True).start()
+        return True
+
+    def _verify(self, parts: Container, begun: Verification) -> None:
+        began, fault, result = time.monotonic(), "", None
+        try:
+            result = inspect(parts.settings, lambda: nullcontext(parts))
+        except (OrchestraError, redis.RedisError, OSError) as error:
+            fault = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:  # noqa: BLE001  (a page must not wait for ever for what fails)
+            get_logger().error("console-verification-failed", error=repr(error))
+            fault = f"a fault in the console itself, which its log has: {type(error).__name__}"
+        self._verification = replace(begun, took_s=time.monotonic() - began, result=result, fault=fault)
 
     # --- the examination -----------------------------------------------------------------------------
 

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from orchestrator import console
+from orchestrator.cli import main
+from orchestrator.cli.trail import open_trail
 from tests.console.conftest import HOSTILE, Running
 from tests.waiting import wait_until
 
@@ -282,6 +285,46 @@ def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_w
     assert running.client.result(running.client.submit("counter", "a b").id, timeout_s=60) == "2 words"
 
 
+def test_trail_is_verified_and_exported(
+    open_page: OpenPage, running: Running, at_work: dict[str, str], tmp_path: Path
+) -> None:
+    """The result of a verification appears by itself; the exported file is a whole trail; both are noted."""
+    page = open_page("/audit", name="clara")
+    page.click("text=Verify the trail")
+    see(page, "document.querySelector('#verification').innerText.includes('intact')")
+    assert re.search(r"Verified for clara at .+, in ", page.inner_text("#verification"))
+    with page.expect_download() as downloaded:
+        page.click("#export button")
+    path = tmp_path / downloaded.value.suggested_filename
+    downloaded.value.save_as(path)
+    assert path.name.endswith(".jsonl.zst")
+    data = str(running.settings.data)
+    done = CliRunner().invoke(main, ["audit", "verify", "--file", str(path), "--data", data])
+    assert done.exit_code == 0, done.output
+    trail = open_trail(running.settings)
+    wait_until(lambda: len(trail.search(text="clara in the console")) == 2, "the notes", 30)
+
+
+def test_conversation_is_drawn_and_listed(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """Agents have a line each, messages an arrow each, and a dead one says why; the list links to each message."""
+    page = open_page(f"/audit/conversations/{at_work['lead']}")
+    names = page.locator("svg.sequence .name").all_text_contents()
+    assert names[:3] == ["operator", "lead", "counter"]
+    total = int(re.findall(r"(\d+) messages", page.inner_text("#main"))[0])
+    assert page.locator("svg.sequence g").count() == total
+    assert (
+        page.locator("svg.sequence .arrow").first.evaluate("(arrow) => getComputedStyle(arrow).stroke")
+        != "none"
+    )
+    page.click("text=as a list")
+    page.wait_for_url("**as=list")
+    assert page.locator("ol.sequence li").count() == total
+    page.click("ol.sequence a >> nth=0")
+    assert "holds" in page.inner_text("#live")
+
+
 def test_viewer_looks_and_may_not_act(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
     """A viewer sees no buttons, and each action is refused with 403."""
     from orchestrator.console.actions import ACTIONS
@@ -296,6 +339,8 @@ def test_viewer_looks_and_may_not_act(open_page: OpenPage, running: Running, at_
             headers={"sec-fetch-site": "same-origin"},
         )
         assert answer.status == 403, action
+    answer = page.request.post(f"{running.url}/audit/export", headers={"sec-fetch-site": "same-origin"})
+    assert answer.status == 403
 
 
 def test_strangers_and_other_sites_are_refused(
@@ -399,6 +444,7 @@ def test_pages_have_no_serious_barrier(
     own = (
         *(f"/sessions/{at_work['lead']}", f"/trees/{at_work['growing']}", f"/sessions/{at_work['growing']}"),
         *(f"/trees/{at_work['lead']}/flame", f"/trees/{at_work['lead']}/flame?by=cost"),
+        *(f"/audit/conversations/{at_work['lead']}", f"/audit/conversations/{at_work['lead']}?as=list"),
     )
     axe = (HERE / "static" / "axe.min.js").read_text(encoding="utf-8")
     for path in (*PAGES, *own, "/nothing-here"):

@@ -20,7 +20,7 @@ from orchestrator.audit.report.model import (
 from orchestrator.audit.transitions import Transition
 from orchestrator.audit.verification import Break
 from orchestrator.cli.documents.base import Document, Octets, Time, prints, show_as_text
-from orchestrator.cli.inspection import Inspected
+from orchestrator.doctor.inspection import Inspected
 from orchestrator.envelope.findings import Finding
 from orchestrator.router.deadletters.store import DeadLetter
 from orchestrator.streams import StreamId

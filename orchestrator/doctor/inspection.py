@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,7 +19,6 @@ from orchestrator.audit.transfer import load
 from orchestrator.audit.verification import Suspect, verify
 from orchestrator.audit.writer import backlog
 from orchestrator.bootstrap import Container
-from orchestrator.cli.stack import open_stack
 from orchestrator.config.settings import Settings
 from orchestrator.errors import OrchestraError
 from orchestrator.keyring.store import KeyStore
@@ -77,22 +76,26 @@ class Inspected:
         return not self.breaks and not self.lost
 
 
-def inspect(settings: Settings) -> Inspected:
-    """Inspect the audit trail of a stack.
+def inspect(
+    settings: Settings, connect: Callable[[], AbstractContextManager[Container]], file: Path | None = None
+) -> Inspected:
+    """Inspect the audit trail of a stack; where ``connect`` finds none, the database alone; or an exported trail.
 
     Raises:
         AuditError: there is none, or it cannot be read.
     """
+    if file is not None:
+        return _inspect_file(settings, file)
     store = AuditStore(settings.audit_database, read_only=True)
     with ExitStack() as opened:
         try:
-            parts = opened.enter_context(open_stack(settings, "audit-verify"))
+            parts = opened.enter_context(connect())
         except OrchestraError as error:
             return _offline(store, settings, settings.audit_name, str(error), KeptHeads.of(settings))
         return _online(store, parts)
 
 
-def inspect_file(settings: Settings, file: Path) -> Inspected:
+def _inspect_file(settings: Settings, file: Path) -> Inspected:
     """Inspect an exported trail by the keys in the data folder; no server is asked.
 
     Raises:
