@@ -43,7 +43,7 @@ MEANINGS: Final = {
     "close-failed": "A child of a closed session could not be closed; it is tried again.",
     "console-action": "Somebody has acted through the console.",
     "console-cannot-examine": "The console could not examine the stack for its first page; it tries again.",
-    "console-cannot-notify": "The console could not notify the workers of an agent; the reaper does.",
+    "console-cannot-notify": "The console could not notify the workers of agents; the reaper does.",
     "console-examination-failed": "The examination for the console's first page failed unexpectedly.",
     "console-listens": "The console serves its pages.",
     "console-verification-failed": "A verification of the audit trail that somebody asked the console for failed unexpectedly.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from orchestrator.console.stack import Stack
 from orchestrator.display.text import counted
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable
 from orchestrator.ids import derived_uuid, shard_of
+from orchestrator.ledger.concurrency import Kind, Most
 from orchestrator.ledger.model import CLOSED, SessionState
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import Thread
@@ -183,19 +184,61 @@ def may_resume(state: SessionState) -> bool:
 
 
 def _pause(stack: Stack, _person: Person, form: Form) -> list[Outcome]:
-    agent = _agent(stack, form)
-    changed = stack.parts.concurrency.pause("agent", agent)
-    return [Outcome(sentence=f"agent {agent} {'is paused' if changed else 'was paused already'}")]
+    kind, name, _ = _paused_thing(stack, form)
+    changed = stack.parts.concurrency.pause(kind, name)
+    return [Outcome(sentence=f"{kind} {name} {'is paused' if changed else 'was paused already'}")]
 
 
 def _unpause(stack: Stack, _person: Person, form: Form) -> list[Outcome]:
+    kind, name, agents = _paused_thing(stack, form)
+    changed = stack.parts.concurrency.unpause(kind, name, agents=agents)
+    _notify(stack, agents)
+    return [Outcome(sentence=f"{kind} {name} {'goes on' if changed else 'was not paused'}")]
+
+
+def _limit(stack: Stack, _person: Person, form: Form) -> list[Outcome]:
+    concurrency, (most, words) = stack.parts.concurrency, _most(form)
+    if root := _said(form, "root"):
+        _notify(stack, concurrency.limit_tree(stack.parts.ledger.session(root).root, most))
+        return [Outcome(sentence=f"the tree of {root} {words}", session=root)]
+    if _said(form, "trees"):
+        _notify(stack, concurrency.limit_trees(most))
+        return [Outcome(sentence=f"each tree without a limit of its own {words}")]
     agent = _agent(stack, form)
-    changed = stack.parts.concurrency.unpause("agent", agent, agents=[agent])
+    concurrency.limit_agent(agent, most)
+    _notify(stack, [agent])
+    return [Outcome(sentence=f"agent {agent} {words}")]
+
+
+def _most(form: Form) -> tuple[Most, str]:
+    """Return a limit, and what it says of what it limits."""
+    text = _one(form, "most").strip()
+    if text == "none":
+        return "none", "may have any number of runs at work"
+    if text == "default":
+        return "default", "has the limit of its definition, or of the settings"
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(f"{text!r} is not a limit: give a number, none or default")
+    return int(text), f"may have {counted(int(text), 'run')} at work at once"
+
+
+def _notify(stack: Stack, agents: Sequence[str]) -> None:
+    """Tell workers that runs may begin now."""
     try:
-        stack.parts.ring([agent])
+        stack.parts.ring(agents)
     except ServerUnavailable as error:
-        get_logger().warning("console-cannot-notify", agent=agent, error=str(error))
-    return [Outcome(sentence=f"agent {agent} {'goes on' if changed else 'was not paused'}")]
+        get_logger().warning("console-cannot-notify", agents=", ".join(agents), error=str(error))
+
+
+def _paused_thing(stack: Stack, form: Form) -> tuple[Kind, str, list[str]]:
+    """Return what is to be paused or to go on, its name, and the agents concerned."""
+    queue = _said(form, "queue")
+    if not queue:
+        return "agent", (agent := _agent(stack, form)), [agent]
+    agents = [one.name for one in stack.parts.agents.all() if one.queue == queue and not one.external]
+    if not agents:
+        raise InputError(f"no agent of this stack has the queue {queue!r}")
+    return "queue", queue, agents
 
 
 def _agent(stack: Stack, form: Form) -> str:
@@ -282,6 +325,7 @@ ACTIONS: Final[Mapping[str, Callable[[Stack, Person, Form], list[Outcome]]]] = {
     "resume-many": _resume_many,
     "pause": _pause,
     "unpause": _unpause,
+    "limit": _limit,
     "replay": _replay,
     "drop": _drop,
     "verify": _verify,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from orchestrator.agents.registry import SYSTEM_AGENTS
+from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
 from orchestrator.audit.heads import EitherKeys, proof_of
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.sequence import sequence_svg, svg_text
@@ -303,12 +303,24 @@ def agents(stack: Stack, _query: Mapping[str, str]) -> Shown:
         "ready": ready,
         "oldest": oldest,
         "services": services[:MOST],
-        "paused_queues": [name for kind, name in parts.concurrency.paused() if kind == "queue"],
+        "queues": _queues(stack, records),
         "trees": parts.concurrency.trees()[:MOST],
         "each_tree": parts.concurrency.of_each_tree(),
         "providers": stack.settings.provider_limits,
         "tree_budget": stack.settings.tree_budget,
     }
+
+
+def _queues(stack: Stack, records: list[AgentRecord]) -> list[tuple[str, list[str], int]]:
+    """Return each queue with its agents, and since when it is paused; 0: it is not."""
+    paused = {
+        name: since for (kind, name), since in stack.parts.concurrency.paused().items() if kind == "queue"
+    }
+    agents: dict[str, list[str]] = {name: [] for name in paused}
+    for record in records:
+        if not record.external:
+            agents.setdefault(record.queue, []).append(record.name)
+    return [(name, agents[name], paused.get(name, 0)) for name in sorted(agents)][:MOST]
 
 
 def audit(stack: Stack, query: Mapping[str, str]) -> Shown:

@@ -285,6 +285,40 @@ def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_w
     assert running.client.result(running.client.submit("counter", "a b").id, timeout_s=60) == "2 words"
 
 
+def test_limits_are_changed_and_queues_paused(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """Limits of an agent and of each tree, and a queue's pause, are changed as by the commands, and noted."""
+    page = open_page("/agents", name="dorothea")
+
+    def set_limit(where: str, form: str, most: str) -> None:
+        page.click(f"{where} details summary")
+        page.fill(f"{form} input[name=most]", most)
+        page.click(f"{form} button")
+
+    set_limit("#a-counter", "#l-counter", "3")
+    page.wait_for_selector(".outcomes >> text=agent counter may have 3 runs at work at once")
+    assert "0 of 3" in page.inner_text("#a-counter")
+    set_limit("#a-counter", "#l-counter", "many")
+    assert "'many' is not a limit" in page.inner_text("#main")
+    page.goto(f"{running.url}/agents")
+    set_limit("#a-counter", "#l-counter", "default")
+    page.wait_for_selector(".outcomes >> text=agent counter has the limit of its definition")
+    set_limit("#each-tree", "#l-trees", "7")
+    page.wait_for_selector(".outcomes >> text=each tree without a limit of its own may have 7 runs")
+    assert "at most 7 runs at work" in page.inner_text("#each-tree")
+    set_limit("#each-tree", "#l-trees", "none")
+    page.wait_for_selector(".outcomes >> text=may have any number")
+    page.click("[id='q-orchestra.counter'] button")
+    page.wait_for_selector(".outcomes >> text=is paused")
+    assert "queue paused" in page.inner_text("#a-counter")
+    page.click("[id='q-orchestra.counter'] button")
+    page.wait_for_selector(".outcomes >> text=goes on")
+    assert running.client.result(running.client.submit("counter", "a b c").id, timeout_s=60) == "3 words"
+    trail = open_trail(running.settings)
+    wait_until(lambda: len(trail.search(text="dorothea in the console")) == 6, "the notes", 30)
+
+
 def test_trail_is_verified_and_exported(
     open_page: OpenPage, running: Running, at_work: dict[str, str], tmp_path: Path
 ) -> None:
