@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -108,7 +109,7 @@ def _time(_context: click.Context, _parameter: click.Parameter, value: str | Non
     from orchestrator.policy.moments import parse_past
 
     try:
-        return None if value is None else parse_past(value)
+        return None if value is None else parse_past(value, now_ms=time.time_ns() // 1_000_000)
     except InputError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,11 +63,12 @@ class Filter:
         Raises:
             InputError: a time or an amount in it is not valid.
         """
+        now_ms = time.time_ns() // 1_000_000
         return SessionFilter(
             states=frozenset(filter(None, [self.state])),
             agents=frozenset(filter(None, [self.agent])),
-            since_ms=parse_past(self.since) if self.since else None,
-            until_ms=parse_past(self.until) if self.until else None,
+            since_ms=parse_past(self.since, now_ms=now_ms) if self.since else None,
+            until_ms=parse_past(self.until, now_ms=now_ms) if self.until else None,
             least_nano=_nano(self.least) if self.least else None,
             most_nano=_nano(self.most) if self.most else None,
         )

@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
 
-from orchestrator import machine
 from orchestrator.errors import InputError
 
 #: The longest time from now until something happens: a larger one is a mistake in the unit.
@@ -90,7 +89,7 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def parse_past(text: str) -> int:
+def parse_past(text: str, *, now_ms: int) -> int:
     """Return a time, or how long ago it was (`90s`, `2h30m`, `7d`), in milliseconds since the epoch.
 
     Raises:
@@ -99,5 +98,5 @@ def parse_past(text: str) -> int:
     with suppress(InputError):
         return round(parse_moment(text).timestamp() * 1000)
     with suppress(InputError):
-        return round((machine.time() - parse_duration(text).total_seconds()) * 1000)
+        return now_ms - round(parse_duration(text).total_seconds() * 1000)
     raise InputError(f"{text!r} is neither how long ago (90s, 15m, 2h, 7d) nor a time (2026-01-31T08:00:00Z)")
