@@ -58,6 +58,8 @@ _OUTCOMES: Final = 200
 #: Seconds between two looks at whether anything changed, and between two ticks if nothing did.
 _LOOK_EVERY_S: Final = 1.0
 _TICK_EVERY_S: Final = 15.0
+#: The share of a core that open pages may take together while everything changes.
+_PAGES_SHARE: Final = 0.005
 
 _AWAY: Final = (redis.RedisError, OSError, ServerUnavailable, NoStack)
 
@@ -73,12 +75,31 @@ def rules_of(settings: Settings) -> Rules:
     )
 
 
+class Pace:
+    """Decide how often open pages are told to bring themselves up to date: the more that costs, the more seldom."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        #: Processor seconds that a page takes, the latest counting most.
+        self.cost_s = 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two ticks of one page at least."""
+        return min(_TICK_EVERY_S, max(_LOOK_EVERY_S, self.open * self.cost_s / _PAGES_SHARE))
+
+    def note(self, spent_s: float) -> None:
+        """Take in what a page took."""
+        self.cost_s += 0.2 * (spent_s - self.cost_s)
+
+
 class Console:
     """The console of one stack."""
 
     def __init__(self, stack: Stack, access: Callable[[], Access]) -> None:
         self.stack = stack
         self.probes = StackProbes(stack)
+        self.pace = Pace()
         self._make_access = access
         self._access: Access | None = None
         self._outcomes: OrderedDict[str, list[actions.Outcome]] = OrderedDict()
@@ -148,6 +169,12 @@ class Console:
 
     def _page(self, template: str, read: Callable[..., pages.Shown]) -> Callable[[Request], Any]:
         def shown(request: Request) -> Response:
+            began = time.thread_time()
+            answer = made(request)
+            self.pace.note(time.thread_time() - began)
+            return answer
+
+        def made(request: Request) -> Response:
             named = request.path_params.get("name")
             try:
                 found = read(self.stack, *([named] if named is not None else []), request.query_params)
@@ -276,6 +303,14 @@ class Console:
 
     async def _ticks(self, request: Request) -> AsyncIterator[dict[str, str]]:
         """Yield a tick when the ledger has changed, and now and then; `away` while no stack answers."""
+        self.pace.open += 1
+        try:
+            async for event in self._events_of(request):
+                yield event
+        finally:
+            self.pace.open -= 1
+
+    async def _events_of(self, request: Request) -> AsyncIterator[dict[str, str]]:
         last, told_at, away = "", 0.0, False
         while not await request.is_disconnected():
             try:
@@ -286,7 +321,8 @@ class Console:
                     yield {"event": "away", "data": " ".join(str(error).split())}
                 away, last = True, ""
             else:
-                if now != last or time.monotonic() - told_at >= _TICK_EVERY_S:
+                waited_s = time.monotonic() - told_at
+                if (now != last and waited_s >= self.pace.interval_s) or waited_s >= _TICK_EVERY_S:
                     if last or away:
                         yield {"event": "tick", "data": now}
                     else:

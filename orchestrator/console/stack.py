@@ -28,8 +28,11 @@ from orchestrator.policy.budget import RESOURCES, amount
 from orchestrator.redisdb.client import connect
 from orchestrator.streams import TRANSITIONS, ledger_streams, stream_key
 
-#: Seconds between two examinations at least; a long one is followed by a pause of four times its length.
+#: Seconds between two looks at least, and the shares of a core that they and the doctor's examinations may take at most: an
+#: examination that takes a second of processor time is followed by a pause of a minute and a half.
 EXAMINE_EVERY_S: Final = 10.0
+_LOOK_SHARE: Final = 0.003
+_EXAMINE_SHARE: Final = 0.01
 #: Seconds for which a page waits for the first examination.
 _FIRST_WAIT_S: Final = 0.8
 #: Root sessions that an examination looks at for the longest waits, for budgets and for failures.
@@ -53,7 +56,8 @@ class Examined:
     #: Root sessions whose budget is used up, each with what of it.
     over_budget: tuple[tuple[Session, str], ...]
     at_ms: int
-    took_s: float
+    #: When the doctor examined the stack, which takes longer than the rest and is done more seldom.
+    examined_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +96,9 @@ class Stack:
     _examined: Examined | None = None
     _examining: threading.Thread | None = None
     _next_at: float = 0.0
+    #: The latest diagnosis with its time, and when the next one is due.
+    _diagnosis: tuple[Diagnosis, int] | None = None
+    _diagnose_at: float = 0.0
     _verification: Verification | None = None
 
     @property
@@ -128,6 +135,7 @@ class Stack:
                 with suppress(redis.RedisError, OSError):
                     self._parts.redis.close()
             self._parts = self._client = None
+            self._next_at = self._diagnose_at = 0.0
             self._kept.clear()
 
     def trail(self) -> AuditReader | None:
@@ -221,9 +229,11 @@ class Stack:
         return self._examined
 
     def _examine(self, parts: Container) -> None:
-        began = time.monotonic()
+        used = time.thread_time()
         try:
-            found = self._look(parts, began)
+            self._diagnose(parts)
+            used = time.thread_time()
+            found = self._look(parts)
         except (OrchestraError, redis.RedisError, OSError) as error:
             get_logger().warning("console-cannot-examine", error=str(error))
         except Exception as error:  # noqa: BLE001  (a page must not wait for ever for what fails)
@@ -233,12 +243,21 @@ class Stack:
         finally:
             with self._lock:
                 self._examining = None
-                took = time.monotonic() - began
-                self._next_at = time.monotonic() + max(EXAMINE_EVERY_S, 4 * took)
+                spent = time.thread_time() - used
+                self._next_at = time.monotonic() + max(EXAMINE_EVERY_S, spent / _LOOK_SHARE)
 
-    def _look(self, parts: Container, began: float) -> Examined:
-        doctor, client = self.doctor(), self.client
-        diagnosis = doctor.examine(watch_leases=False, full=False)
+    def _diagnose(self, parts: Container) -> None:
+        """Have the doctor examine the stack, if that is due."""
+        if self._diagnosis is not None and time.monotonic() < self._diagnose_at:
+            return
+        used, now_ms = time.thread_time(), parts.ledger.server_ms()
+        self._diagnosis = self.doctor().examine(watch_leases=False, full=False), now_ms
+        spent = time.thread_time() - used
+        self._diagnose_at = time.monotonic() + max(EXAMINE_EVERY_S, spent / _EXAMINE_SHARE)
+
+    def _look(self, parts: Container) -> Examined:
+        assert self._diagnosis is not None
+        doctor, client, (diagnosis, examined_ms) = self.doctor(), self.client, self._diagnosis
         now_ms = parts.ledger.server_ms()
         newest = client.sessions(limit=_NEWEST)
         live = [s for s in newest if s.state not in CLOSED and s.state is not SessionState.FINISHED]
@@ -252,7 +271,7 @@ class Stack:
             ),
             over_budget=tuple((s, what) for s, what in over if what),
             at_ms=now_ms,
-            took_s=time.monotonic() - began,
+            examined_ms=examined_ms,
         )
 
     @staticmethod

@@ -62,7 +62,7 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
     tally = Tally(sessions=0, launched=0, delivered=0, pending=0, dead=0)
     diagnosis = Diagnosis(tally=tally, trees=0, findings=findings, waits=(), audited=False)
     site.stack._examined = Examined(
-        diagnosis=diagnosis, waits=(), failed=(), over_budget=(), at_ms=time.time_ns() // 10**6, took_s=0.0
+        diagnosis=diagnosis, waits=(), failed=(), over_budget=(), at_ms=1, examined_ms=1
     )
     site.stack._next_at = time.monotonic() + 600
     reason = "tasks wait for each other in a circle: c → a → c; take one dependency out"
