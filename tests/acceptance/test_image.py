@@ -198,11 +198,7 @@ class Compose:
             ]
         if name == "valkey":
             for program in ("server", "cli"):
-                mounts += [
-                    "--ro-bind",
-                    shutil.which(f"redis-{program}") or "",
-                    f"/programs/valkey-{program}",
-                ]
+                mounts += ["--ro-bind", shutil.which(f"redis-{program}") or "", f"/programs/valkey-{program}"]
         network = ["nsenter", f"--net=/proc/{self._net.pid}/ns/net", "--"]
         readonly = ["--remount-ro", "/"] if service.get("read_only") else []
         host_name = ["--unshare-uts", "--hostname", name]

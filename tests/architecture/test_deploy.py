@@ -167,13 +167,7 @@ def test_a_server_with_these_secrets_lets_in_who_has_the_settings_and_nobody_els
 
 def test_no_password_is_in_an_argument_and_no_secret_open_to_others(secrets: Path) -> None:
     for name, service in COMPOSE["services"].items():
-        said = str(
-            [
-                service.get("command"),
-                service.get("entrypoint"),
-                service.get("healthcheck"),
-            ]
-        )
+        said = str([service.get("command"), service.get("entrypoint"), service.get("healthcheck")])
         assert "PASSWORD" not in said.upper().replace("/RUN/SECRETS/HEALTHCHECK.PASSWORD", ""), name
         assert "${" not in said, name
     assert secrets.stat().st_mode & 0o777 == 0o700

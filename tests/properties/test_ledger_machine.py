@@ -57,8 +57,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """A root at work, two children, and as many of them at work: chance alone seldom gets as far."""
         self.client.flushdb()
         self.ledger = Ledger(
-            self.client,
-            limits=TreeLimits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, redispatch_ms=0),
+            self.client, limits=TreeLimits(max_lost_workers=MAX_LOST, resume_max_items=LIMIT, redispatch_ms=0)
         )
         self.model = Model(max_lost=MAX_LOST)
         self.numbers = itertools.count()

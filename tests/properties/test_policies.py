@@ -68,10 +68,7 @@ class World:
             CallbackService(redis, delivery, consumer=name, clock=ManualClock()) for name in "ab"
         ]
         self.reaper = Reaper(
-            self.ledger,
-            delivery,
-            settle=self.ledger.sweep.mark_result_published,
-            clock=ManualClock(),
+            self.ledger, delivery, settle=self.ledger.sweep.mark_result_published, clock=ManualClock()
         )
         self.held_by_play(self.play.run(self.play.submit("root")))
 

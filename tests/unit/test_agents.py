@@ -193,10 +193,7 @@ def test_an_error_in_another_file_names_both_lines(write: Write) -> None:
         ("[agents.a\n", "Expected ']' at the end of a table declaration (at line 1, column 10)"),
         ("[agents.a]\n[agents.a]\n", "Cannot declare ('agents', 'a') twice (at line 2, column 10)"),
         ("agents = 1\n", "an agent is a table, written [agents.name]"),
-        (
-            "\n[agents.a]\n",
-            "line 2: agent 'a': the python executor needs the setting 'function'",
-        ),
+        ("\n[agents.a]\n", "line 2: agent 'a': the python executor needs the setting 'function'"),
         (
             "[agents.a]\nexecutor = 'fax'\n",
             "line 2: agent 'a': there is no executor 'fax' (there are: command, foreign, llm, python)",

@@ -102,10 +102,7 @@ def test_a_server_that_takes_no_writes_is_one_line(
             "no-such-folder/signed.xml: No such file or directory; check the path",
         ),
         (["--out", "/dev/full"], "No space left on device; make room, or write to another disk"),
-        (
-            ["--data", "in-the-way"],
-            "Not a directory; check the path, and that this user may use it",
-        ),
+        (["--data", "in-the-way"], "Not a directory; check the path, and that this user may use it"),
     ],
 )
 def test_a_file_that_cannot_be_written_is_one_line(

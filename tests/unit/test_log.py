@@ -32,9 +32,7 @@ def write(capfd: pytest.CaptureFixture[str], lines: Callable[[], None]) -> dict[
     return parsed
 
 
-def test_a_line_holds_the_event_the_fields_and_whose_it_is(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_line_holds_the_event_the_fields_and_whose_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     line = write(
         capfd,
         lambda: get_logger(run="run_1").bind(agent="lead").info("run-claimed", attempt=2, path=Path("x")),
@@ -51,9 +49,7 @@ def test_a_line_holds_the_event_the_fields_and_whose_it_is(
     }
 
 
-def test_lines_of_other_libraries_come_out_in_the_same_form(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_of_other_libraries_come_out_in_the_same_form(capfd: pytest.CaptureFixture[str]) -> None:
     line = write(
         capfd,
         lambda: logging.getLogger("celery.worker").warning(

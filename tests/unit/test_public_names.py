@@ -65,10 +65,7 @@ def test_every_error_travels_with_celery_and_says_the_same(error: type[Orchestra
 
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [
-    DOCS.parent / "README.md",
-    *(page for page in sorted(DOCS.rglob("*.md")) if "adr" not in page.parts),
-]
+PAGES = [DOCS.parent / "README.md", *(page for page in sorted(DOCS.rglob("*.md")) if "adr" not in page.parts)]
 
 
 def test_what_the_code_of_a_page_imports_is_there() -> None:

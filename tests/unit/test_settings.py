@@ -172,15 +172,9 @@ def test_every_setting_says_what_it_is() -> None:
     ("text", "words"),
     [
         ("[orchestr]\nlease_s = 20\n", r"there is no table \[orchestr\].*; did you mean 'orchestra'\?"),
-        (
-            "concurrency = 4\n[orchestra]\nlease_s = 20\n",
-            r"'concurrency' is outside .* below \[orchestra\]",
-        ),
+        ("concurrency = 4\n[orchestra]\nlease_s = 20\n", r"'concurrency' is outside .* below \[orchestra\]"),
         ("concurency = 4\n", r"'concurency' is outside of a table .*; did you mean 'concurrency'\?"),
-        (
-            "[other]\nx = 1\n",
-            r"there is no table \[other\], so it is not read \(tables: \[orchestra\], ",
-        ),
+        ("[other]\nx = 1\n", r"there is no table \[other\], so it is not read \(tables: \[orchestra\], "),
     ],
 )
 def test_what_nobody_reads_in_a_file_is_refused(text: str, words: str, tmp_path: Path) -> None:

@@ -52,11 +52,7 @@ class Kennel:
         self.rung: list[str] = []
         self.ended = 0
         self.dog = Watchdog(
-            self.consumer,
-            lambda: self.ready,
-            self.rung.append,
-            silent_for_s=0,
-            end=self._end,
+            self.consumer, lambda: self.ready, self.rung.append, silent_for_s=0, end=self._end
         )
 
     def _end(self) -> None:

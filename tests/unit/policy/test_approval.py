@@ -29,13 +29,7 @@ def request(**terms: Any) -> ApprovalRequest:
 
 def read(said: Any, *, answered: bool = True, digest: str = DIGEST, now_ms: int = 0, **terms: Any) -> Any:
     return read_decision(
-        "apr_1",
-        request(**terms),
-        digest=digest,
-        answered=answered,
-        context=said,
-        text="said",
-        now_ms=now_ms,
+        "apr_1", request(**terms), digest=digest, answered=answered, context=said, text="said", now_ms=now_ms
     )
 
 
