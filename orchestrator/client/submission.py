@@ -81,7 +81,7 @@ class Submission:
             redis.RedisError: Redis does not answer, or refuses; the call may be repeated with the same key.
         """
         agent, prompt, title = request["agent"], request.get("prompt") or "", request.get("title") or ""
-        key, at, limit_s = request.get("key"), request.get("at"), request.get("time_limit_s")
+        key, at = request.get("key"), request.get("at")
         kept = kept or SUBMIT.options(request)
         words, structured = prompt, cast("Any", request.get("task"))
         if structured is not None:
@@ -104,11 +104,8 @@ class Submission:
         if delivery.expires_s is not None:
             # Until it begins it does not expire.
             delivery = replace(delivery, expires_s=delivery.expires_s + max(0, at_ms - now_ms) / 1000)
-        terms = Terms(
-            time_limit_ms=0 if limit_s is None else max(1, round(limit_s * 1000)),
-            budget=Budget.of(request.get("budget")) or Budget.of(parts.settings.tree_budget),
-            plan=planned,
-        )
+        budget = Budget.of(request.get("budget")) or Budget.of(parts.settings.tree_budget)
+        terms = Terms.of({**request, "budget": budget}, plan=planned)
         letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,

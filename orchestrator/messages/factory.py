@@ -6,8 +6,8 @@ what the audit trail and programs in other languages read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
@@ -35,12 +35,11 @@ from orchestrator.envelope.bodies import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.message_types import MAX_TIMEOUT_S, SESSION_STARTING
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Priority, Severity, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
-from orchestrator.errors import InputError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.registry import Keyring
 from orchestrator.ledger.model import Session
@@ -97,28 +96,55 @@ def delivery_of(options: Mapping[str, Any]) -> Delivery:
     )
 
 
+def _limits(budget: Budget) -> BudgetLimits:
+    limits = budget.limits
+    return BudgetLimits(
+        requests=limits.get("requests"), tokens=limits.get("tokens"), nano_usd=limits.get("nano")
+    )
+
+
+def _budget(limits: BudgetLimits) -> Budget:
+    usd = None if limits.nano_usd is None else limits.nano_usd / NANO
+    return Budget(requests=limits.requests, tokens=limits.tokens, usd=usd)
+
+
+#: The options of a launch that its message repeats: how the message has the value of each, and the way back.
+IN_MESSAGES: Final[Mapping[str, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    "group": ("group", str, str),
+    "time_limit_s": ("time_limit_ms", lambda seconds: max(1, round(seconds * 1000)), lambda ms: ms / 1000),
+    "budget": ("budget", _limits, _budget),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """The terms on which a session is launched, beside its task."""
 
-    group: str = ""  #: the group of delegations that it belongs to
-    time_limit_ms: int = 0  #: within which it must have ended; 0: as long as it takes
-    budget: Budget | None = None  #: what it and everything below it may spend; None: as much as it takes
+    options: Mapping[str, Any] = field(default_factory=dict)  #: those of its launch that its message repeats
     plan: bool = False  #: whether its prompt is a plan that it carries out before its agent is called
 
-    def in_message(self) -> LaunchTerms | None:
-        """Return them as the body of a message has them; None if there are none."""
-        limits = self.budget.limits if self.budget is not None else {}
-        budget = BudgetLimits(
-            requests=limits.get("requests"), tokens=limits.get("tokens"), nano_usd=limits.get("nano")
+    @classmethod
+    def of(cls, options: Mapping[str, Any], *, plan: bool = False) -> Terms:
+        """Return the terms in the options of a launch."""
+        given = {name: options[name] for name in IN_MESSAGES if options.get(name) not in (None, "")}
+        return cls(options=given, plan=plan)
+
+    @property
+    def budget(self) -> Budget | None:
+        """The most that the session and everything below it may spend; None: as much as it takes."""
+        return self.options.get("budget")
+
+    @property
+    def time_limit_ms(self) -> int:
+        """Milliseconds within which the session must have ended; 0: as long as it takes."""
+        return self.in_message().time_limit_ms or 0
+
+    def in_message(self) -> LaunchTerms:
+        """Return them as the body of a message has them."""
+        rows = ((value, *IN_MESSAGES[name]) for name, value in self.options.items())
+        return LaunchTerms(
+            **{element: write(value) for value, element, write, _ in rows}, plan=self.plan or None
         )
-        terms = LaunchTerms(
-            group=self.group or None,
-            time_limit_ms=self.time_limit_ms or None,
-            budget=None if self.budget is None else budget,
-            plan=self.plan or None,
-        )
-        return None if terms == LaunchTerms() else terms
 
     @classmethod
     def of_message(cls, terms: LaunchTerms | None) -> Terms:
@@ -127,18 +153,11 @@ class Terms:
         Raises:
             InputError: a value is larger than any that a launch can be given.
         """
-        if terms is None:
-            return cls()
-        time_limit_ms = terms.time_limit_ms or 0
-        if time_limit_ms > MAX_TIMEOUT_S * 1000:
-            raise InputError(
-                f"the message gives its session a time limit of {time_limit_ms} ms; at most {MAX_TIMEOUT_S} s are possible"
-            )
-        limits, budget = terms.budget, None
-        if limits is not None:
-            usd = None if limits.nano_usd is None else limits.nano_usd / NANO
-            budget = Budget(requests=limits.requests, tokens=limits.tokens, usd=usd)
-        return cls(group=terms.group or "", time_limit_ms=time_limit_ms, budget=budget, plan=bool(terms.plan))
+        rows = (
+            (name, getattr(terms, element, None), read) for name, (element, _, read) in IN_MESSAGES.items()
+        )
+        given = {name: read(value) for name, value, read in rows if value}
+        return cls(options=given, plan=bool(terms and terms.plan))
 
 
 NO_TERMS: Final = Terms()
@@ -203,7 +222,7 @@ class MessageFactory:
                 ),
             ),
             assignment=self._assignment(sender, recipient),
-            launch=terms.in_message(),
+            launch=None if terms == NO_TERMS else terms.in_message(),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=delivery)
 
@@ -312,7 +331,7 @@ class MessageFactory:
                 files=(*given.files, *(File(path=path, text="to be reviewed") for path in files)),
             ),
             assignment=self._assignment(sender, recipient),
-            launch=terms.in_message(),
+            launch=None if terms == NO_TERMS else terms.in_message(),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 
@@ -346,7 +365,7 @@ class MessageFactory:
                 description=description,
             ),
             assignment=self._assignment(sender, recipient),
-            launch=terms.in_message(),
+            launch=None if terms == NO_TERMS else terms.in_message(),
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import getpass
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.envelope.bodies import TaskDelegation
 from orchestrator.envelope.codec import encode_unsigned
-from orchestrator.envelope.message_types import LaunchBody
+from orchestrator.envelope.message_types import MAX_TIMEOUT_S, LaunchBody
 from orchestrator.envelope.model import AgentMessage, Party
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.prompt_text import pack, prompt_of, title_of
@@ -27,8 +27,9 @@ from orchestrator.errors import InputError, Refused
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger.large_text import Seal
 from orchestrator.machine import Clock, SystemClock
-from orchestrator.messages.factory import Delivery, Terms, Thread
+from orchestrator.messages.factory import Terms, Thread, delivery_of
 from orchestrator.notifier import NOTIFICATION, targets_of
+from orchestrator.operations.table import SUBMIT
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
@@ -248,15 +249,23 @@ class Replays:
         """
         parts, header = self._parts, message.header
         recipient, title, prompt = header.recipient.agent_name, title_of(body), prompt_of(body)
+        lasts_s: float = MAX_TIMEOUT_S
+        if header.expiration is not None:
+            lasts_s = (header.expiration.instant_ms - header.timestamp.instant_ms) / 1000
+        given = {
+            "agent": recipient,
+            "priority": header.priority,
+            "expires_s": lasts_s if lasts_s < MAX_TIMEOUT_S else None,
+            "retry_policy": header.retry_policy,
+        }
         try:
             terms = Terms.of_message(body.launch if verified else None)
+            request = SUBMIT.read({**given, **terms.options, "group": None})
         except InputError as error:
             raise Refused(f"message {header.message_id} cannot be replayed: {error}") from None
-        terms = replace(terms, group="", budget=terms.budget or Budget.of(parts.settings.tree_budget))
         task = body.task.model_copy(update={"dependencies": ()}) if isinstance(body, TaskDelegation) else None
-        lasts_ms = (
-            None if header.expiration is None else header.expiration.instant_ms - header.timestamp.instant_ms
-        )
+        budget = terms.budget or Budget.of(parts.settings.tree_budget)
+        terms = Terms.of({**request, "budget": budget}, plan=terms.plan)
         correlation = derived_uuid("conversation", session)
         thread = Thread(correlation=correlation, encrypted=self._originals.is_encrypted(message))
         envelope = parts.message_factory.delegation(
@@ -267,11 +276,7 @@ class Replays:
             description=prompt if task is None else task.description,
             thread=thread,
             task=task,
-            delivery=Delivery(
-                priority=header.priority,
-                expires_s=None if lasts_ms is None else lasts_ms / 1000,
-                retry_policy=header.retry_policy,
-            ),
+            delivery=delivery_of(request),
             terms=terms,
         )
         parts.ledger.submit(
@@ -285,6 +290,7 @@ class Replays:
             budget=terms.budget,
             structured="" if task is None else pack(task),
             time_limit_ms=terms.time_limit_ms,
+            options=SUBMIT.options(request),
             seal=Seal(label=session, by=OPERATOR, to=(recipient,)) if envelope.encrypted else None,
         )
 

@@ -14,11 +14,12 @@ from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id
 from orchestrator.ledger import ItemState, Outgoing
+from orchestrator.messages.factory import Terms
 from orchestrator.operations import requests
 from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE, REQUEST_REVIEW
 from orchestrator.policy.callback import Callback
 from orchestrator.worker.context.arguments import check_list, check_timeout
-from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of, terms_of
+from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of
 from orchestrator.worker.context.view import View
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
@@ -265,7 +266,7 @@ class Delegating(View):
                 files=tuple(files),
                 thread=effects.work_thread,
                 priority=priority,
-                terms=terms_of(_options(request)),
+                terms=Terms.of(request),
                 review=given,
             )
 
@@ -278,7 +279,7 @@ class Delegating(View):
                 kind="review",
                 title=title,
                 description=prompt,
-                options=_options(request),
+                options=cast("requests.DelegateOptions", request),
                 kept=REQUEST_REVIEW.options(request),
                 write=write,
             )
@@ -321,7 +322,7 @@ class Delegating(View):
                 reason=reason,
                 thread=effects.work_thread,
                 priority=priority,
-                terms=terms_of(_options(request)),
+                terms=Terms.of(request),
                 matter=given,
             )
 
@@ -334,7 +335,7 @@ class Delegating(View):
                     description=prompt_of(
                         Escalation(escalation=given.model_copy(update={"description": description}))
                     ),
-                    options=_options(request),
+                    options=cast("requests.DelegateOptions", request),
                     kept=ESCALATE.options(request),
                     write=write,
                 )
@@ -355,8 +356,3 @@ def _named(
 ) -> tuple[str, str]:
     """Return the description and the title, which may stand in the further parts."""
     return request.get("description") or given.description, request.get("title") or given.title
-
-
-def _options(request: requests.RequestReview | requests.Escalate) -> requests.DelegateOptions:
-    """Return the options of the child's launch."""
-    return {"priority": request.get("priority"), "group": request.get("group"), "key": request.get("key")}

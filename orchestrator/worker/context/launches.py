@@ -17,7 +17,6 @@ from orchestrator.ledger import Launch, Outgoing, SessionState
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import Terms, delivery_of, summary
 from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
-from orchestrator.policy.budget import Budget
 from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.streams import StreamId
@@ -125,7 +124,7 @@ class Launches:
             given=options.get("key"),
         )
         child = child_session_id(effects.held.session.id, f"{effects.held.claim.run}:{effect}")
-        write, terms = request.write, terms_of(options)
+        write, terms = request.write, Terms.of(options)
         return Launch(
             effect=effect,
             child_id=child,
@@ -163,7 +162,7 @@ class Launches:
             after=options.get("after") or (),
             task=request.task,
             delivery=delivery_of(options),
-            terms=terms_of(options),
+            terms=Terms.of(options),
         )
 
     def _admit(self, launch: Launch) -> None:
@@ -192,16 +191,6 @@ class Launches:
             if name != own.name
             and refusal("task-delegation", own.principal, record.principal, self.table) is None
         )
-
-
-def terms_of(options: DelegateOptions) -> Terms:
-    """Return the terms of a child, for its message."""
-    limit_s = options.get("time_limit_s")
-    return Terms(
-        group=options.get("group") or "",
-        time_limit_ms=0 if limit_s is None else max(1, round(limit_s * 1000)),
-        budget=Budget.of(options.get("budget")),
-    )
 
 
 def heading_of(description: str) -> str:

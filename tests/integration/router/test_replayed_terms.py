@@ -49,11 +49,13 @@ def test_a_replayed_session_has_what_the_old_one_was_given(stack: Stack) -> None
     told = {name for name, marks in SUBMIT.marks.items() if Mark.THIS_CALL not in marks}
     assert OPTIONS.keys() | {"agent", "prompt"} == told
     client = Client(parts=stack.parts)
-    client.submit("reviewer", **OPTIONS)
+    old = client.submit("reviewer", **OPTIONS).id
     too_late(stack)
     new = replayed(stack)
     limits = {"requests": 7, "tokens": 120_000, "nano": round(2.5 * NANO)}
     assert client.budgets(new)[new].limits == limits
+    kept = [json.loads(client.session(session).options) for session in (old, new)]
+    assert kept[0] == kept[1], "name what the message does not repeat in `messages.factory.IN_MESSAGES`"
     first, message = map(decode, stack.published("task-delegation"))
     header, body = message.header, message.body
     assert isinstance(body, TaskDelegation)
