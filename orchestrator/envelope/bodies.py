@@ -49,44 +49,23 @@ from orchestrator.envelope.parts import (
 )
 from orchestrator.ids import new_message_id
 
+#: The names of `parts` that bodies show; what is defined here needs no mention.
 __all__ = [
     "ApiContract",
-    "Artifact",
     "Assignment",
     "Attempt",
-    "Blocker",
     "BudgetLimits",
-    "Completion",
     "Constraint",
     "Criterion",
-    "CriterionResult",
-    "Deliverable",
     "Dependency",
-    "ErrorDetails",
-    "ErrorReport",
-    "Escalation",
-    "EscalationMatter",
     "File",
     "FileReference",
     "FocusArea",
     "LaunchTerms",
-    "Message",
     "Metric",
     "Objective",
-    "Output",
-    "Query",
-    "QueryContext",
-    "Recommendation",
     "RecoveryOption",
-    "Reply",
-    "Review",
-    "ReviewRequest",
-    "StatusUpdate",
-    "Step",
-    "Task",
-    "TaskCompletion",
     "TaskContext",
-    "TaskDelegation",
 ]
 
 
