@@ -94,7 +94,8 @@ def texts_of(ledger: Ledger, session: Session, items: Sequence[Item]) -> dict[st
 
 def _launched(session: Session, prompt: str) -> _Timed:
     by = f"by {session.parent}" if session.parent else "as a root"
-    text = f"{session.agent}: {session.title}, {by}"
+    given = f", with {session.options}" if session.options else ""
+    text = f"{session.agent}: {session.title}, {by}{given}"
     return _event(session.created_ms, "launched", text, about=session.parent, detail=prompt)
 
 

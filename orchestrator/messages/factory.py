@@ -7,7 +7,7 @@ what the audit trail and programs in other languages read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
@@ -89,11 +89,7 @@ AS_ROUTED = Delivery()
 
 def delivery_of(options: Mapping[str, Any]) -> Delivery:
     """Return the delivery that the options of a launch ask for, see `operations.requests.LaunchOptions`."""
-    return Delivery(
-        priority=options.get("priority"),
-        expires_s=options.get("expires_s"),
-        retry_policy=options.get("retry_policy"),
-    )
+    return Delivery(**{each.name: options.get(each.name) for each in fields(Delivery)})
 
 
 def _limits(budget: Budget) -> BudgetLimits:

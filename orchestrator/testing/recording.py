@@ -48,7 +48,7 @@ class Effect:
     attempt: int = 1
     #: The run that had it.
     run: str = field(default="", compare=False)
-    #: What else belongs to the kind: `group`, `priority`, `callback`, `progress`, `arguments`, ….
+    #: What else belongs to the kind: the options of a launch, `progress`, `arguments`, ….
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -214,6 +214,7 @@ class RecordingLedger(Ledger):
 
 def _launch(launch: Launch, made: Delegated, claim: Claim) -> Effect:
     facts = {
+        **json.loads(launch.options or "{}"),
         "group": launch.group,
         "priority": launch.envelope.priority,
         "callback": launch.callback,

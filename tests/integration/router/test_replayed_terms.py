@@ -54,8 +54,9 @@ def test_a_replayed_session_has_what_the_old_one_was_given(stack: Stack) -> None
     new = replayed(stack)
     limits = {"requests": 7, "tokens": 120_000, "nano": round(2.5 * NANO)}
     assert client.budgets(new)[new].limits == limits
-    kept = [json.loads(client.session(session).options) for session in (old, new)]
-    assert kept[0] == kept[1], "name what the message does not repeat in `messages.factory.IN_MESSAGES`"
+    given, kept = (client.session(session).options for session in (old, new))
+    assert kept == given, "name what the message does not repeat in `messages.factory.IN_MESSAGES`"
+    assert f"with {kept}" in stack.run("logs", new).stdout
     first, message = map(decode, stack.published("task-delegation"))
     header, body = message.header, message.body
     assert isinstance(body, TaskDelegation)

@@ -37,7 +37,7 @@ def costly(what: str) -> str:
 def lead(ctx: Context) -> str:
     if ctx.cause == "start":
         for part in ctx.prompt.split():
-            ctx.delegate("finder", f"find {part}", title=part, group="parts")
+            ctx.delegate("finder", f"find {part}", title=part, group="parts", budget="tokens=9")
         ctx.status(10, "waiting for the finders")
         ctx.state["parts"] = len(ctx.prompt.split())
         ctx.wait_for("all", group="parts")
@@ -82,7 +82,7 @@ def test_a_run_records_what_the_agent_does_and_a_resume_has_what_the_test_says(s
         ("delegate", "finder", "find a", "a"),
         ("delegate", "finder", "find b", "b"),
     ]
-    assert [e.facts["group"] for e in start.delegated] == ["parts", "parts"]
+    assert [(e.facts["group"], e.facts["budget"]) for e in start.delegated] == [("parts", {"tokens": 9})] * 2
     [status] = start.of("status")
     assert (status.text, status.facts["progress"]) == ("waiting for the finders", 10)
     assert session.state == {"parts": 2}
