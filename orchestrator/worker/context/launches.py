@@ -17,6 +17,7 @@ from orchestrator.ledger import Launch, Outgoing, SessionState
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import Terms, delivery_of, summary
 from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
+from orchestrator.operations.table import DELEGATE
 from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.policy.routing import RoutingTable, refusal
 from orchestrator.streams import StreamId
@@ -306,11 +307,15 @@ class Planning:
         self, assignment: Assignment, callers: dict[str, str], before: Sequence[str]
     ) -> LaunchRequest:
         caller, task = "none" if assignment.caller is None else callers[assignment.caller], assignment.task
+        own: Any = {"priority": "high", "group": PLAN_GROUP, "callback": caller == "", "after": before}
+        # Whatever else an assignment has is an option of its launch.
+        given: Any = assignment.model_dump(exclude={"role", "task", "sequence", "caller"}, exclude_none=True)
         return LaunchRequest(
             agent=assignment.role,
             title=summary(task),
             description=task,
-            options={"priority": "high", "group": PLAN_GROUP, "callback": caller == "", "after": before},
+            options=own | given,
+            kept=DELEGATE.options(given),
             caller=caller,
             caller_agent=assignment.caller or "",
             effect=self._effects.key(
