@@ -227,12 +227,8 @@ class MessageSender:
         """
         if not error.message.strip():
             raise InputError("an error report needs a message")
-        self.tell(
-            error,
-            error.message,
-            kind="error",
-            priority="critical" if error.severity == "critical" else "high",
-        )
+        urgency: Priority = "critical" if error.severity == "critical" else "high"
+        self.tell(error, error.message, kind="error", priority=urgency)
 
     def tell(self, body: DetailedBody, text: str, *, kind: str, priority: Priority) -> None:
         """Put a report into the parent's queue, which it need not reply to."""

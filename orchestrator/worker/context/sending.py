@@ -63,8 +63,9 @@ class WrittenMessages:
         own = (session.id, session.reported_as)
         if message.task_id and message.task_id not in own:
             wrong.append(f"your task-id is {session.reported_as!r}, not {message.task_id!r}; leave it out")
-        if isinstance(body, bodies.Query) and not session.parent:
-            wrong.append("a query has nobody to go to: you are at the root of your tree")
+        row = MESSAGE_TYPES[body.type]
+        if row.text and not row.ends and not session.parent:  # it goes into the queue of the parent
+            wrong.append(f"a {body.type} has nobody to go to: you are at the root of your tree")
         return wrong
 
     def _wrong_delegation(
