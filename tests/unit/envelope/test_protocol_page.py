@@ -25,3 +25,5 @@ def test_the_page_names_every_rule_and_type(root: Path) -> None:
     """A rule that is added is documented with it."""
     page = _page(root)
     assert [name for name in (*RULES, *BODIES) if f"| `{name}` |" not in page] == []
+    programs = (root / "docs" / "external-programs.md").read_text().partition("| the program sends |")[2]
+    assert [name for name in BODIES if f"`{name}`" not in programs.partition("\n\n")[0]] == []
