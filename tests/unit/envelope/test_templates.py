@@ -70,12 +70,12 @@ def test_a_template_is_valid_as_it_stands(body_type: str) -> None:
 
 @pytest.mark.parametrize("body_type", TYPES)
 def test_a_template_shows_every_element_and_attribute(body_type: str) -> None:
-    """Whatever the model of the type can have is there."""
+    """Whatever the model of the type can have is there; `launch`, the stack's own, in one."""
     root = etree.fromstring(_template(body_type), etree.XMLParser(remove_comments=True))
     body = root.find(f"{_Q}body")
     assert body is not None
     missing = _paths_of(BODIES[body_type], "") - _paths_in(body, "")
-    assert missing == set()
+    assert {one for one in missing if body_type == "task-delegation" or one[:7] != "/launch"} == set()
     header = root.find(f"{_Q}header")
     assert header is not None
     assert len(header) == 9
