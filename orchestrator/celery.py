@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import redis
-from celery import Celery
+from celery import Celery, signals
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
 
 from orchestrator.config.settings import Settings, load_settings, unknown_variables
@@ -166,8 +166,10 @@ def _end_with_the_master(**_: Any) -> None:
         die_with_parent(signal.SIGKILL)
 
 
+@signals.worker_before_create_process.connect(weak=False)
 @worker_process_init.connect(weak=False)
 def _spare_the_collector(**_: Any) -> None:
+    """Spare it before the pool forks, too: else each process gets a copy of what its first collection marks."""
     spare_the_collector()
 
 
