@@ -33,7 +33,7 @@ from orchestrator.config.settings import Settings  # noqa: E402
 from orchestrator.dispatch import RootResults, build_celery  # noqa: E402
 from orchestrator.reconciler.callbacks import CallbackService  # noqa: E402
 from orchestrator.reconciler.delivery import Delivery  # noqa: E402
-from orchestrator.router import build_router  # noqa: E402
+from orchestrator.router.build import build_router  # noqa: E402
 from orchestrator.worker.container import Runtime  # noqa: E402
 from orchestrator.worker.execution.slot import SlotLoop  # noqa: E402
 

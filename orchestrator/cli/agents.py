@@ -170,7 +170,6 @@ def _tell(
 
 
 def _list(parts: Container, *, as_json: bool) -> None:
-    from orchestrator.cli.documents.stack import LimitsDocument
 
     concurrency = parts.concurrency
     names = [record.name for record in parts.agents.all() if not record.external]
@@ -178,6 +177,8 @@ def _list(parts: Container, *, as_json: bool) -> None:
     trees, each = concurrency.trees(), concurrency.of_each_tree()
     queues = sorted(name for kind, name in concurrency.paused() if kind == "queue")
     if as_json:
+        from orchestrator.cli.documents.stack import LimitsDocument
+
         print_json(
             LimitsDocument.of({"agents": agents, "each_tree": each, "trees": trees, "paused_queues": queues})
         )
@@ -242,7 +243,6 @@ def agents(
     lists it.
     """
     from orchestrator.cli.agents import held_words
-    from orchestrator.cli.documents.stack import AgentDocument, Agents
     from orchestrator.cli.render import Row, print_table, terminal_width
     from orchestrator.runtime.service import is_served, living_agents, living_versions
 
@@ -267,6 +267,8 @@ def agents(
 
     found = list(filter(is_listed, found))
     if as_json:
+        from orchestrator.cli.documents.stack import AgentDocument, Agents
+
         documents = [
             AgentDocument.of(r).model_copy(
                 update={
@@ -406,7 +408,6 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
     """Print what the model of AGENT will see before its task: its own instructions and the protocol. Needs no stack."""
     from orchestrator.agents.loader import load_agents
     from orchestrator.agents.options import LlmOptions
-    from orchestrator.cli.documents.stack import PromptDocument
     from orchestrator.config.settings import did_you_mean
     from orchestrator.worker.executors.protocol import protocol_text, takes_tagged_answers
 
@@ -425,6 +426,8 @@ def prompt(*, agent: str, agents: tuple[str, ...], root: bool, as_json: bool) ->
         parts = [options.all_instructions, *parts]
     text = "\n\n".join(filter(None, parts))
     if as_json:
+        from orchestrator.cli.documents.stack import PromptDocument
+
         print_json(PromptDocument(agent=agent, prompt=text))
     else:
         write_raw(text)

@@ -80,7 +80,6 @@ def replay(
     replayed is skipped. Each original is verified first, and refused if its sender is not known to have said it.
     Exit code 2: one was refused.
     """
-    from orchestrator.cli.documents.audit import ReplayedDocument, ReplayedMessages
     from orchestrator.router.deadletters.again import TrailReplay
 
     reader = open_trail(settings)
@@ -110,6 +109,8 @@ def replay(
     if alone and refused:
         raise Refused(results[0].reason)
     if as_json:
+        from orchestrator.cli.documents.audit import ReplayedDocument, ReplayedMessages
+
         documents = tuple(
             ReplayedDocument.made(
                 result.how,
@@ -280,11 +281,11 @@ def search(
     **conditions: Any,
 ) -> None:
     """Find messages, newest first; the words of TEXT are looked for, one after the other, in what messages say."""
-    from orchestrator.cli.documents.audit import Messages
-
     records = open_trail(settings).search(text=text, limit=limit, before=before, **conditions)
     following = records[-1].seq if len(records) == limit else None
     if as_json:
+        from orchestrator.cli.documents.audit import Messages
+
         print_json(Messages.of({"messages": records, "next": following}))
         return
     for record in records:
@@ -308,11 +309,12 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
 
     Exit code 1: something was changed, or is missing for good; 2: the trail cannot be read.
     """
-    from orchestrator.cli.documents.audit import AuditState
     from orchestrator.doctor.inspection import inspect
 
     inspection = inspect(settings, lambda: open_stack(settings, "audit-verify"), file)
     if as_json:
+        from orchestrator.cli.documents.audit import AuditState
+
         print_json(AuditState.of(inspection))
     else:
         for item in inspection.breaks:

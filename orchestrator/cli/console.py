@@ -78,7 +78,6 @@ def console(settings: Settings, *, host: str | None, port: int | None, prefix: s
 @stack_options
 def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_json: bool) -> None:
     """Open the console that runs here in a browser, with a token that lets its bearer in once."""
-    from orchestrator.cli.documents.stack import ConsoleAddress
     from orchestrator.deployment.local_stack import has_console
 
     if not has_console():
@@ -88,6 +87,8 @@ def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_j
     name = name or user_name()
     url = address(settings.data, name, "viewer" if viewer else "operator")
     if as_json:
+        from orchestrator.cli.documents.stack import ConsoleAddress
+
         print_json(ConsoleAddress(address=url))
         return
     say(url)

@@ -152,7 +152,6 @@ def _end(
     wait: bool,
     as_json: bool,
 ) -> None:
-    from orchestrator.cli.documents.sessions import Ended
     from orchestrator.ledger import CLOSED
 
     stopping = client.stopping(session)
@@ -183,6 +182,8 @@ def _end(
         )
         sys.exit(Exit.INTERRUPTED)
     if as_json:
+        from orchestrator.cli.documents.sessions import Ended
+
         now = ended or client.session(session)
         print_json(
             Ended(

@@ -50,11 +50,11 @@ def list_(
     *, settings: Settings, message_type: str | None, agent: str | None, since_ms: int | None, as_json: bool
 ) -> None:
     """List dead letters, oldest first, each with its reason."""
-    from orchestrator.cli.documents.audit import DeadLetters
-
     with open_stack(settings, "dlq") as parts:
         dead_letters = _select(parts, message_type=message_type, agent=agent, since_ms=since_ms or 0)
     if as_json:
+        from orchestrator.cli.documents.audit import DeadLetters
+
         print_json(DeadLetters.of({"dead_letters": dead_letters}))
         return
     for dead_letter in dead_letters:
@@ -148,7 +148,6 @@ def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **select
 @stack_options
 def drop(*, settings: Settings, as_json: bool, **selected: Any) -> None:
     """Remove dead letters for good; the audit trail keeps them and that they were dropped."""
-    from orchestrator.cli.documents.audit import Dropped
     from orchestrator.router.deadletters.replay import Replays
 
     dropped = []
@@ -160,6 +159,8 @@ def drop(*, settings: Settings, as_json: bool, **selected: Any) -> None:
                 if not as_json:
                     say(f"{dead_letter.id} dropped")
     if as_json:
+        from orchestrator.cli.documents.audit import Dropped
+
         print_json(Dropped(dropped=tuple(dropped)))
     elif not dropped:
         say("no such dead letters; nothing was dropped", err=True)

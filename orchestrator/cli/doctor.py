@@ -92,7 +92,6 @@ def doctor(
     """
     import redis
 
-    from orchestrator.cli.documents.stack import DiagnosisDocument
     from orchestrator.doctor import Doctor
     from orchestrator.errors import OrchestraError
 
@@ -114,6 +113,8 @@ def doctor(
         say(f"Error: could not look: {error}", err=True)
         ctx.exit(2)
     if as_json:
+        from orchestrator.cli.documents.stack import DiagnosisDocument
+
         print_json(DiagnosisDocument.of(diagnosis))
     else:
         _print(diagnosis)
@@ -203,7 +204,6 @@ def _print(diagnosis: Diagnosis) -> None:
 @click.pass_context
 def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) -> None:
     """Say what SESSION waits for, what will move it, and by when, and which session holds it up in the end."""
-    from orchestrator.cli.documents.stack import Why
     from orchestrator.doctor import Doctor
 
     with open_stack(settings, "doctor") as parts:
@@ -211,6 +211,8 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
         known, wait, problems = examiner.why(session)
         steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
+        from orchestrator.cli.documents.stack import Why
+
         print_json(
             Why.of(
                 {

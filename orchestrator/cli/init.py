@@ -35,7 +35,6 @@ def init(*, folder: Path, kind: str | None, as_json: bool) -> None:
     It is written into DIR, by default the folder you are in. No file is overwritten; a `.gitignore` that is there gets
     the lines that it lacks.
     """
-    from orchestrator.cli.documents.stack import ProjectDocument
     from orchestrator.deployment.project import KINDS, write_project
 
     chosen = cast("Kind", kind or _ask())
@@ -49,6 +48,8 @@ def init(*, folder: Path, kind: str | None, as_json: bool) -> None:
         "pytest",
     )
     if as_json:
+        from orchestrator.cli.documents.stack import ProjectDocument
+
         print_json(
             ProjectDocument(folder=str(folder.absolute()), kind=chosen, files=tuple(names), next=commands)
         )

@@ -289,10 +289,11 @@ def _passphrase(file: Path | None) -> bytes | None:
 
 
 def _show(store: KeyStore, records: Iterable[KeyCertificate], *, as_json: bool) -> None:
-    from orchestrator.cli.documents.stack import KeyDocument, Keys
 
     found = [(record, store.has_private(record.key_id)) for record in records]
     if as_json:
+        from orchestrator.cli.documents.stack import KeyDocument, Keys
+
         documents = [KeyDocument.of(record, private=private) for record, private in found]
         print_json(Keys(keys=tuple(documents)))
         return

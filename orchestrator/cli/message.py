@@ -44,7 +44,6 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
 
     Anyone may start work. Other messages count only from a registered external program (`orchestra agents register`).
     """
-    from orchestrator.cli.documents.audit import Published
     from orchestrator.envelope import codec
     from orchestrator.envelope.message_types import SESSION_STARTING
     from orchestrator.envelope.parse import ParseLimits
@@ -86,6 +85,8 @@ def send(*, settings: Settings, file: Path, signer: str | None, encrypt: bool, a
             "nothing; use `orchestra reply` or `orchestra resume`"
         )
     if as_json:
+        from orchestrator.cli.documents.audit import Published
+
         print_json(
             Published(message_id=message.header.message_id, stream=str(stream), entry=entry, note=note)
         )
@@ -134,12 +135,12 @@ def verify(files: tuple[Any, ...], *, as_json: bool, settings: Settings) -> None
     Keys come from the Redis of the stack that runs, else from the data folder. Exit code 0: all are good; 1: one
     is not.
     """
-    from orchestrator.cli.documents.audit import VerifiedDocuments
-
     size = settings.max_message_bytes
     with _keyring(settings) as keys:
         rows = [_verdict(str(file.name), file.read(), keys, size) for file in files]
     if as_json:
+        from orchestrator.cli.documents.audit import VerifiedDocuments
+
         print_json(VerifiedDocuments(documents=tuple(rows)))
     else:
         for row in rows:
@@ -204,13 +205,14 @@ def validate(files: tuple[str, ...], *, as_json: bool, online: bool, settings: S
     router would say, and nothing changes there. Warnings and infos leave the exit code alone.
     Exit code 0: no error; 1: at least one.
     """
-    from orchestrator.cli.documents.audit import ValidatedDocuments
     from orchestrator.envelope.parse import DEFAULT_LIMITS
 
     limits = replace(DEFAULT_LIMITS, size=settings.max_message_bytes)
     with live_rules(settings) if online else nullcontext() as live:
         rows = [(name, _judge(octets, live, limits)) for name, octets in _documents(files, limits.size)]
     if as_json:
+        from orchestrator.cli.documents.audit import ValidatedDocuments
+
         documents = [{"file": n, "valid": _is_valid(findings), "findings": findings} for n, findings in rows]
         print_json(ValidatedDocuments.of({"documents": documents}))
     else:

@@ -39,11 +39,11 @@ _by_option = click.option("--by", default="", metavar="NAME", help="Who says so.
 @stack_options
 def questions(settings: Settings, *, session: str | None, as_json: bool) -> None:
     """List the open questions of root sessions and the open approvals, oldest first; with SESSION, of its tree only."""
-    from orchestrator.cli.documents.sessions import Questions
-
     with open_client(settings) as client:
         asked, approvals = client.questions(session), client.approvals(session or "")
     if as_json:
+        from orchestrator.cli.documents.sessions import Questions
+
         print_json(Questions.of({"questions": asked, "approvals": approvals}))
         return
     for question in asked:

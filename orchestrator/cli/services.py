@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.config.settings import Settings
-    from orchestrator.router import Router
+    from orchestrator.router.router import Router
 
 
 @click.command("router")
@@ -35,7 +35,7 @@ def router(settings: Settings, types: str | None) -> None:
     def build(client: redis.Redis, settings: Settings) -> Router:
         from orchestrator.agents.registry import REAPER, ROUTER
         from orchestrator.bootstrap import build_container
-        from orchestrator.router import build_router
+        from orchestrator.router.build import build_router
         from orchestrator.streams import consumer_name
 
         build_container(client, settings).keyring.require(ROUTER, REAPER)

@@ -84,9 +84,10 @@ def question(*, timeout_s: float | None, as_json: bool, **fields: Any) -> None:
 
 
 def _print_reply(reply: str | None, *, as_json: bool) -> None:
-    from orchestrator.cli.documents.sessions import Raised
 
     if as_json:
+        from orchestrator.cli.documents.sessions import Raised
+
         print_json(Raised(reply=reply))
     elif reply is not None:
         write_raw(reply)

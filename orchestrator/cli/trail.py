@@ -120,7 +120,6 @@ def transitions(
 ) -> None:
     """List what the ledger changed, newest first: sessions, runs, callbacks, items, steps, budgets."""
     from orchestrator.audit.store import AuditStore, Changes
-    from orchestrator.cli.documents.audit import Transitions
     from orchestrator.machine import isoformat
 
     changes = Changes(AuditStore(settings.audit_database, read_only=True))
@@ -129,6 +128,8 @@ def transitions(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--before") from error
     if as_json:
+        from orchestrator.cli.documents.audit import Transitions
+
         print_json(Transitions.of({"transitions": page, "next": following}))
         return
     for change in page:

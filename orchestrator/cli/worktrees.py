@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 @click.pass_context
 def worktrees(context: click.Context, *, settings: Settings, as_json: bool) -> None:
     """List the worktrees of this data folder, and why each is kept."""
-    from orchestrator.cli.documents.stack import WorktreeDocument, WorktreeList
-
     if context.invoked_subcommand is not None:
         return
     with _open(settings) as (folder, janitor):
         found = [(one, _changed(folder, one), janitor.why_kept(one)) for one in folder.all()]
     if as_json:
+        from orchestrator.cli.documents.stack import WorktreeDocument, WorktreeList
+
         documents = [
             WorktreeDocument.of(one, changed_files=changed, kept_because=kept) for one, changed, kept in found
         ]

@@ -5,10 +5,3 @@ judges it; `handlers` and `external` choose its step; `execution` carries out th
 `already_applied` many at a time. A message that has to wait goes to `delayed`; a message that is given up goes to
 `deadletters`.
 """
-
-from __future__ import annotations
-
-from orchestrator.router.build import build_router
-from orchestrator.router.router import Handled, Router
-
-__all__ = ["Handled", "Router", "build_router"]

@@ -30,7 +30,7 @@ from orchestrator.ledger import Session
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb.client import connect
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.streams import consumer_name
 from orchestrator.worker.announce import announce
 from orchestrator.worker.container import Runtime

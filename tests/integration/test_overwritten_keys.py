@@ -35,7 +35,7 @@ from orchestrator.errors import OrchestraError
 from orchestrator.ledger import CLOSED
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.all_keys import shared_keys
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.runtime.service import serve
 from orchestrator.streams import consumer_name, stream_key
 from orchestrator.streams.values import StreamId

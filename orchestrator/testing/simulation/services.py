@@ -26,7 +26,7 @@ from orchestrator.messages.factory import Thread
 from orchestrator.notifier.service import Notifier
 from orchestrator.notifier.targets import Target
 from orchestrator.redisdb import keys, scripts
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.testing.simulation.process import Life, Process, Stop, Threads
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop

@@ -15,7 +15,7 @@ from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.moments import moment_ms, parse_duration, parse_moment
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.worker.context.context import Context
 from tests.clock import ManualClock
 from tests.integration.client.conftest import Orchestra

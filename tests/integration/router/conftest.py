@@ -28,9 +28,10 @@ from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.raw_pipeline import ServerClock
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router import Router, build_router
+from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.delayed.parked import DelayedMessages
+from orchestrator.router.router import Router
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, StreamId, all_streams
 from tests.conftest import TrailDatabase
 from tests.documents import hold_to_models

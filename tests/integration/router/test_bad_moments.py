@@ -23,7 +23,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, run_id
 from orchestrator.ledger import Claimed, SessionState
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.router import Router
+from orchestrator.router.router import Router
 from orchestrator.streams import StreamId, stream_key
 from tests.integration.router.conftest import At, Stack
 

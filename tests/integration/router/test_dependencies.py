@@ -15,9 +15,9 @@ from orchestrator.ledger import Claimed, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
-from orchestrator.router import Router
 from orchestrator.router.delayed.dependencies import BlockedTask
 from orchestrator.router.received import ReceivedMessage
+from orchestrator.router.router import Router
 from tests.integration.router.conftest import At, Stack
 
 CONVERSATION, FIRST = new_message_id(), new_message_id()

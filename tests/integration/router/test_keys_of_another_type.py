@@ -11,8 +11,8 @@ import redis as redis_py
 from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.validate import check
 from orchestrator.redisdb import keys
-from orchestrator.router import Router
 from orchestrator.router.deadletters.replay import Replays
+from orchestrator.router.router import Router
 from orchestrator.streams import OUTBOX, ROUTER_GROUP, Portion, StreamId, stream_key
 from tests.integration.router.conftest import Stack
 

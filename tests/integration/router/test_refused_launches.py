@@ -13,7 +13,7 @@ from orchestrator.ledger import Claimed, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
-from orchestrator.router import Router
+from orchestrator.router.router import Router
 from tests.integration.router.conftest import Stack
 
 #: A description that makes an envelope larger than any router parses.

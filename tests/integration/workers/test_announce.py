@@ -11,7 +11,7 @@ from orchestrator.client.client import Client
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import announce, queues_of

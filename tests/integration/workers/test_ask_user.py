@@ -17,7 +17,7 @@ from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
 from tests.transitions import disagreements

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.errors import StreamFull
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import RedisStreams, all_streams, stream_key
 from orchestrator.streams.pressure import Backpressure

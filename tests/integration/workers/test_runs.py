@@ -39,7 +39,7 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import runner

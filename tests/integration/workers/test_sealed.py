@@ -23,7 +23,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger import Session, SessionState
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from tests.hosts import bring_keys

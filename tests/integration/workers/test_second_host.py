@@ -19,7 +19,7 @@ from orchestrator.agents.loader import load_agents
 from orchestrator.cli import main
 from orchestrator.errors import KeyringError
 from orchestrator.ledger import RunRef, SessionState
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess

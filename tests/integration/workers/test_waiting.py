@@ -13,7 +13,7 @@ from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
-from orchestrator.router import build_router
+from orchestrator.router.build import build_router
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
