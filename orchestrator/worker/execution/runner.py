@@ -41,7 +41,6 @@ from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.redisdb.client import retry_outages, was_refused
-from orchestrator.transcript.model import account
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
@@ -276,6 +275,8 @@ class _RunOfAgent:
         run, steps, context = self._held.run, self._steps.finished, self._context
         if context is None or not (steps or context.turns or context.spending.total.requests):
             return
+        from orchestrator.transcript.model import account
+
         text, said = account(run.id, run.attempt, steps, context.spending.total, context.turns)
         try:
             outgoing = self._effects.write_status(None, text)
