@@ -2,7 +2,7 @@
 
 The kind decides what an item does: a completion settles what a parent is owed, a prompt makes a run in a user's name.
 Only the system gives these kinds; a sender's own word that reads like one of them is marked as the sender's.
-The script that makes every item (``lib/place.lua``) refuses what is not made as its kind demands.
+The script that makes every item (``post.lua``) refuses what is not made as its kind demands.
 """
 
 from __future__ import annotations
