@@ -252,7 +252,10 @@ def accounts(stage: Stage, session: str) -> list[str]:
 
 
 def test_the_audit_trail_has_it_when_the_ledger_no_longer_has(stage: Stage) -> None:
-    found = document(stage, session := gone(stage, "teller", f"about {HOSTILE}"))
+    session = gone(stage, "teller", f"about {HOSTILE}")
+    # The account is in the trail; the answer comes a moment later.
+    wait_until(lambda: document(stage, session)["answer"], "the answer in the trail", 60)
+    found = document(stage, session)
     assert (found["read_from"], found["agent"], found["state"]) == ("audit", "teller", "deleted")
     [run] = found["runs"]
     assert run["prompt"] == f"about {HOSTILE}"
