@@ -137,11 +137,10 @@ def serve_console(settings: Settings, log: Path, *options: str) -> tuple[subproc
     return process, printed()
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A stack of agents that finish, fail, ask and say hostile things, and its console."""
-    folder = tmp_path_factory.mktemp("stack")
-    (folder / "agents.py").write_text(AGENTS.format(hostile=HOSTILE), encoding="utf-8")
+@contextmanager
+def stack_of(folder: Path, agents: str) -> Iterator[tuple[Settings, Client]]:
+    """A whole stack of its own processes that serves the agents of that source, without a console."""
+    (folder / "agents.py").write_text(agents, encoding="utf-8")
     settings = load_settings(
         data=folder / "data",
         agents=[str(folder / "agents.py")],
@@ -153,8 +152,19 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     )
     with LocalStack(settings) as stack:
         stack.wait_ready(120)
-        with Client(stack.settings) as client, beside(stack.settings, folder, client) as found:
-            yield found
+        with Client(stack.settings) as client:
+            yield stack.settings, client
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A stack of agents that finish, fail, ask and say hostile things, and its console."""
+    folder = tmp_path_factory.mktemp("stack")
+    with (
+        stack_of(folder, AGENTS.format(hostile=HOSTILE)) as (settings, client),
+        beside(settings, folder, client) as found,
+    ):
+        yield found
 
 
 @contextmanager

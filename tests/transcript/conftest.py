@@ -13,9 +13,8 @@ from click.testing import CliRunner, Result
 
 from orchestrator.cli import main
 from orchestrator.client.client import Client
-from orchestrator.config.settings import Settings, load_settings
-from orchestrator.deployment.local_stack import LocalStack
-from tests.console.conftest import HOSTILE
+from orchestrator.config.settings import Settings
+from tests.console.conftest import HOSTILE, stack_of
 from tests.waiting import wait_until
 
 SECRET = "swordfish"
@@ -263,20 +262,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A whole stack of its own processes."""
     folder = tmp_path_factory.mktemp("stack")
     text = AGENTS.format(hostile=HOSTILE, secret=SECRET, mark=str(folder / "mark"), python=sys.executable)
-    (folder / "agents.py").write_text(text, encoding="utf-8")
-    settings = load_settings(
-        data=folder / "data",
-        agents=[str(folder / "agents.py")],
-        concurrency=4,
-        console=False,
-        redis_url=None,
-        stop_grace_s=3,
-        signature_algorithm="Ed25519",
-    )
-    with LocalStack(settings) as stack:
-        stack.wait_ready(120)
-        with Client(stack.settings) as client:
-            yield Stage(stack.settings, client, folder)
+    with stack_of(folder, text) as (settings, client):
+        yield Stage(settings, client, folder)
 
 
 @pytest.fixture(scope="module")
