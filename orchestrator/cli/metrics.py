@@ -43,7 +43,9 @@ def metrics(settings: Settings, *, port: int, host: str, otlp: str | None, token
         _print_token(settings)
         return
     if find_spec("prometheus_client") is None:
-        raise Refused("metrics need their library: pip install 'agent-orchestra[metrics]'")
+        from orchestrator.telemetry.catalogue import INSTALL
+
+        raise Refused(INSTALL)
     from orchestrator.cli.stack import open_stack
     from orchestrator.log import configure_logging
     from orchestrator.telemetry.exporter import Exporter

@@ -12,6 +12,7 @@ import redis
 from orchestrator.bootstrap import Container
 from orchestrator.console.stack import Stack
 from orchestrator.errors import OrchestraError
+from orchestrator.telemetry.catalogue import INSTALL
 
 if TYPE_CHECKING:
     from orchestrator.telemetry.server import Answer, Probes
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 PATHS: Final = ("/metrics", "/healthz", "/readyz")
 OPEN: Final = "/healthz"
 _TEXT: Final = "text/plain; charset=utf-8"
-INSTALL: Final = "metrics need their library: pip install 'agent-orchestra[metrics]'"
 
 
 class StackProbes:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+#: Says what serving metrics needs.
+INSTALL: Final = "metrics need their library: pip install 'agent-orchestra[metrics]'"
+
 #: Upper bounds of the buckets of every histogram, in seconds: from 5 ms to an hour, as a wait is longer than a run.
 BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
