@@ -37,9 +37,13 @@ def listening(
         try:
             yield
         finally:
-            turns += turns_of(
-                [one for one in messages if one.run_id not in earlier], partial(price, prices=prices)
-            )
+            new = [one for one in messages if one.run_id not in earlier]
+            try:
+                turns += turns_of(new, partial(price, prices=prices))
+            except Exception as error:  # noqa: BLE001  (nobody loses an answer because it cannot be shown)
+                unread = Turn()
+                unread.add("note", f"what was said cannot be shown: {error!r}")
+                turns.append(unread)
 
 
 def turns_of(messages: Sequence[ModelMessage], price: Callable[..., Cost]) -> list[Turn]:
