@@ -46,7 +46,7 @@ PLAIN = "the child's run"
 class NoDispatcher:
     """Wakes nobody: the walk calls each part itself."""
 
-    def ring(self, agents: Iterable[str]) -> None:
+    def wake(self, agents: Iterable[str]) -> None:
         list(agents)
 
 

@@ -80,7 +80,7 @@ def _measure(stack: LocalStack, client: Client, options: argparse.Namespace) -> 
     while parts.ledger.sweep.ready(0, ["worker"]).get("worker", 0) < options.large:
         time.sleep(0.2)
     parts.concurrency.unpause("agent", "worker", agents=["worker"])
-    parts.ring(["worker"])
+    parts.wake(["worker"])
     small_s()
     beside = [small_s() for _ in range(options.rounds)]
     left = parts.ledger.sweep.ready(0, ["worker"]).get("worker", 0)

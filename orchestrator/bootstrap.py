@@ -52,8 +52,8 @@ class Container:
             self.redis,
             limits=ledger_limits(self.settings),
             report=self.end_reports,
-            vouch=self._vouch,
-            vault=_VaultOf(self),
+            attest=self._attest,
+            encryption=_EncryptionOf(self),
         )
 
     @cached_property
@@ -61,13 +61,13 @@ class Container:
         """The ledger for who only looks: it loads no transition, and no keys where nothing is sealed."""
         from orchestrator.ledger.reader import LedgerReader
 
-        return LedgerReader(self.redis, _VaultOf(self))
+        return LedgerReader(self.redis, _EncryptionOf(self))
 
-    def _vouch(self, statement: Statement, *, by: str, to: str) -> str:
-        return self.authenticity.vouch(statement, by=by, to=to)
+    def _attest(self, statement: Statement, *, by: str, to: str) -> str:
+        return self.authenticity.attest(statement, by=by, to=to)
 
     @cached_property
-    def vault(self) -> SealedTexts:
+    def encryption(self) -> SealedTexts:
         """Seals the texts of encrypted sessions, and opens those that the keys of the data folder open."""
         from orchestrator.agents.registry import OPERATOR
         from orchestrator.keyring.codes import SealedTexts
@@ -222,18 +222,18 @@ class Container:
         from orchestrator.reconciler.delivery import hand_over
 
         ready = hand_over(runs, ledger=self.ledger, agents=self.agents)
-        self.dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
+        self.dispatcher.wake((run.agent, queue) for run, queue in ready if run.wake)
 
-    def ring(self, agents: Iterable[str]) -> None:
+    def wake(self, agents: Iterable[str]) -> None:
         """Tell the workers of these agents that they have ready runs.
 
         Those of agents that nobody registered wait.
 
         Raises:
-            ServerUnavailable: the broker does not answer; the sweep rings later.
+            ServerUnavailable: the broker does not answer; the sweep wakes them later.
         """
         queues = [(agent, self.queue_of(agent)) for agent in agents]
-        self.dispatcher.ring((agent, queue) for agent, queue in queues if queue is not None)
+        self.dispatcher.wake((agent, queue) for agent, queue in queues if queue is not None)
 
     def queue_of(self, agent: str) -> str | None:
         """Return the Celery queue of an agent's runs; None if the agent is not registered."""
@@ -282,17 +282,17 @@ class Container:
         return reports
 
 
-class _VaultOf:
+class _EncryptionOf:
     """The vault of a container, whose keys are loaded when a text is sealed or opened."""
 
     def __init__(self, parts: Container) -> None:
         self._parts = parts
 
     def seal(self, text: str, *, label: str, by: str, to: tuple[str, ...]) -> str:
-        return self._parts.vault.seal(text, label=label, by=by, to=to)
+        return self._parts.encryption.seal(text, label=label, by=by, to=to)
 
     def open(self, sender: str, readers: str, label: str, content: str) -> str | None:
-        return self._parts.vault.open(sender, readers, label, content)
+        return self._parts.encryption.open(sender, readers, label, content)
 
 
 #: Sweeps after which a queued run that nobody took is looked at: ten seconds by default.

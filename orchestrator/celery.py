@@ -207,7 +207,7 @@ def _announce(sender: Any = None, **_: Any) -> None:
     Watchdog(
         sender,
         _runtime.with_ready_runs,
-        lambda agent: _runtime.get().ring(agent),
+        lambda agent: _runtime.get().wake(agent),
         silent_for_s=max(LEAST_WAIT_S, _settings.lease_s * 2, _settings.sweep_interval_s * 3),
     ).start()
     if appeared:

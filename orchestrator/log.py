@@ -26,13 +26,13 @@ _LOGGER = logging.getLogger("orchestra")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "fields", "data"}
 #: What the code that runs now works on; copied with the context to tasks of asyncio and to `asyncio.to_thread`.
 _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default=MappingProxyType({}))
-#: Seconds between two reports of a thing by `Seldom`, and how many things it remembers at most.
+#: Seconds between two reports of a thing by `RateLimitedLog`, and how many things it remembers at most.
 _EVERY_S = 60.0
 _REMEMBERED = 10_000
 _COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 
 
-class Seldom:
+class RateLimitedLog:
     """Tells which of many things to report again: each at most once a minute."""
 
     def __init__(self) -> None:

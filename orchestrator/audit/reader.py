@@ -49,7 +49,7 @@ class Parent:
     children: AbstractSet[str]
 
 
-class Mention(NamedTuple):
+class MessageSummary(NamedTuple):
     """A message of the trail by its facts alone."""
 
     seq: int
@@ -221,26 +221,26 @@ class AuditReader:
             children.setdefault(parent_id, set()).add(child)
         return LaunchRecords(children=children, messages=frozenset(row[2] for row in rows))
 
-    def latest(self, *, since_ms: int, limit: int) -> list[Mention]:
+    def latest(self, *, since_ms: int, limit: int) -> list[MessageSummary]:
         """Return the newest messages that can be read and were not refused, those that were published later than
         that.
         """
         newest = select(func.coalesce(func.max(_M.seq), 0)).scalar_subquery()
-        columns = [_M[name] for name in Mention._fields]
+        columns = [_M[name] for name in MessageSummary._fields]
         asked = (
             select(*columns)
             .where(_M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD)
             .order_by(_M.seq.desc())
         )
-        return [Mention(*row) for row in self.store.query(asked)]
+        return [MessageSummary(*row) for row in self.store.query(asked)]
 
-    def delegations(self, *, since_ms: int, newest: int | None) -> Iterator[list[Mention]]:
+    def delegations(self, *, since_ms: int, newest: int | None) -> Iterator[list[MessageSummary]]:
         """Yield the tasks that were given to agents, and not refused, since then; page by page, of the ``newest``
         messages.
         """
         top: int = self.store.query(select(func.coalesce(func.max(_M.seq), 0)))[0][0]
         after = -1 if newest is None else top - newest
-        columns = [_M[name] for name in Mention._fields]
+        columns = [_M[name] for name in MessageSummary._fields]
         which = (
             _M.type == "task-delegation",
             _M.published_ms > since_ms,
@@ -250,17 +250,17 @@ class AuditReader:
         )
         while True:
             asked = select(*columns).where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
-            page = [Mention(*row) for row in self.store.query(asked)]
+            page = [MessageSummary(*row) for row in self.store.query(asked)]
             if not page:
                 return
             yield page
             after = page[-1].seq
 
-    def xml(self, mention: Mention) -> bytes:
+    def xml(self, mention: MessageSummary) -> bytes:
         """Return the bytes of a message as they were published."""
         return bytes(self.store.query(select(_M.xml).where(_M.seq == mention.seq))[0][0])
 
-    def given_above(self, mention: Mention) -> str:
+    def given_above(self, mention: MessageSummary) -> str:
         """Return the agent that was given the task under which a message was sent; empty if the trail does not say."""
         above = select(_M.parent_id).where(_M.seq == mention.seq).scalar_subquery()
         asked = (
@@ -268,15 +268,15 @@ class AuditReader:
         )
         return "".join(row[0] for row in self.store.query(asked))
 
-    def entries(self, mention: Mention) -> list[str]:
+    def entries(self, mention: MessageSummary) -> list[str]:
         """Return the entries of its stream in which the same octets were published, its own among them."""
         return [row[0] for row in self.store.query(select(_M.entry_id).where(*self._same_octets(mention)))]
 
-    def was_refused(self, mention: Mention) -> bool:
+    def was_refused(self, mention: MessageSummary) -> bool:
         """Return True if one of those entries became a dead letter."""
         return bool(self.store.query(select(_M.seq).where(*self._same_octets(mention), IS_DEAD).limit(1)))
 
-    def _same_octets(self, mention: Mention) -> tuple[ColumnElement[bool], ...]:
+    def _same_octets(self, mention: MessageSummary) -> tuple[ColumnElement[bool], ...]:
         other = MESSAGES.alias("o")
         digest = select(other.c.sha256).where(other.c.seq == mention.seq)
         return (

@@ -74,7 +74,7 @@ def unpause(settings: Settings, *, name: str, kind: Kind | None, as_json: bool) 
             kind = "queue" if known[0] == "queue" else "agent"
         kind, agents = _named(parts, name, kind)
         changed = parts.concurrency.unpause(kind, name, agents=agents)
-        _ring(parts, agents)
+        _wake(parts, agents)
     _tell(kind, name, agents, paused=False, changed=changed, as_json=as_json)
 
 
@@ -113,7 +113,7 @@ def limit(
                 agents.append(name)
         if each_tree is not None:
             agents += concurrency.limit_trees(each_tree)
-        _ring(parts, agents)
+        _wake(parts, agents)
         _list(parts, as_json=as_json)
 
 
@@ -197,12 +197,12 @@ def _list(parts: Container, *, as_json: bool) -> None:
         say("nothing is limited and nothing is paused")
 
 
-def _ring(parts: Container, agents: Sequence[str]) -> None:
+def _wake(parts: Container, agents: Sequence[str]) -> None:
     """Notify workers of runs that may begin now; while the broker is away the sweep does."""
     from orchestrator.errors import ServerUnavailable
 
     try:
-        parts.ring(dict.fromkeys(agents))
+        parts.wake(dict.fromkeys(agents))
     except ServerUnavailable as error:
         say(f"the sweep tells the workers: {error}", err=True)
 

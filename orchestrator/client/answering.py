@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.client.waiting import Waiting
 from orchestrator.errors import DecryptionError, NotGenuine, SessionFailed
-from orchestrator.ledger.large_text import Opened
+from orchestrator.ledger.large_text import Decrypted
 from orchestrator.ledger.model import SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages.authenticity import Authenticity
@@ -53,7 +53,7 @@ def read_answer(ledger: LedgerReader, authenticity: Authenticity, session: str) 
     answer = ledger.final_answer(session)
     if isinstance(answer, SessionFailed):
         raise answer
-    if isinstance(answer, Opened) and answer.failed:
+    if isinstance(answer, Decrypted) and answer.failed:
         raise DecryptionError(
             f"the answer of session {session} is encrypted, and no key in this data folder opens it; on the operator's host "
             "`orchestra keys export operator` brings the key along"

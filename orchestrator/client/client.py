@@ -37,7 +37,7 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
-from orchestrator.ledger.large_text import Opened
+from orchestrator.ledger.large_text import Decrypted
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.policy.budget import BudgetState
@@ -369,7 +369,7 @@ class Client:
         """
         with self._clear_errors():
             opened = self._reader.seals.read(text)
-        if isinstance(opened, Opened) and opened.failed:
+        if isinstance(opened, Decrypted) and opened.failed:
             raise DecryptionError("the text is sealed, and no key in this data folder opens it")
         return opened
 

@@ -13,7 +13,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, PayloadError
 from orchestrator.ledger import Item, ItemState, Run, RunState, Session, SessionState, Submitted
-from orchestrator.ledger.large_text import Opened, Seal, Shortened
+from orchestrator.ledger.large_text import Decrypted, Seal, Truncated
 from orchestrator.ledger.launches import Fork, Found, Seed, as_given, found_by
 from orchestrator.operations.requests import Fork as ForkRequest
 from orchestrator.operations.requests import Submit
@@ -122,7 +122,7 @@ class Forking:
 
         def given(item: Item, text: str) -> tuple[Item, str]:
             own, said = as_given(*self._genuine(about, item, text), session=new)
-            if isinstance(said, Opened) and said.failed:
+            if isinstance(said, Decrypted) and said.failed:
                 raise InputError(
                     f"{run.id} cannot be forked here: what it was given is encrypted, and no key in this data folder opens it"
                 )
@@ -238,7 +238,7 @@ def _policies(about: Session) -> str:
     return json.dumps(kept) if kept else ""
 
 
-_NOTHING = Shortened(text="", ref=None)
+_NOTHING = Truncated(text="", ref=None)
 
 
 def _is_result(item: Item) -> bool:

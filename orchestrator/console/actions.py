@@ -225,7 +225,7 @@ def _most(form: Form) -> tuple[Most, str]:
 def _notify(stack: Stack, agents: Sequence[str]) -> None:
     """Tell workers that runs may begin now."""
     try:
-        stack.parts.ring(agents)
+        stack.parts.wake(agents)
     except ServerUnavailable as error:
         get_logger().warning("console-cannot-notify", agents=", ".join(agents), error=str(error))
 

@@ -126,7 +126,7 @@ class ForkServer:
                 if not self._hear():
                     return
         if not self.ready and self._process is not None and self._age_s() > _READY_WITHIN_S:
-            self._bury()
+            self._reap()
 
     def wait_ready(self) -> None:
         """Return once it can fork, or is given up."""
@@ -145,7 +145,7 @@ class ForkServer:
         except ConnectionError:
             heard = b""
         if not heard:
-            self._bury()
+            self._reap()
             return False
         *lines, self._heard = (self._heard + heard).split(b"\n")
         for line in lines:
@@ -211,10 +211,10 @@ class ForkServer:
                 control.settimeout(_ANSWER_WITHIN_S)
                 self._hear()
         except TimeoutError:
-            self._bury()
+            self._reap()
         return self._born
 
-    def _bury(self) -> None:
+    def _reap(self) -> None:
         """Handle the end of the server: end what it has forked, as the kernel does, and start another one."""
         self._deaths = 1 if self._age_s() > _WELL_AFTER_S else self._deaths + 1
         assert self._process is not None

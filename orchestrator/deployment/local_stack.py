@@ -23,9 +23,9 @@ from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.forks import ForkServer
-from orchestrator.deployment.judgement import see_that_agents_load
 from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, HangWatch, Notice, Supervisor
+from orchestrator.deployment.trial_import import see_that_agents_load
 from orchestrator.errors import ConfigurationError
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import Reaper
@@ -421,7 +421,7 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
         parts.delivery,
         settle=parts.settle,
         trim=trim,
-        ring=parts.ring,
+        wake=parts.wake,
         agents=lambda: [record.name for record in parts.agents.all() if not record.external],
         concurrency=parts.concurrency,
         connected=lambda: connected_holders(client),

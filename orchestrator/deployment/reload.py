@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrator.config.settings import CONFIG_FILE, is_agents_file
 from orchestrator.deployment.forks import ForkServer
-from orchestrator.deployment.judgement import Judgement
+from orchestrator.deployment.trial_import import TrialImport
 from orchestrator.errors import ConfigurationError
 
 _LOOK_EVERY_S: Final = 1.0
@@ -48,7 +48,7 @@ class AgentsWatch:
         self._refuse = refuse
         self._marks = self._look()
         self._look_at = time.monotonic() + _LOOK_EVERY_S
-        self._judgement: Judgement | None = None
+        self._trial: TrialImport | None = None
         self._changed = ""
         if not self._marks:
             raise ConfigurationError(
@@ -57,8 +57,8 @@ class AgentsWatch:
 
     def tick(self) -> None:
         """Look for changed files, and for the result of a trial import."""
-        if self._judgement is not None:
-            self._hear(self._judgement)
+        if self._trial is not None:
+            self._hear(self._trial)
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -71,9 +71,9 @@ class AgentsWatch:
 
     def close(self) -> None:
         """End a trial import that is under way; idempotent."""
-        judgement, self._judgement = self._judgement, None
-        if judgement is not None:
-            judgement.end()
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            trial.end()
 
     def _look(self) -> Marks:
         named = [path for source in self._sources if (path := _file_of(source)) is not None]
@@ -92,11 +92,11 @@ class AgentsWatch:
         return marks
 
     def _judge(self, changed: str) -> None:
-        self._judgement = Judgement(self._sources, env=self._env, forks=self._forks)
+        self._trial = TrialImport(self._sources, env=self._env, forks=self._forks)
         self._changed = changed
 
-    def _hear(self, judgement: Judgement) -> None:
-        verdict = judgement.look()
+    def _hear(self, trial: TrialImport) -> None:
+        verdict = trial.look()
         if verdict is None:
             return
         self.close()

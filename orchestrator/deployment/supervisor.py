@@ -159,7 +159,7 @@ class Supervisor:
             if child.process.poll() is None and self._hangs(child.process.pid):
                 self._end_hung(child)
             if child.process.poll() is not None:
-                self._bury(child)
+                self._reap(child)
         for successor in list(self._coming.values()):
             self._see_to(successor)
         for old in [c for c in self._leaving if c.process is not None and c.process.poll() is not None]:
@@ -257,7 +257,7 @@ class Supervisor:
             return child.ready
         return False
 
-    def _bury(self, child: _Child) -> None:
+    def _reap(self, child: _Child) -> None:
         assert child.process is not None
         code, was_ready = child.process.wait(), child.ready  # it has ended
         self._end_group(child)

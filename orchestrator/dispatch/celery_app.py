@@ -1,7 +1,7 @@
 """The Celery app of a stack: an executor of tasks by name, and nothing else.
 
 No chords, no countdowns, only results of roots. A message means that an agent has work; the ledger has the work.
-Delivering it twice or losing it is harmless: a run is claimed once, and the sweep rings again.
+Delivering it twice or losing it is harmless: a run is claimed once, and the sweep sends another.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _without_junk(client: Any) -> Any:
 def _is_readable(octets: bytes, *, queue: bytes = b"") -> bool:
     reason = flaw(octets)
     if reason is not None:
-        # Nobody waits for it: if it was a message of ours, the sweep rings again.
+        # Nobody waits for it: if it was a message of ours, the sweep sends another.
         _log.error(
             "message-not-understood",
             queue=queue.decode(errors="replace"),
@@ -248,8 +248,8 @@ def build_celery(settings: Settings, *, redis_url: str | None = None, kind: type
         task_reject_on_worker_lost=True,
         task_acks_on_failure_or_timeout=True,
         worker_prefetch_multiplier=1,
-        # A busy worker must not keep the ring that would wake another one. Celery can do that on Redis only;
-        # elsewhere the sweep rings again.
+        # A busy worker must not keep the wake-up that would wake another one. Celery can do that on Redis only;
+        # elsewhere the sweep sends another.
         worker_disable_prefetch=True,
         task_ignore_result=False,
         task_store_errors_even_if_ignored=False,

@@ -20,7 +20,7 @@ from orchestrator.dispatch.names import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
 
-#: Seconds after a failure in which the broker counts as away, so that not every ring waits for it.
+#: Seconds after a failure in which the broker counts as away, so that not every wake-up waits for it.
 AWAY_S: Final = 1.0
 #: Errors of publishing while the broker is away, or is a Redis that takes no writes. The last is kombu's own: it
 #: repairs a connection that broke while a queue was declared, and goes on with a channel of the old connection.
@@ -35,21 +35,21 @@ class Dispatcher:
         self._away_until = 0.0
         self._why_away = ""
 
-    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         """Tell the workers of each agent that it has ready runs; ``agents`` are pairs of agent and queue.
 
         Raises:
-            ServerUnavailable: the broker does not answer; the sweep rings later.
+            ServerUnavailable: the broker does not answer; the sweep wakes them later.
         """
-        to_ring = dict.fromkeys(agents)
-        if not to_ring:
+        to_wake = dict.fromkeys(agents)
+        if not to_wake:
             return
         if machine.monotonic() < self._away_until:
             raise self._unavailable(self._why_away)
         try:
             # Left with an error, the producer gives its connection up.
             with self._app.amqp.producer_pool.acquire(block=True) as producer:
-                for agent, queue in to_ring:
+                for agent, queue in to_wake:
                     self._send(agent, queue, producer)
         except _OUTAGES as error:
             self._away_until, self._why_away = machine.monotonic() + AWAY_S, str(error)

@@ -6,5 +6,5 @@ from typing import Final
 
 START_TASK: Final = "orchestrator.start_session"
 RESUME_TASK: Final = "orchestrator.resume_session"
-#: What rings a slot that sleeps: it takes ready runs from the ledger until there is none.
+#: What wakes a slot that sleeps: it takes ready runs from the ledger until there is none.
 WORK_TASK: Final = "orchestrator.work"

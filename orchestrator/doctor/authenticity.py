@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit.heads import Proof
-from orchestrator.audit.reader import AuditReader, Mention
+from orchestrator.audit.reader import AuditReader, MessageSummary
 from orchestrator.bootstrap import Container
 from orchestrator.display.text import counted
 from orchestrator.doctor.blockers import Place, coming
@@ -141,7 +141,7 @@ _AT_ONCE: Final = 1000
 class _Suspect:
     """A message that no router is known to have routed."""
 
-    mention: Mention
+    mention: MessageSummary
     #: The entry under which it came last.
     entry: str
     #: Whether its mark says that it waits under that entry.
@@ -205,7 +205,7 @@ class TakenMessages:
             left -= len(gone)
             yield from gone
 
-    def _marks(self, mentions: Sequence[Mention]) -> list[str | None]:
+    def _marks(self, mentions: Sequence[MessageSummary]) -> list[str | None]:
         pipeline = self._redis.pipeline(transaction=False)
         for mention in mentions:
             pipeline.get(keys.seen(StreamId.parse(mention.stream).shard, mention.sender, mention.message_id))
@@ -234,7 +234,7 @@ class TakenMessages:
         found = dead_letters.all(since_ms=self._since_ms)
         return frozenset((str(one.stream), hashlib.sha256(one.data).hexdigest()) for one in found)
 
-    def _is_remembered(self, mention: Mention, xml: bytes) -> bool:
+    def _is_remembered(self, mention: MessageSummary, xml: bytes) -> bool:
         """Return True if the mark of a message that was routed would still be there.
 
         The earliest of three times counts: the sender's clock, the server's and the audit writer's may each be wrong.
@@ -299,7 +299,7 @@ class TakenMessages:
         return Severity.BREAK if external else Severity.WARNING
 
 
-def _judge(mention: Mention, mark: str | None) -> _Suspect | None:
+def _judge(mention: MessageSummary, mark: str | None) -> _Suspect | None:
     """Return the suspect that a mark leaves; None if the message was carried out.
 
     A mark without a digest is that of a message which waited: it came back under the entry that the mark names.

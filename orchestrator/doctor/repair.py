@@ -16,7 +16,7 @@ from orchestrator.audit import amendments
 from orchestrator.audit.amendments import Amendment
 from orchestrator.audit.database import Database
 from orchestrator.audit.heads import Proof
-from orchestrator.audit.reader import AuditReader, Mention
+from orchestrator.audit.reader import AuditReader, MessageSummary
 from orchestrator.audit.text import body_texts
 from orchestrator.bootstrap import Container
 from orchestrator.display.text import counted
@@ -305,7 +305,7 @@ class LostSessions:
             and store.chain_at(one.table, one.seq) == one.chain
         }
 
-    def _lost(self, newest: int | None, accepted: Mapping[int, Amendment]) -> Iterator[Mention]:
+    def _lost(self, newest: int | None, accepted: Mapping[int, Amendment]) -> Iterator[MessageSummary]:
         ledger, audit = self._parts.ledger, self._audit
         since_ms = ledger.server_ms() - ledger.limits.tree_ttl_ms + _CLOCKS_APART_MS
         for launches in audit.delegations(since_ms=since_ms, newest=newest):
@@ -317,7 +317,7 @@ class LostSessions:
                 if not audit.was_refused(one) and not self._proof.fault(audit.xml(one), one.published_ms):
                     yield one
 
-    def _is_launch(self, one: Mention) -> bool:
+    def _is_launch(self, one: MessageSummary) -> bool:
         """Return True if the sender may have launched it: the operator, or the agent that was given the task above
         it.
         """
@@ -329,7 +329,7 @@ class LostSessions:
         return self._audit.given_above(one) == one.sender
 
 
-def _problem(one: Mention) -> Problem:
+def _problem(one: MessageSummary) -> Problem:
     return Problem(
         Severity.BREAK,
         "session-lost",

@@ -104,7 +104,7 @@ class Concurrency:
             )
         for shard in self._shards:
             value = self._share(most, shard) if isinstance(most, int) else most
-            self._set(shard, f"agent:{agent}", value, ring=[agent])
+            self._set(shard, f"agent:{agent}", value, wake=[agent])
 
     def limit_tree(self, root: str, most: Most) -> list[str]:
         """Limit the runs of one tree that are at work at once, from now on; return the agents whose workers to
@@ -142,7 +142,7 @@ class Concurrency:
         """Let ready runs be taken again; False if it was not paused. ``agents``: those whose notifications begin
         again.
         """
-        changed = [self._set(shard, f"paused:{kind}:{name}", "", ring=agents) for shard in self._shards]
+        changed = [self._set(shard, f"paused:{kind}:{name}", "", wake=agents) for shard in self._shards]
         return any(changed)
 
     def unblock(self, shard: int) -> list[str]:
@@ -278,9 +278,9 @@ class Concurrency:
             for field, value in self.copies().get(ledger_keys.run_limits(shard), {}).items():
                 self._redis.hsetnx(ledger_keys.run_limits(shard), field, value)
 
-    def _set(self, shard: int, field: str, value: Arg, *, ring: Sequence[str] = ()) -> bool:
+    def _set(self, shard: int, field: str, value: Arg, *, wake: Sequence[str] = ()) -> bool:
         value = "" if value == "default" else value
-        changed = self._scripts.run("set_limit", _limits_keys(shard), [json.dumps(list(ring)), field, value])
+        changed = self._scripts.run("set_limit", _limits_keys(shard), [json.dumps(list(wake)), field, value])
         return bool(changed)
 
     def _share(self, most: int, shard: int) -> int:

@@ -10,8 +10,8 @@ import redis
 from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongState
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
-from orchestrator.ledger.decode import Statement, Vouch
-from orchestrator.ledger.large_text import Seal, Shortened, Vault
+from orchestrator.ledger.decode import Attest, Statement
+from orchestrator.ledger.large_text import EncryptionContext, Seal, Truncated
 from orchestrator.ledger.model import Session
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.transitions import Claim, Outgoing, Report, TreeLimits
@@ -27,25 +27,25 @@ class LedgerCore(LedgerReader):
     """The connection of a ledger. Its parts hold it.
 
     ``report`` makes the envelopes for sessions that are ended from outside; without it nobody outside of the ledger
-    hears of such an end. ``vouch`` proves who says what is written; without it nothing is proven. ``vault`` seals the texts
+    hears of such an end. ``attest`` proves who says what is written; without it nothing is proven. ``encryption`` seals the texts
     of encrypted sessions, and opens them where a key is at hand. ``now_ms`` fixes the time for tests; by default every transition takes the server's.
     """
 
     def __init__(
         self,
         client: redis.Redis,
+        encryption: EncryptionContext | None = None,
         *,
         limits: TreeLimits | None = None,
         report: Report | None = None,
-        vouch: Vouch | None = None,
-        vault: Vault | None = None,
+        attest: Attest | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(client, vault)
+        super().__init__(client, encryption)
         self.scripts = Scripts(client)
         self.limits = limits or TreeLimits()
         self.report = report
-        self.vouch = vouch
+        self.attest = attest
         #: The time that the transitions are given, in ms: empty for the server's.
         self.now = "" if now_ms is None else str(now_ms)
 
@@ -95,7 +95,7 @@ class LedgerCore(LedgerReader):
         Raises:
             ClaimLost, UnknownSession, WrongState, LimitExceeded: as their texts say; nothing was changed.
         """
-        record["proof"] = self.vouch_for_item(item, session, record, text, by=by, to=to)
+        record["proof"] = self.attest_item(item, session, record, text, by=by, to=to)
         asked = {"now": self.now, "id": item, "record": record, **more}
         reply: list[bytes] = self.scripts.run("post", *layout.post(session, text, envelope=envelope, **asked))
         match reply[0]:
@@ -121,17 +121,17 @@ class LedgerCore(LedgerReader):
                 raise LimitExceeded(limit, int(reply[2]), whose.get(limit, f"session {session}"))
         return reply
 
-    def vouch_for_item(
+    def attest_item(
         self, item: str, session: str, record: Mapping[str, Any], text: str, *, by: str, to: str
     ) -> str:
         """Return ``by``'s proof of an item for a session, which the agent ``to`` runs; empty if nothing is attested
         here.
         """
-        if self.vouch is None:
+        if self.attest is None:
             return ""
-        return self.vouch(Statement.of_record(item, session, record, text), by=by, to=to)
+        return self.attest(Statement.of_record(item, session, record, text), by=by, to=to)
 
-    def vouch_for_end(
+    def attest_end(
         self,
         about: Session,
         status: str,
@@ -146,26 +146,24 @@ class LedgerCore(LedgerReader):
         """Return ``by``'s proof of how a session ended, with its answer or its failure; empty if nothing is attested
         here.
         """
-        if self.vouch is None:
+        if self.attest is None:
             return ""
         end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
-        return self.vouch(end, by=by, to=about.delegator)
+        return self.attest(end, by=by, to=about.delegator)
 
-    def vouch_for_task(
-        self, session: str, facts: Mapping[str, Any], prompt: str, task: str, *, by: str
-    ) -> str:
+    def attest_task(self, session: str, facts: Mapping[str, Any], prompt: str, task: str, *, by: str) -> str:
         """Return ``by``'s proof of a session's task with these fields; empty if nothing is attested here."""
-        if self.vouch is None:
+        if self.attest is None:
             return ""
-        return self.vouch(Statement.of_task(session, facts, prompt, task), by=by, to=str(facts["agent"]))
+        return self.attest(Statement.of_task(session, facts, prompt, task), by=by, to=str(facts["agent"]))
 
-    def vouch_for_own(
+    def attest_own(
         self, what: str, owner: str, agent: str, text: str, *, by: str = "", about: str = ""
     ) -> str:
         """Return the proof, by ``by`` or else the agent, of an agent's own record; empty if nothing is attested here."""
-        if self.vouch is None:
+        if self.attest is None:
             return ""
-        return self.vouch(Statement.of_own(what, owner, agent, text, about=about), by=by or agent, to=agent)
+        return self.attest(Statement.of_own(what, owner, agent, text, about=about), by=by or agent, to=agent)
 
     def replicate(self, what: str, run_id: str) -> None:
         """Wait until the replicas have the last writes, so that a failover does not lose them.
@@ -182,7 +180,7 @@ class LedgerCore(LedgerReader):
             if have < wanted:
                 _log.warning("replicas-behind", during=what, run=run_id, wanted=wanted, have=have)
 
-    def shorten(self, session: str, text: str, seal: Seal | None = None) -> Shortened:
+    def shorten(self, session: str, text: str, seal: Seal | None = None) -> Truncated:
         """Store a text that is too large for a record beside it; the text as the record has it."""
         return self.large_texts.shorten(session, text, above_bytes=self.limits.inline_bytes, seal=seal)
 

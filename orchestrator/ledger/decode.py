@@ -387,7 +387,7 @@ def _octets(text: str) -> bytes:
     return (text if text.isascii() else _SURROGATE.sub("\ufffd", text)).encode()
 
 
-class Vouch(Protocol):
+class Attest(Protocol):
     """Makes the proof of a statement, for the agent ``to`` and the operator; empty if it cannot.
 
     ``by`` says it; where it is empty, the system does.

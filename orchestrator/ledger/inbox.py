@@ -10,10 +10,10 @@ from orchestrator.errors import ClaimLost, DamagedRecord, PromptKeyInUse
 from orchestrator.ids import run_id, session_of_approval
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.large_text import Seal, Shortened, digest_of
+from orchestrator.ledger.large_text import Seal, Truncated, digest_of
 from orchestrator.ledger.model import CLOSED, Item, Session
 from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.policy.approval import ApprovalRequest, read_request
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_outage
@@ -30,7 +30,7 @@ class Inbox:
     def __init__(self, core: LedgerCore) -> None:
         self._core = core
         #: Which damaged session to name in the log again.
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
 
     def enqueue(
         self,
@@ -130,7 +130,7 @@ class Inbox:
         to_parent = kind == "message" and session_id == claim.parent and seal is None
         while True:
             if to_user:  # who looks at it sees all of it
-                short = Shortened(text=self._core.seals.write(text, seal), ref=None)
+                short = Truncated(text=self._core.seals.write(text, seal), ref=None)
             else:
                 short = self._core.shorten(claim.session, text, seal)
             if short.ref is not None:
@@ -264,7 +264,7 @@ class Inbox:
                     session=session_id,
                     agent=agent,
                     cause=cause,
-                    ring=reply[5] == b"1",
+                    wake=reply[5] == b"1",
                 )
                 return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
             case outcome:

@@ -17,7 +17,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.decode import Statement
-from orchestrator.ledger.large_text import Opened, Seal
+from orchestrator.ledger.large_text import Decrypted, Seal
 from orchestrator.ledger.transitions import Claim
 from orchestrator.policy.sealed_text import has_sealed
 from orchestrator.redisdb import ledger_keys
@@ -134,9 +134,9 @@ class Journal:
             header, inline = replace(header, stored=self._store(claim.run, value)), b""
         while True:
             sha256 = str(header.stored["sha256"]) if header.stored else ""
-            if self._core.vouch is not None:
+            if self._core.attest is not None:
                 said = StepRecord(header=header, value=inline).statement(claim.run, claim.agent)
-                header = replace(header, proof=self._core.vouch(said, by=claim.agent, to=claim.agent))
+                header = replace(header, proof=self._core.attest(said, by=claim.agent, to=claim.agent))
             try:
                 reply = self._core.effect_of(
                     claim,
@@ -183,7 +183,7 @@ class Journal:
         if claim.seal is None or not has_sealed(value):
             return value
         text = self._seals.read(value.decode(errors="replace"), label=claim.seal.label)
-        if isinstance(text, Opened) and text.failed:
+        if isinstance(text, Decrypted) and text.failed:
             raise DamagedRecord(
                 f"step {record.header.key!r} of run {claim.run}",
                 "its value is sealed, and no key in this data folder opens it",

@@ -42,7 +42,7 @@ class Seal:
         return replace(self, to=tuple(filter(None, agents)))
 
 
-class Vault(Protocol):
+class EncryptionContext(Protocol):
     """Seals and opens with the keys of one data folder."""
 
     def seal(self, text: str, *, label: str, by: str, to: tuple[str, ...]) -> str:
@@ -58,7 +58,7 @@ class Vault(Protocol):
         ...
 
 
-class Opened(str):
+class Decrypted(str):
     """A text that the ledger holds sealed."""
 
     __slots__ = ("failed", "kept")
@@ -79,14 +79,14 @@ class Opened(str):
 
 def as_kept(text: str) -> str:
     """A text as the ledger holds it."""
-    return text.kept if isinstance(text, Opened) else text
+    return text.kept if isinstance(text, Decrypted) else text
 
 
 class Seals:
     """Seals and opens the texts of one ledger. Safe to share between threads."""
 
-    def __init__(self, vault: Vault | None = None) -> None:
-        self._vault = vault
+    def __init__(self, encryption: EncryptionContext | None = None) -> None:
+        self._encryption = encryption
 
     def write(self, text: str, seal: Seal | None) -> str:
         """A text as the ledger is to hold it: sealed, if its session is encrypted.
@@ -96,9 +96,9 @@ class Seals:
         """
         if seal is None or not text:
             return defused(text)
-        if self._vault is None:
+        if self._encryption is None:
             raise RuntimeError("this ledger has no keys to seal a text with")
-        return self._vault.seal(text, label=seal.label, by=seal.by, to=tuple(filter(None, seal.to)))
+        return self._encryption.seal(text, label=seal.label, by=seal.by, to=tuple(filter(None, seal.to)))
 
     def write_record(self, record: Mapping[str, Any], seal: Seal | None) -> dict[str, Any]:
         """The record of an item as the ledger is to hold it."""
@@ -114,12 +114,12 @@ class Seals:
         def one(found: re.Match[str]) -> str:
             nonlocal failed
             opened = None
-            if self._vault is not None and label in ("", found[3]):
-                opened = self._vault.open(found[1], found[2], found[3], found[4])
+            if self._encryption is not None and label in ("", found[3]):
+                opened = self._encryption.open(found[1], found[2], found[3], found[4])
             failed = failed or opened is None
             return ENCRYPTED if opened is None else opened
 
-        return Opened(replace_sealed(text, one), text, failed)
+        return Decrypted(replace_sealed(text, one), text, failed)
 
     def model(self, value: M) -> M:
         """Return a session, a run or a try with its texts readable."""
@@ -161,7 +161,7 @@ UNUSED_TTL_S: Final = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shortened:
+class Truncated:
     """A text as the ledger takes it."""
 
     text: str  #: all of it, or its beginning
@@ -185,7 +185,7 @@ class LargeTexts:
         self._client = client
         self._seals = seals or Seals()
 
-    def shorten(self, session: str, text: str, *, above_bytes: int, seal: Seal | None = None) -> Shortened:
+    def shorten(self, session: str, text: str, *, above_bytes: int, seal: Seal | None = None) -> Truncated:
         """The text, or its beginning and a reference to all of it, which is stored then for ``session``.
 
         With a ``seal`` both are sealed.
@@ -196,12 +196,12 @@ class LargeTexts:
             redis.RedisError: it could not be stored.
         """
         if len(text) <= above_bytes // 4:  # a character has four bytes at most
-            return Shortened(text=self._seals.write(text, seal), ref=None)
+            return Truncated(text=self._seals.write(text, seal), ref=None)
         octets = text.encode(errors="surrogatepass")
         if len(octets) <= above_bytes:
-            return Shortened(text=self._seals.write(text, seal), ref=None)
+            return Truncated(text=self._seals.write(text, seal), ref=None)
         head = head_of(octets, above_bytes)
-        return Shortened(text=self._seals.write(head, seal), ref=self.put(session, text, seal=seal))
+        return Truncated(text=self._seals.write(head, seal), ref=self.put(session, text, seal=seal))
 
     def put(self, session: str, text: str, *, seal: Seal | None = None) -> dict[str, Any]:
         """Store a text of any size for ``session``; return its reference.

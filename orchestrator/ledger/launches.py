@@ -12,7 +12,7 @@ from orchestrator.ids import is_session_id, item_id, run_id
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.decode import Statement
-from orchestrator.ledger.large_text import Seal, Seals, Shortened
+from orchestrator.ledger.large_text import Seal, Seals, Truncated
 from orchestrator.ledger.model import JSON, Item, ItemState, SessionState
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.ledger.spending import budget_facts
@@ -65,8 +65,8 @@ class Fork:
     run: str
     by: str  #: who makes the fork
     state: str  #: as JSON; empty: none
-    memory: Shortened
-    seed: Shortened
+    memory: Truncated
+    seed: Truncated
     large_texts: tuple[str, ...] = ()  #: SHA-256 of the large texts that the seed refers to
     sealed: bool = False
     waiting: str = ""  #: its waiting policies, as JSON
@@ -247,7 +247,7 @@ class Launches:
                 begins_with, kept = self._begins_with(fork, session_id, agent), fork.kept
                 kept_task = begins_with.pop("task", "")
                 facts |= fork.facts
-            facts["task_proof"] = self._core.vouch_for_task(session_id, facts, kept_prompt, kept_task, by=by)
+            facts["task_proof"] = self._core.attest_task(session_id, facts, kept_prompt, kept_task, by=by)
             octets: list[Arg] = []
             about = layout.launch(
                 launch, facts, octets, prompt=kept_prompt, envelope=envelope.data, task=kept_task
@@ -275,7 +275,7 @@ class Launches:
         """Return the texts of a new session that is a fork; whoever makes it attests the agent's own records."""
         texts = dict(fork.kept_texts(self._core.seals))
         for what in {"state", "memory"} & texts.keys():
-            proof = self._core.vouch_for_own(what, session, agent, texts[what], by=fork.by)
+            proof = self._core.attest_own(what, session, agent, texts[what], by=fork.by)
             texts[what] = (
                 f"{proof}\n{texts[what]}"
                 if what == "state"
@@ -346,7 +346,7 @@ class Launches:
         }
         if launch.options:
             facts["options"] = launch.options
-        facts["task_proof"] = self._core.vouch_for_task(launch.child_id, facts, prompt, task, by=claim.agent)
+        facts["task_proof"] = self._core.attest_task(launch.child_id, facts, prompt, task, by=claim.agent)
         if seal is not None:
             facts["encrypted"] = "1"
             if launch.after:
@@ -419,5 +419,5 @@ class Launches:
             session=session_id,
             agent=decode.text(reply[2]),
             cause=decode.text(reply[3]),
-            ring=reply[4] == b"1",
+            wake=reply[4] == b"1",
         )

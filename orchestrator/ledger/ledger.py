@@ -5,10 +5,10 @@ from __future__ import annotations
 import redis
 
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.decode import Vouch
+from orchestrator.ledger.decode import Attest
 from orchestrator.ledger.inbox import Approvals, Inbox
 from orchestrator.ledger.journal import Journal
-from orchestrator.ledger.large_text import Vault
+from orchestrator.ledger.large_text import EncryptionContext
 from orchestrator.ledger.launches import Launches
 from orchestrator.ledger.live_text import LiveText
 from orchestrator.ledger.reader import PrintedTexts
@@ -28,14 +28,14 @@ class Ledger(LedgerCore):
     def __init__(
         self,
         client: redis.Redis,
+        encryption: EncryptionContext | None = None,
         *,
         limits: TreeLimits | None = None,
         report: Report | None = None,
-        vouch: Vouch | None = None,
-        vault: Vault | None = None,
+        attest: Attest | None = None,
         now_ms: int | None = None,
     ) -> None:
-        super().__init__(client, limits=limits, report=report, vouch=vouch, vault=vault, now_ms=now_ms)
+        super().__init__(client, encryption, limits=limits, report=report, attest=attest, now_ms=now_ms)
         #: The durable steps of runs.
         self.journal = Journal(self)
         #: Calls of providers' models, within their limits.

@@ -15,7 +15,7 @@ from orchestrator.errors import SessionDeleted, SessionFailed, SessionStopped, U
 from orchestrator.ids import callback_id, child_of, is_beginning_of_session_id, is_session_id, shard_of
 from orchestrator.ledger import decode
 from orchestrator.ledger.decode import Statement
-from orchestrator.ledger.large_text import LargeTexts, Opened, Seals, Vault
+from orchestrator.ledger.large_text import Decrypted, EncryptionContext, LargeTexts, Seals
 from orchestrator.ledger.model import CLOSED, JSON, Item, Run, Session, SessionState
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
@@ -108,9 +108,9 @@ def _count(value: object) -> int:
 class LedgerReader:
     """The ledger as a reader sees it."""
 
-    def __init__(self, client: redis.Redis, vault: Vault | None = None) -> None:
+    def __init__(self, client: redis.Redis, encryption: EncryptionContext | None = None) -> None:
         self.redis = client
-        self.seals = Seals(vault)
+        self.seals = Seals(encryption)
         self.large_texts = LargeTexts(client, self.seals)
 
     def session(self, session_id: str) -> Session:
@@ -247,24 +247,24 @@ class LedgerReader:
         prompt, task = self.seals.read(kept_prompt), self.seals.read(kept_task)
         state_proof, kept_state = decode.with_proof(kept_state)
         memory_proof, memory = decode.reference(kept_memory)
-        sealed = session.encrypted or isinstance(prompt, Opened)
+        sealed = session.encrypted or isinstance(prompt, Decrypted)
         state = self.seals.read(kept_state, label=session.root if sealed else "")
         damage: tuple[str, ...] = ()
         saved: JSON = None
         try:
-            is_shut = isinstance(state, Opened) and state.failed
+            is_shut = isinstance(state, Decrypted) and state.failed
             saved = state if is_shut else json.loads(state) if state else None
         except ValueError as error:
             damage = (f"its saved state is not JSON: {error}",)
         # What cannot be opened here is refused by its readers, who say which key is missing.
         own = []
-        if not (isinstance(prompt, Opened) and prompt.failed):
+        if not (isinstance(prompt, Decrypted) and prompt.failed):
             own = [("task", Statement.of_task(session.id, vars(session), prompt, task), session.task_proof)]
         for what, name, text, proof in (
             ("saved state", "state", state, state_proof),
             ("memory", "memory", memory, memory_proof),
         ):
-            if text and not (isinstance(text, Opened) and text.failed):
+            if text and not (isinstance(text, Decrypted) and text.failed):
                 own.append((what, Statement.of_own(name, session.id, session.agent, text), proof))
         return OwnTexts(prompt=prompt, task=task, state=saved, own=tuple(own), damage=damage)
 

@@ -12,15 +12,15 @@ from orchestrator.errors import ClaimLost, DamagedRecord, PayloadError
 from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
-from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Opened, Seal, Shortened, beginning, digest_of
+from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Decrypted, Seal, Truncated, beginning, digest_of
 from orchestrator.ledger.model import OVERDUE, Item, Session, SessionState
 from orchestrator.ledger.transitions import (
     Claim,
-    Claimed,
+    ClaimedRun,
     Committed,
-    Next,
     Outcome,
     Outgoing,
+    PollRequest,
     Renewal,
     RetryLater,
     RunRef,
@@ -41,7 +41,7 @@ class Runs:
 
     def claim(
         self, run_id: str, claim_id: str, *, session_id: str, worker: str, version: str = ""
-    ) -> Claimed | None:
+    ) -> ClaimedRun | None:
         """Claim a certain queued run under a random claim id; None if another has it or it has ended.
 
         ``version`` is what the worker has of it, as in a slot.
@@ -49,33 +49,33 @@ class Runs:
         asked = {"run": run_id, "claim": claim_id, "worker": worker, "version": version}
         return self._held(claim_id, self._core.transition("claim", session_id, **asked))
 
-    def claim_next(self, shard: int, wish: Next) -> None:
-        """Take the next ready run that a slot serves, if there is one, and put it into ``wish``."""
-        self._fulfil(wish, self._core.scripts.run("claim_next", *self._next_call(shard, wish)))
+    def claim_next(self, shard: int, poll: PollRequest) -> None:
+        """Take the next ready run that a slot serves, if there is one, and put it into ``poll``."""
+        self._fulfil(poll, self._core.scripts.run("claim_next", *self._next_call(shard, poll)))
 
-    def _next_call(self, shard: int, wish: Next) -> tuple[list[str], list[Arg]]:
-        slot = wish.slot
+    def _next_call(self, shard: int, poll: PollRequest) -> tuple[list[str], list[Arg]]:
+        slot = poll.slot
         asked = request(
             now=self._core.now,
-            claim=wish.claim,
+            claim=poll.claim,
             worker=slot.worker,
             slot=slot.name,
-            rung=wish.rung,
-            rank="" if wish.rank is None else str(wish.rank),
+            woken=poll.woken,
+            rank="" if poll.rank is None else str(poll.rank),
             agents=slot.agents,
             versions=[slot.versions.get(agent, "") for agent in slot.agents],
         )
         return [ledger_keys.running(shard)], [asked]
 
-    def _fulfil(self, wish: Next, reply: Sequence[Any]) -> None:
-        wish.asked = True
+    def _fulfil(self, poll: PollRequest, reply: Sequence[Any]) -> None:
+        poll.asked = True
         damaged = iter(reply[-1])
         for run, what in zip(damaged, damaged, strict=True):
             _log.error("run-damaged", run=decode.text(run), error=decode.text(what))
-        wish.held = self._held(wish.claim, reply)
-        wish.more = tuple(wish.slot.agents[int(n) - 1] for n in reply[10]) if wish.held is not None else ()
+        poll.held = self._held(poll.claim, reply)
+        poll.more = tuple(poll.slot.agents[int(n) - 1] for n in reply[10]) if poll.held is not None else ()
 
-    def _held(self, claim_id: str, reply: Sequence[Any]) -> Claimed | None:
+    def _held(self, claim_id: str, reply: Sequence[Any]) -> ClaimedRun | None:
         if reply[0] != b"held":
             return None
         read = self._core.seals.read
@@ -86,7 +86,7 @@ class Runs:
         damage += session.damage
         self._core.replicate("claim", run.id)
         texts = self._core.own_texts_in(session, [reply[3], reply[4], reply[7], reply[8]])
-        if isinstance(texts.prompt, Opened) and not session.encrypted:
+        if isinstance(texts.prompt, Decrypted) and not session.encrypted:
             # Somebody has taken the mark off its record, to have it speak in clear.
             session = replace(session, encrypted=True)
         damage += texts.damage
@@ -96,7 +96,7 @@ class Runs:
                 items += [self._core.seals.item(decode.item(name, record))] if record else []
             except DamagedRecord as error:
                 damage += (f"{error.args[0]}: {error.args[1]}",)
-        return Claimed(
+        return ClaimedRun(
             claim=Claim(
                 run=run.id,
                 claim=claim_id,
@@ -139,7 +139,7 @@ class Runs:
         expect_over: bool = False,
         attempts: int = 1,
         retry_ms: int = 0,
-        following: Next | None = None,
+        following: PollRequest | None = None,
         answer_questions: Callable[[Sequence[str]], bool] | None = None,
     ) -> Committed | RetryLater | TooLate:
         """End a run with its agent's answer or failure.
@@ -164,7 +164,7 @@ class Runs:
         status = outcome.told if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else write(json.dumps(outcome.state), claim.own_seal)
         if state:
-            state = f"{self._core.vouch_for_own('state', claim.session, claim.agent, state)}\n{state}"
+            state = f"{self._core.attest_own('state', claim.session, claim.agent, state)}\n{state}"
         memory = self._keep_memory(claim, outcome)
         ended = layout.end_of_try(
             outcome.status, outcome.text, outcome.traceback, write=partial(write, seal=claim.seal)
@@ -241,7 +241,7 @@ class Runs:
                         over=reply[2] == b"1",
                         first=reply[3] == b"1",
                         result_unpublished=reply[4] == b"1",
-                        ring=tuple(decode.text(agent) for agent in reply[5]),
+                        wake=tuple(decode.text(agent) for agent in reply[5]),
                     )
 
     def reject(self, claim: Claim, item_id: str, reason: str) -> bool:
@@ -253,21 +253,21 @@ class Runs:
         reply = self._core.effect_of(claim, "reject", item=item_id, reason=reason)
         return bool(reply[0] == b"rejected")
 
-    def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Shortened, str]:
+    def _said(self, outcome: Outcome, session: str, seal: Seal | None) -> tuple[Truncated, str]:
         """Return the answer or the reason of an end, and the report's other parts, as the ledger stores them."""
         if outcome.status == "completed":
             short = self._core.shorten(session, outcome.text, seal)
         else:
-            short = Shortened(text=self._core.seals.write(beginning(outcome.text), seal), ref=None)
+            short = Truncated(text=self._core.seals.write(beginning(outcome.text), seal), ref=None)
         return short, self._core.seals.write(outcome.body, seal)
 
     def _prove_end(
-        self, about: Session | None, envelope: Outgoing | None, short: Shortened, said: Mapping[str, Any]
+        self, about: Session | None, envelope: Outgoing | None, short: Truncated, said: Mapping[str, Any]
     ) -> str:
         """The proof that the agent of a session says how it ends; empty while the session does not end."""
         if about is None or envelope is None:
             return ""
-        return self._core.vouch_for_end(
+        return self._core.attest_end(
             about,
             said["status"],
             short.text,
@@ -278,19 +278,19 @@ class Runs:
             by=about.agent,
         )
 
-    def _keep_memory(self, claim: Claim, outcome: Outcome) -> Shortened:
+    def _keep_memory(self, claim: Claim, outcome: Outcome) -> Truncated:
         """Store an executor's memory of its conversation; it expires by itself if the commit does not come."""
         if outcome.memory is None or outcome.status != "completed":
-            return Shortened(text="", ref=None)
+            return Truncated(text="", ref=None)
         return self._core.large_texts.shorten(
             claim.session, outcome.memory, above_bytes=0, seal=claim.own_seal
         )
 
-    def _memory_reference(self, claim: Claim, memory: Shortened) -> str:
+    def _memory_reference(self, claim: Claim, memory: Truncated) -> str:
         """Return the reference to a memory as JSON, with the proof of its agent; empty if there is no new memory."""
         if memory.ref is None:
             return ""
-        proof = self._core.vouch_for_own("memory", claim.session, claim.agent, memory.json)
+        proof = self._core.attest_own("memory", claim.session, claim.agent, memory.json)
         return json.dumps({**memory.ref, "proof": proof})
 
     def _keep_attachments(self, claim: Claim, outcome: Outcome, seal: Seal | None) -> dict[str, Any]:
@@ -315,22 +315,22 @@ class Runs:
             return ""
         root, encrypted = self._core.redis.hmget(ledger_keys.session(session_id), "root", "encrypted")
         found = self._core.large_texts.read(json.loads(ref), label=decode.text(root) if encrypted else "")
-        if isinstance(found, Opened) and found.failed:
+        if isinstance(found, Decrypted) and found.failed:
             raise PayloadError(
                 f"the memory of session {session_id} is sealed, and no key here opens it for its tree"
             )
         return found
 
-    def _commit_and_claim(self, commit: tuple[list[str], list[Arg]], shard: int, following: Next) -> Any:
+    def _commit_and_claim(self, call: tuple[list[str], list[Arg]], shard: int, poll: PollRequest) -> Any:
         batch = self._core.scripts.batch()
-        batch.script("commit", *commit)
-        batch.script("claim_next", *self._next_call(shard, following))
+        batch.script("commit", *call)
+        batch.script("claim_next", *self._next_call(shard, poll))
         committed, claimed = batch.execute()
         if isinstance(committed, Exception):
             raise committed
         # The error of a claim says nothing of the commit; the slot asks for a run again.
         if not isinstance(claimed, Exception):
-            self._fulfil(following, claimed)
+            self._fulfil(poll, claimed)
         return committed
 
     def effect(

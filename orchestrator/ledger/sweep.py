@@ -86,12 +86,12 @@ class Sweep:
             pipe.zcard(ledger_keys.ready(shard, agent))
         return {agent: found for agent, found in zip(agents, pipe.execute(), strict=True) if found}
 
-    def rings(self, shard: int, agents: Sequence[str]) -> list[str]:
+    def wakeups(self, shard: int, agents: Sequence[str]) -> list[str]:
         """Return the agents whose workers to notify now: they have ready runs, and the last notification is long ago."""
         batch = self._core.scripts.batch()
         for agent in agents:
             batch.script(
-                "ring", [ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent)], [self._core.now]
+                "wake", [ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent)], [self._core.now]
             )
         return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
 
@@ -112,7 +112,7 @@ class Sweep:
         if reply[0] != b"ready":
             return None
         session, agent, cause = map(decode.text, reply[2:])
-        return RunRef(run=run_id, session=session, agent=agent, cause=cause, ring=reply[1] == b"1")
+        return RunRef(run=run_id, session=session, agent=agent, cause=cause, wake=reply[1] == b"1")
 
     def make_all_ready(self, shard: int) -> list[RunRef]:
         """Make every queued run ready whose wait has passed; those that were made so."""
@@ -266,7 +266,7 @@ class Termination:
         """
         report, core = self._core.report, self._core
         parent = decode.text(core.redis.hget(ledger_keys.session(session_id), "parent"))
-        unmade = {"unmade": report is not None or core.vouch is not None}
+        unmade = {"unmade": report is not None or core.attest is not None}
         reports: Sequence[Outgoing] = ()
         last: dict[str, object] = dict(unmade)
         while True:
@@ -282,20 +282,20 @@ class Termination:
                 case b"report":
                     why = decode.text(reply[1])
                     reports = () if report is None else report(core.session(session_id), why, by)
-                    last = {"proof": self._vouch_for_failure(session_id, why, by)}
+                    last = {"proof": self._attest_failure(session_id, why, by)}
                 case _:
                     return reply
 
-    def _vouch_for_failure(self, session_id: str, reason: str, by: str) -> str:
+    def _attest_failure(self, session_id: str, reason: str, by: str) -> str:
         """Return ``by``'s proof that it has ended a session, for this reason; empty if nothing is attested here."""
-        found = self._core.find([session_id]) if self._core.vouch is not None else []
-        return self._core.vouch_for_end(found[0], "failed", reason, by=by) if found else ""
+        found = self._core.find([session_id]) if self._core.attest is not None else []
+        return self._core.attest_end(found[0], "failed", reason, by=by) if found else ""
 
     def refuse(self, session_id: str, reason: str, *, by: str = "") -> bool:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""
         parent = decode.text(self._core.redis.hget(ledger_keys.session(session_id), "parent"))
         while True:
-            proof = self._vouch_for_failure(session_id, reason, by)
+            proof = self._attest_failure(session_id, reason, by)
             reply = self._core.transition("refuse", session_id, parent=parent, reason=reason, proof=proof)
             if reply[0] != b"parent":
                 return bool(reply[0] == b"refused")

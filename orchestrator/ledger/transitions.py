@@ -92,7 +92,7 @@ class RunRef:
     agent: str
     cause: str
     #: whether workers are to be told of it: they are not told again and again while all are busy
-    ring: bool = field(default=True, compare=False)
+    wake: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +175,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claimed:
+class ClaimedRun:
     """A run that is now held: everything its worker needs to know."""
 
     claim: Claim
@@ -205,15 +205,15 @@ class Slot:
 
 
 @dataclass(kw_only=True)
-class Next:
+class PollRequest:
     """A slot's request for its next run, which may be answered in one round trip with the commit before it."""
 
     slot: Slot
     claim: str  #: a claim id of its own
-    rung: bool = False  #: whether a message told the slot that there is work
+    woken: bool = False  #: whether a message told the slot that there is work
     rank: int | None = None  #: 0 to 3: whether it is this priority's turn, which would starve otherwise
     asked: bool = False  #: whether it was asked for
-    held: Claimed | None = None
+    held: ClaimedRun | None = None
     more: tuple[str, ...] = ()  #: agents whose workers are to be told that they have more
 
 
@@ -256,7 +256,7 @@ class Committed:
     over: bool  #: the session has ended and its parent's callback queued
     first: bool  #: False when this very commit had been made before
     result_unpublished: bool  #: a root whose Celery result is to be settled now
-    ring: tuple[
+    wake: tuple[
         str, ...
     ] = ()  #: agents whose workers are to be told: this end lets another run of its tree begin
 

@@ -15,7 +15,7 @@ from orchestrator.keyring.registry import Keyring
 from orchestrator.ledger.decode import TASK, Statement
 from orchestrator.ledger.model import Item, ItemState, Session
 from orchestrator.ledger.reader import LedgerReader
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 
 if TYPE_CHECKING:
     from orchestrator.envelope.message_types import DetailedBody
@@ -40,9 +40,9 @@ class Authenticity:
         self._keyring = keyring
         self._codes = codes or Codes(keyring)
         self._required = required
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
 
-    def vouch(self, statement: Statement, *, by: str, to: str) -> str:
+    def attest(self, statement: Statement, *, by: str, to: str) -> str:
         """Return the proof that ``by`` wrote this, for the agent ``to`` and for the operator; empty if the key is not
         here.
 

@@ -20,7 +20,7 @@ import redis
 from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import failpoint
 from orchestrator.ledger import Item, Ledger
-from orchestrator.ledger.large_text import Opened
+from orchestrator.ledger.large_text import Decrypted
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat
 from orchestrator.notifier.targets import TIMEOUT_S, Target, targets_of
@@ -119,14 +119,14 @@ def event_of(ledger: Ledger, shard: int, entry: str, fields: Mapping[str, str]) 
 
 def shown(text: str) -> str:
     """Return a text for receivers outside of the stack: nothing that is encrypted in the ledger."""
-    return ENCRYPTED if isinstance(text, Opened) else text
+    return ENCRYPTED if isinstance(text, Decrypted) else text
 
 
 def _context(item: Item | None) -> Any:
     if item is None:
         return None
     context = item.extra.get("context", "null")
-    return ENCRYPTED if isinstance(context, Opened) else json.loads(context)
+    return ENCRYPTED if isinstance(context, Decrypted) else json.loads(context)
 
 
 def _approval(approval: str, item: Item | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import redis
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import KeyringError
 from orchestrator.ids import is_session_id
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb.client import is_outage
@@ -69,7 +69,7 @@ class CallbackService:
             clock=self._clock,
         )
         self._next_timers = self._due_at = 0.0
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
         streams.ensure_groups([GROUP], self._sources)
 
     def run(self, stop: threading.Event) -> None:

@@ -14,7 +14,7 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.crashpoints import failpoint
 from orchestrator.errors import ServerUnavailable, UnknownSession
 from orchestrator.ledger import CLOSED, OVERDUE, Concurrency, ItemState, Lease, Ledger, Session, SessionState
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.machine import Clock, SystemClock
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb.client import is_outage
@@ -151,7 +151,7 @@ class SweepReport:
     redispatched: int = 0  #: queued runs made ready, retries whose time had come among them
     unblocked: int = 0  #: agents that had runs whose tree was at its limit, and has room again
     forgotten: int = 0  #: slots of workers that were killed
-    rung: int = 0  #: agents whose workers were told again that there is work
+    woken: int = 0  #: agents whose workers were told again that there is work
     resumed: int = 0  #: sessions that had something waiting and no run
     closed: int = 0  #: closed sessions whose children were looked after
     settled: int = 0  #: outstanding results published
@@ -173,7 +173,7 @@ class Reaper:
         delivery: Delivery,
         *,
         settle: Callable[[str], None],
-        ring: Callable[[Sequence[str]], None] = lambda _: None,
+        wake: Callable[[Sequence[str]], None] = lambda _: None,
         agents: Callable[[], Sequence[str]] = list,
         trim: Callable[[], int] = lambda: 0,
         concurrency: Concurrency | None = None,
@@ -186,7 +186,7 @@ class Reaper:
         self._ledger = ledger
         self._delivery = delivery
         self._settle = settle
-        self._ring_workers = ring
+        self._wake_workers = wake
         self._agents = agents
         self._trim = trim
         self._concurrency = concurrency
@@ -197,7 +197,7 @@ class Reaper:
         self._lease_s = lease_s
         self._watch = LeaseWatch(self._clock, lease_s=lease_s)
         self._interval_s = interval_s
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until told to stop."""
@@ -238,7 +238,7 @@ class Reaper:
             )
         if self._recounts:
             every("approvals", lambda: self._shards, self._ledger.approvals.drop_strays)
-        swept.rung = every("rings", lambda: [self._agents()], self._ring)
+        swept.woken = every("wakeups", lambda: [self._agents()], self._wake)
         swept.trimmed = every("streams", lambda: ["streams"], lambda _: self._trim())
         self._sweeps += 1
         return swept
@@ -314,10 +314,10 @@ class Reaper:
             _log.error("at-work-miscounted", shard=shard, wrong=wrong)
         return forgotten
 
-    def _ring(self, agents: Sequence[str]) -> int:
+    def _wake(self, agents: Sequence[str]) -> int:
         """Notify workers of ready runs that nobody takes: the first notification was lost, or all workers were busy."""
         return self._tell(
-            [agent for shard in self._shards for agent in self._ledger.sweep.rings(shard, agents)]
+            [agent for shard in self._shards for agent in self._ledger.sweep.wakeups(shard, agents)]
         )
 
     def _tell(self, agents: Sequence[str]) -> int:
@@ -325,7 +325,7 @@ class Reaper:
         if not agents:
             return 0
         try:
-            self._ring_workers(agents)
+            self._wake_workers(agents)
         except ServerUnavailable as error:
             _log.warning("notify-failed", agents=agents, error=str(error))
             return 0

@@ -282,9 +282,9 @@ class Router:
         if not ready:
             return
         try:
-            self._dispatcher.ring((run.agent, queue) for run, queue in ready if run.ring)
+            self._dispatcher.wake((run.agent, queue) for run, queue in ready if run.wake)
         except ServerUnavailable as error:
-            # The ledger has them ready; the sweep rings when the broker is back.
+            # The ledger has them ready; the sweep wakes workers when the broker is back.
             get_logger().warning("notify-failed", error=str(error), runs=len(ready))
             return
         failpoint("router.dispatched")

@@ -31,7 +31,7 @@ from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import ServerUnavailable
-from orchestrator.log import Seldom, configure_logging, get_logger
+from orchestrator.log import RateLimitedLog, configure_logging, get_logger
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.client import CONNECT_TIMEOUT_S, RETRIES, check_server, connect, is_outage
@@ -159,18 +159,18 @@ class _Watched(threading.Event):
 
     def __init__(self, stop: threading.Event, life: SignsOfLife) -> None:
         super().__init__()
-        self._wish, self._life = stop, life
+        self._poll, self._life = stop, life
 
     def set(self) -> None:
-        self._wish.set()
+        self._poll.set()
 
     def is_set(self) -> bool:
         self._life.beat()
-        return self._wish.is_set()
+        return self._poll.is_set()
 
     def wait(self, timeout: float | None = None) -> bool:
         self._life.beat()
-        return self._wish.wait(timeout)
+        return self._poll.wait(timeout)
 
 
 #: The signs of life of the service whose loop a thread runs.
@@ -309,7 +309,7 @@ class SignsOfLife:
         self._client = client
         self._interval_s = settings.heartbeat_s
         self._shared = shared_keys_of(client, settings)
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
         self._started_ms = 0
         self._probe = Probe(
             service, self._instance, data=str(settings.data), late_s=self._interval_s * MISSED_HEARTBEATS

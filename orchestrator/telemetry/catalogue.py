@@ -187,12 +187,3 @@ METRICS: Final[tuple[Metric, ...]] = (
 )
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}
-
-
-def sample_names() -> frozenset[str]:
-    """Return the names of all samples that an exposition may have: those of a histogram too."""
-    names = {metric.name for metric in METRICS}
-    for metric in METRICS:
-        if metric.kind == "histogram":
-            names |= {f"{metric.name}_{part}" for part in ("bucket", "count", "sum")}
-    return frozenset(names)

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.telemetry.spans import SCHEMA_URL, RunSpan, attributes_of
 
 #: Spans of one request, and those that wait for a collector that is away; the oldest are dropped.
@@ -37,7 +37,7 @@ class TraceSender:
             raise InputError(f"{url!r} is no address of a collector: give one like http://127.0.0.1:4318")
         self._url = url if url.endswith(_PATH) else url.rstrip("/") + _PATH
         self._waiting: deque[RunSpan] = deque()
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
         #: Spans that were dropped.
         self.dropped = 0
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import redis
 
 from orchestrator.errors import OrchestraError
-from orchestrator.log import Seldom, get_logger
+from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.telemetry.exporter import Exporter, exposition, registry_of
 
 #: Services without which nothing moves.
@@ -41,7 +41,7 @@ class Probes:
         self.exporter = exporter
         self._registry = registry_of(exporter)
         self._stop = threading.Event()
-        self._seldom = Seldom()
+        self._seldom = RateLimitedLog()
         self._reader = threading.Thread(target=self._read, name="metrics", daemon=True)
 
     def begin(self) -> None:

@@ -22,7 +22,7 @@ _NOWHERE = "redis://scripted.invalid"
 class _NoDispatcher:
     """Tells no worker of anything: the test runs the session itself."""
 
-    def ring(self, _runs: object) -> None:
+    def wake(self, _runs: object) -> None:
         """Do nothing."""
 
 
@@ -43,7 +43,7 @@ class InMemoryParts(Container):
             note=self._note,
             limits=ledger_limits(self.settings),
             report=self.end_reports,
-            vouch=self.authenticity.vouch,
+            attest=self.authenticity.attest,
         )
 
     @cached_property

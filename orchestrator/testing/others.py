@@ -12,7 +12,7 @@ from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.client.approvals import answer_approval
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
-from orchestrator.ledger import CLOSED, Claimed, Launch, Outcome, Outgoing, Session, SessionState, Start
+from orchestrator.ledger import CLOSED, ClaimedRun, Launch, Outcome, Outgoing, Session, SessionState, Start
 from orchestrator.ledger.model import ItemState
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.testing.in_memory import InMemoryParts
@@ -41,7 +41,7 @@ class Others:
     def __init__(self, parts: InMemoryParts) -> None:
         self._parts = parts
         self._ledger = parts.ledger
-        self._held: dict[str, Claimed] = {}
+        self._held: dict[str, ClaimedRun] = {}
 
     def know(self, record: AgentRecord) -> None:
         """Register an agent, with its key, unless it is."""
@@ -264,7 +264,7 @@ class Others:
 
     # --- runs of the others ------------------------------------------------------------------------
 
-    def _hold(self, session: str) -> Claimed:
+    def _hold(self, session: str) -> ClaimedRun:
         held = self._held.get(session)
         if held is None:
             if self._ledger.session(session).state in {*CLOSED, SessionState.FINISHED}:
@@ -273,7 +273,7 @@ class Others:
             held = self._held[session] = self._claim(session)
         return held
 
-    def _claim(self, session: str) -> Claimed:
+    def _claim(self, session: str) -> ClaimedRun:
         about = self._ledger.session(session)
         held = self._ledger.claim(
             about.run or run_id(session, 1),
@@ -285,7 +285,7 @@ class Others:
             raise InputError(f"session {session} of {about.agent!r} has no run to do this in")
         return held
 
-    def _commit(self, held: Claimed, outcome: Outcome) -> None:
+    def _commit(self, held: ClaimedRun, outcome: Outcome) -> None:
         about, factory = held.session, self._parts.message_factory
         self._parts.keyring.signer(about.agent)
         delegator, thread = about.delegator or OPERATOR, Thread.of(about)

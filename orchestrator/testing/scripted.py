@@ -23,7 +23,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.dispatch import RootResults
 from orchestrator.errors import InputError
-from orchestrator.ledger import CLOSED, Claimed, Lease, Run, RunState, Session, SessionState
+from orchestrator.ledger import CLOSED, ClaimedRun, Lease, Run, RunState, Session, SessionState
 from orchestrator.testing.answers import Answer, Answers, NotScripted, Verdict
 from orchestrator.testing.in_memory import InMemoryParts
 from orchestrator.testing.others import Given, Others
@@ -312,7 +312,7 @@ class ScriptedSession:
         self._release(held)
         return Attempt(how="crashed"), False
 
-    def _claim(self, run: str) -> Claimed:
+    def _claim(self, run: str) -> ClaimedRun:
         name = self._definition.name
         for _ in range(2):
             held = self._ledger.claim(
@@ -335,7 +335,7 @@ class ScriptedSession:
             self._set_time(max(self._now_ms, found.claimable_ms))
         raise NotScripted("the run cannot be taken: its agent is paused or at its limit")
 
-    def _release(self, held: Claimed) -> None:
+    def _release(self, held: ClaimedRun) -> None:
         """Release the run of a dead process, as the reaper does."""
         found = self._ledger.run(held.run.id)
         if found is not None and found.state is RunState.RUNNING:

@@ -13,7 +13,7 @@ from orchestrator.client.history import texts_of
 from orchestrator.errors import PayloadError, UnknownSession
 from orchestrator.ids import approval_of, decision_id
 from orchestrator.ledger.journal import read_headers
-from orchestrator.ledger.large_text import Opened
+from orchestrator.ledger.large_text import Decrypted
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import CLOSED, Item, Run, RunState, Session, SessionState
 from orchestrator.ledger.reader import Printed
@@ -161,7 +161,7 @@ class _Reading:
         which = f"attempt {attempt} of {run.id}"
         try:
             text = self._ledger.account(run.id, attempt)
-            if isinstance(text, Opened) and text.failed:
+            if isinstance(text, Decrypted) and text.failed:
                 self._missing.append(f"{which} is encrypted, and no key in this data folder opens it")
                 return []
             return TURNS.validate_json(text) if text else []

@@ -44,7 +44,7 @@ class Runtime:
     #: Lends the slots of runs that wait; None: a run that waits keeps its slot to itself.
     slot_sharing: SlotSharing | None = None
     #: Tells workers of agents that have more ready runs; raises ServerUnavailable.
-    ring: Callable[[str], None] = lambda _: None
+    wake: Callable[[str], None] = lambda _: None
     #: Shows runs to Flower.
     events: TaskEvents = field(default_factory=TaskEvents)
     #: Makes what a run waits with; another one answers from a script, for tests of agents.
@@ -68,11 +68,11 @@ class Runtime:
         definition = self.catalogue.get(agent)
         return f"{definition.record.version} {definition.record.on_deploy}" if definition is not None else ""
 
-    def ring_each(self, agents: Iterable[str]) -> None:
+    def wake_each(self, agents: Iterable[str]) -> None:
         """Tell the workers of these agents that more runs are ready; without a broker the sweep does so later."""
         for agent in agents:
             try:
-                self.ring(agent)
+                self.wake(agent)
             except ServerUnavailable as error:
                 _log.warning("notify-failed", agent=agent, error=str(error))
 
@@ -169,7 +169,7 @@ class RuntimeOfProcess:
                     catalogue=self.load_catalogue(),
                     # What the worker of this process reads.
                     slot_sharing=SlotSharing(queues=frozenset(self._app.amqp.queues.consume_from)),
-                    ring=lambda agent: dispatcher.ring([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
+                    wake=lambda agent: dispatcher.wake([(agent, parts.queue_of(agent) or DEFAULT_QUEUE)]),
                     events=TaskEvents(self._app),
                     stopping=is_shutting_down,
                 )

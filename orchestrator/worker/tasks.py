@@ -96,7 +96,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     app.steps["worker"].add(TakeNoMore)
 
     # Acknowledged as soon as a slot has it: it may run for hours, and what it does is the ledger's to repeat.
-    # Each run that it takes is shown to Flower as a task of its own; the ring is not.
+    # Each run that it takes is shown to Flower as a task of its own; the wake-up is not.
     @app.task(
         name=WORK_TASK,
         bind=True,
@@ -111,10 +111,10 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         try:
             if agent and process.stopping():
                 # It reached a slot that takes nothing any more, and is for whoever listens.
-                process.ring_each([agent])
+                process.wake_each([agent])
             verdicts = SlotLoop(process, worker=str(task.request.hostname or "unknown")).run()
         except ServerUnavailable as error:
-            # The runs stay ready; the sweep rings when Redis is back.
+            # The runs stay ready; the sweep wakes workers when Redis is back.
             _log.error("ledger-away", error=str(error))
             return "outage"
         except SystemExit:

@@ -1,4 +1,4 @@
-"""Ready runs on a whole stack: in which order slots take them, and how soon they are taken once their rings were lost."""
+"""Ready runs on a whole stack: in which order slots take them, and how soon they are taken once their wake-ups were lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 #: The queue of the agents in `crew.py`, which is a list at the broker.
 QUEUE = "chaos"
 BACKLOG = 58
-#: Seconds after a ring was lost within which the sweep repeats it: a second, doubled for each that nobody answered. The
+#: Seconds after a wake-up was lost within which the sweep repeats it: a second, doubled for each that nobody answered. The
 #: rest is for a loaded machine.
 TAKEN_WITHIN_S = 4 + 6
 
 
-def test_a_backlog_whose_rings_were_all_lost_is_worked_off_soon(make_stack: Callable[..., Stack]) -> None:
-    """However many runs are ready, it takes one ring to wake a worker, and the first one rings the rest."""
+def test_a_backlog_whose_wakeups_were_all_lost_is_worked_off_soon(make_stack: Callable[..., Stack]) -> None:
+    """However many runs are ready, one message wakes a worker, and the first one wakes the rest."""
     stack = make_stack()
     stack.start_all()
     (worker,) = [process for process in stack.running if process.name == "worker"]
@@ -38,7 +38,7 @@ def test_a_backlog_whose_rings_were_all_lost_is_worked_off_soon(make_stack: Call
         lost = time.monotonic()
         os.killpg(worker.pid, signal.SIGCONT)
         wait_until(
-            lambda: stack.ledger.sweep.ready(0, ["leaf"]) != {"leaf": BACKLOG}, "a ring", explain=stack.logs
+            lambda: stack.ledger.sweep.ready(0, ["leaf"]) != {"leaf": BACKLOG}, "a wake", explain=stack.logs
         )
         assert time.monotonic() - lost < TAKEN_WITHIN_S
         assert [stack.answer(session) for session in submitted] == ["1"] * BACKLOG

@@ -64,7 +64,7 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
     wait_until(lambda: late.state == "REVOKED", "its end", timeout_s=40, explain=stack.logs)
     assert not stack.ledger.find([root_session_id("a-task-of-mine")])
 
-    # A rate is not limited: what a worker holds back would keep it from hearing a ring. Nor is the time of a ring.
+    # A rate is not limited: what a worker holds back would keep it from hearing a wake-up. Nor is the time of one.
     for command, name, limits in (
         ("rate_limit", WORK_TASK, {"rate_limit": "1/h"}),
         ("rate_limit", START_TASK, {"rate_limit": "1/h"}),

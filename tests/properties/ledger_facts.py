@@ -107,7 +107,7 @@ class Facts:
             for name in {*mine, *theirs}:
                 a, b = mine.get(name) or None, theirs.get(name) or None
                 if name.startswith("turns:"):
-                    a, b = _without(a, "rung", "rings"), _without(b, "rung", "rings")
+                    a, b = _without(a, "woken", "wakeups"), _without(b, "woken", "wakeups")
                 if a != b:
                     wrong.append(f"{name}: {a} became {b}")
         return wrong
@@ -432,7 +432,7 @@ def _ready(book: Book) -> Iterator[str]:
     for key, turns in book.facts.hashes.items():
         if (
             key.startswith("turns:")
-            and set(turns) - {"rung", "rings"}
+            and set(turns) - {"woken", "wakeups"}
             and not book.facts.sorted[f"ready:{key[6:]}"]
         ):
             yield f"{key} has {turns}, and nothing is ready"

@@ -39,7 +39,7 @@ from orchestrator.ids import (
 )
 from orchestrator.ledger import (
     Claim,
-    Claimed,
+    ClaimedRun,
     Concurrency,
     Launch,
     Ledger,
@@ -53,10 +53,10 @@ from orchestrator.ledger import (
     layout,
 )
 from orchestrator.ledger.journal import StepHeader
-from orchestrator.ledger.large_text import Shortened
+from orchestrator.ledger.large_text import Truncated
 from orchestrator.ledger.launches import Fork, Seed
 from orchestrator.ledger.leftovers import found as leftovers
-from orchestrator.ledger.transitions import JournalLimits, Next, Slot
+from orchestrator.ledger.transitions import JournalLimits, PollRequest, Slot
 from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.policy.budget import Budget, Cost
 from orchestrator.reconciler.callbacks import CallbackService
@@ -92,7 +92,7 @@ SAID_ANEW = {
         "claim_next",
         "make_ready",
         "set_limit",
-        "ring",
+        "wake",
         "due_timers",
         "recount",
         "finish_cleanup",
@@ -433,7 +433,7 @@ class Play:
             state='{"a": 1}',
             memory=shorten(new, "memory", above_bytes=0)
             if self.chance.random() < 0.5
-            else Shortened(text="", ref=None),
+            else Truncated(text="", ref=None),
             seed=shorten(new, Seed(cause="start").dump(), above_bytes=0),
             waiting=json.dumps({"": {"mode": "all"}}) if self.chance.random() < 0.3 else "",
         )
@@ -474,15 +474,15 @@ class Play:
     def _state_of(self, run: str) -> str:
         return (self.client.hget(ledger_keys.run(run), "state") or b"").decode()
 
-    def _got(self, held: Claimed | None) -> None:
+    def _got(self, held: ClaimedRun | None) -> None:
         if held is not None:
             self.held = [*self.held[-30:], held.claim]
 
-    def _wish(self) -> Next:
+    def _poll(self) -> PollRequest:
         agents = list(AGENTS)
         self.chance.shuffle(agents)
         versions = {agent: self.chance.choice(VERSIONS) for agent in agents}
-        return Next(
+        return PollRequest(
             slot=Slot(
                 name=f"slot{self.chance.randint(1, 3)}",
                 worker="w",
@@ -490,14 +490,14 @@ class Play:
                 versions=versions,
             ),
             claim=new_claim_id(),
-            rung=self.chance.random() < 0.5,
+            woken=self.chance.random() < 0.5,
             rank=self.chance.choice([None, None, 0, 1, 2, 3]),
         )
 
     def claim_next(self) -> None:
-        wish = self._wish()
-        self.ledger.claim_next(0, wish)
-        self._got(wish.held)
+        poll = self._poll()
+        self.ledger.claim_next(0, poll)
+        self._got(poll.held)
 
     def delegate(self, claim: Claim) -> None:
         known = self.sessions()
@@ -565,7 +565,7 @@ class Play:
             attachments={"x": self.text()} if done and self.chance.random() < 0.3 else {},
         )
         # Whoever has lost its claim takes another run all the same, which `_under_a_lost_claim` could not tell apart.
-        wish = self._wish() if self.chance.random() < 0.3 and self.counts(claim) else None
+        poll = self._poll() if self.chance.random() < 0.3 and self.counts(claim) else None
         answer = None
         if self.chance.random() < 0.5:
             answer = self._answer_for(claim)
@@ -576,11 +576,11 @@ class Play:
             expect_over=self.chance.random() < 0.3,
             attempts=self.chance.randint(1, 3),
             retry_ms=self.chance.choice([0, 700]),
-            following=wish,
+            following=poll,
             answer_questions=answer,
         )
-        if wish is not None:
-            self._got(wish.held)
+        if poll is not None:
+            self._got(poll.held)
 
     def _answer_for(self, claim: Claim) -> Any:
         def answer(questions: Sequence[str]) -> bool:
@@ -1008,11 +1008,11 @@ class Play:
                 claim = Claim(run=lease.run, claim=lease.claim, session=s.id, parent=s.parent, root=s.root)
                 end = Outcome(status="completed", text="end")
                 self.ledger.commit(claim, end, make_envelope=lambda: self.envelope("task-completion"))
-            wish = Next(
+            poll = PollRequest(
                 slot=Slot(name="slot1", worker="w", agents=AGENTS, versions=versions), claim=new_claim_id()
             )
-            self.ledger.claim_next(0, wish)
-            if wish.held is None:
+            self.ledger.claim_next(0, poll)
+            if poll.held is None:
                 return
 
     def expire(self) -> None:

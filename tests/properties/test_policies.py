@@ -24,7 +24,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import question_id, reply_id
-from orchestrator.ledger import CLOSED, Claimed, RunRef, Session, SessionState
+from orchestrator.ledger import CLOSED, ClaimedRun, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
@@ -61,7 +61,7 @@ class World:
         self.ledger = self.parts.ledger
         self.play = Play(self.ledger)
         self.sent: list[RunRef] = []
-        self.held: dict[str, Claimed] = {}
+        self.held: dict[str, ClaimedRun] = {}
         self.names = itertools.count()
         delivery = Delivery(self.ledger, self.sent.extend)
         self.services = [
@@ -72,7 +72,7 @@ class World:
         )
         self.held_by_play(self.play.run(self.play.submit("root")))
 
-    def held_by_play(self, held: Claimed) -> None:
+    def held_by_play(self, held: ClaimedRun) -> None:
         self.held[held.session.id] = held
 
     @property
@@ -209,14 +209,14 @@ class World:
             if run is not None and run.state == "queued":
                 self.sent.append(RunRef(run=run.id, session=session.id, agent=session.agent, cause=run.cause))
 
-    def _holder(self, a: int) -> Claimed | None:
+    def _holder(self, a: int) -> ClaimedRun | None:
         for name in list(self.held):
             run = self.ledger.run(self.held[name].run.id)
             if run is None or run.state != "running" or run.claim != self.held[name].claim.claim:
                 del self.held[name]
         return list(self.held.values())[a % len(self.held)] if self.held else None
 
-    def _end(self, held: Claimed | None, *, status: str = "completed", waiting: Any = None) -> None:
+    def _end(self, held: ClaimedRun | None, *, status: str = "completed", waiting: Any = None) -> None:
         if held is not None:
             del self.held[held.session.id]
             with contextlib.suppress(ClaimLost):

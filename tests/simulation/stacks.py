@@ -27,7 +27,7 @@ from orchestrator.errors import WrongState
 from orchestrator.ids import root_session_id
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.testing.simulation.process import Life, Process
-from orchestrator.testing.simulation.schedule import FAULTS, RINGS, Chance, Given, Schedule
+from orchestrator.testing.simulation.schedule import FAULTS, WAKEUPS, Chance, Given, Schedule
 from orchestrator.testing.simulation.shrinking import Failure, shrink
 from orchestrator.testing.simulation.stage import Stage
 from orchestrator.testing.simulation.world import Broken, World
@@ -151,7 +151,7 @@ class Played:
     def faults(self, process: str) -> Mapping[str, int]:
         if not self.scene.reaper:
             return _MENDED if process.startswith(("router", "callbacks")) else {}
-        return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **RINGS}
+        return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **WAKEUPS}
 
     def _user(self, process: Process) -> None:
         """Submits, and goes on with what came of it; one who dies does it all again."""

@@ -16,7 +16,7 @@ from orchestrator import agent, model_agent
 from orchestrator.cli import main
 from orchestrator.errors import InputError
 from orchestrator.ids import span_id, trace_id
-from orchestrator.ledger import Next, Slot
+from orchestrator.ledger import PollRequest, Slot
 from orchestrator.telemetry import Exporter
 from orchestrator.telemetry.otlp import TraceSender
 from orchestrator.testing import Say, Script, scripted_model
@@ -163,7 +163,7 @@ def test_a_killed_worker_and_a_killed_exporter(watch: Callable[..., Watched], co
     for number in range(2):
         wait_until(lambda: stack.parts.ledger.sweep.ready(0, ["traced-leaf"]), "a ready run")
         slot = Slot(name=f"gone-{number}", worker="gone", agents=("traced-leaf",))
-        stack.parts.ledger.claim_next(0, Next(slot=slot, claim=f"clm_gone{number}"))
+        stack.parts.ledger.claim_next(0, PollRequest(slot=slot, claim=f"clm_gone{number}"))
         stack.until(number + 1, "orchestra_leases_lost_total", cause="lost")
     (run,) = stack.parts.ledger.runs(session)
     assert [span["spanId"] for span in collector.spans] == [span_id(run.id, 1), span_id(run.id, 2)]

@@ -49,10 +49,10 @@ class Kennel:
     def __init__(self) -> None:
         self.consumer = SimpleNamespace(pool=SimpleNamespace(num_processes=1))
         self.ready = ["helper"]
-        self.rung: list[str] = []
+        self.woken: list[str] = []
         self.ended = 0
         self.dog = Watchdog(
-            self.consumer, lambda: self.ready, self.rung.append, silent_for_s=0, end=self._end
+            self.consumer, lambda: self.ready, self.woken.append, silent_for_s=0, end=self._end
         )
 
     def _end(self) -> None:
@@ -64,15 +64,15 @@ def kennel() -> Kennel:
     return Kennel()
 
 
-def test_a_worker_that_hears_not_even_its_own_ring_is_ended(kennel: Kennel) -> None:
+def test_a_worker_that_hears_not_even_its_own_wake_is_ended(kennel: Kennel) -> None:
     kennel.dog.look()
-    assert (kennel.rung, kennel.ended) == (["helper"], 1)
+    assert (kennel.woken, kennel.ended) == (["helper"], 1)
 
 
 def test_a_worker_without_ready_runs_may_sleep(kennel: Kennel) -> None:
     kennel.ready = []
     kennel.dog.look()
-    assert (kennel.rung, kennel.ended) == ([], 0)
+    assert (kennel.woken, kennel.ended) == ([], 0)
 
 
 def test_a_message_at_work_takes_a_slot(kennel: Kennel) -> None:
@@ -83,7 +83,7 @@ def test_a_message_at_work_takes_a_slot(kennel: Kennel) -> None:
     state.reserved_requests.add(at_work)
     try:
         kennel.dog.look()
-        assert (kennel.rung, kennel.ended) == ([], 0)
+        assert (kennel.woken, kennel.ended) == ([], 0)
         kennel.consumer.pool.num_processes = 2
         kennel.dog.look()
         assert kennel.ended == 1

@@ -4,7 +4,7 @@
 -- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
 -- at work as it may is blocked until one of these ends.
 -- KEYS  1 running
--- ARGV  1 request: claim: its id; worker; slot; rung: the slot was; rank to take from if it has any, as text: what has a low priority
+-- ARGV  1 request: claim: its id; worker; slot; woken: the slot was; rank to take from if it has any, as text: what has a low priority
 --         must not wait for ever; agents; versions: for each the version and on_deploy of the slot's definition, with a
 --         space between, or ''
 -- Returns  {'held', … as of claim, number of the agent, {numbers of the agents whose workers are to be told of
@@ -16,7 +16,7 @@
 -- include: claim
 local QUEUED, SLOTS, READY, TURNS = in_shard('queued'), in_shard('slots'), {}, {}
 for n, agent in ipairs(q.agents or {}) do READY[n], TURNS[n] = in_shard('ready:' .. agent), in_shard('turns:' .. agent) end
-local now, claim, rung = clock(q.now), q.claim, q.rung
+local now, claim, woken = clock(q.now), q.claim, q.woken
 
 local function run_key(id) return in_shard('run:' .. id) end
 local function load_of(id, session, run)
@@ -43,8 +43,8 @@ if last then
   end
 end
 
-if rung then
-  for _, turns in ipairs(TURNS) do redis.call('HDEL', turns, 'rung', 'rings') end
+if woken then
+  for _, turns in ipairs(TURNS) do redis.call('HDEL', turns, 'woken', 'wakeups') end
 end
 
 -- Whether an agent's ready runs may be taken; asked once.
@@ -101,7 +101,7 @@ local function with_more(taken, more)
       local limit = not idle[k] and redis.call('HMGET', beside(READY[k], 'limits'), 'agent:' .. name, 'default:' .. name)
       told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', READY[k]) == 1
     end
-    if told and must_ring(READY[k], TURNS[k], now) == '1' then numbers[#numbers + 1] = k end
+    if told and must_wake(READY[k], TURNS[k], now) == '1' then numbers[#numbers + 1] = k end
   end
   return numbers
 end

@@ -93,7 +93,7 @@ local function make_run(chosen, cause, more)
   end
   if fires or #kept > 0 then redis.call('HSET', KEYS[1], 'waiting', cjson.encode(policy)) end
   make_ready(ready, turns, q.run, s.root, s.priority)
-  return { 'run', q.run, s.agent, cause, more and '1' or '0', must_ring(ready, turns, now) }
+  return { 'run', q.run, s.agent, cause, more and '1' or '0', must_wake(ready, turns, now) }
 end
 local function sleep_until(due)
   if due > 0 then redis.call('ZADD', TIMERS, due, 'flush|' .. s.id) end

@@ -239,7 +239,7 @@ local function message()
   if s.id ~= '' then
     acknowledge(m)
     if redis.call('HGET', RUN, 'state') ~= 'queued' then return { 'duplicate' } end
-    return { 'started', s.run, s.agent, 'start', must_ring(READY, TURNS, now) }
+    return { 'started', s.run, s.agent, 'start', must_wake(READY, TURNS, now) }
   end
   local party = takes_part(CONVERSATION, q.sender)
   if not party and not q.names_conversation then return { 'stranger' } end
@@ -277,7 +277,7 @@ local function message()
   redis.call('ZADD', QUEUED, now + q.look_ms, q.run)
   accept(m)
   make_ready(READY, TURNS, q.run, above.root, l.priority)
-  return { 'started', q.run, l.agent, 'start', must_ring(READY, TURNS, now) }
+  return { 'started', q.run, l.agent, 'start', must_wake(READY, TURNS, now) }
 end
 
 if not launches then return due() end

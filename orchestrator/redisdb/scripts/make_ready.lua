@@ -30,4 +30,4 @@ redis.call('HSET', KEYS[1], 'not_before', 0)
 local looks = redis.call('HINCRBY', KEYS[1], 'dispatches', 1)
 redis.call('ZADD', QUEUED, now + math.min(cap, base * 2 ^ math.min(looks - 1, 20)), id)
 make_ready(READY, TURNS, id, s.root, s.priority)
-return { 'ready', must_ring(READY, TURNS, now), r.session, s.agent, r.cause }
+return { 'ready', must_wake(READY, TURNS, now), r.session, s.agent, r.cause }

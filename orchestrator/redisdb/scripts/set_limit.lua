@@ -1,7 +1,7 @@
--- set_limit: fields of the limits of a shard are set or removed; agents that may go on are rung for at once. The limit of a
+-- set_limit: fields of the limits of a shard are set or removed; agents that may go on are woken at once. The limit of a
 -- tree that was removed meanwhile is not set: nobody would remove it. What an operator says is kept a second time.
 -- KEYS  1 limits  2 limits_said
--- ARGV  agents whose rings start again, as a JSON list; then fields and values in turn, '' removes a field
+-- ARGV  agents whose wake-ups start again, as a JSON list; then fields and values in turn, '' removes a field
 -- Returns  how many fields changed
 -- include: base
 local changed = 0
@@ -31,6 +31,6 @@ for i = 2, #ARGV, 2 do
   end
 end
 for _, agent in ipairs(cjson.decode(ARGV[1])) do
-  redis.call('HDEL', beside(KEYS[1], 'turns:' .. agent), 'rung', 'rings')
+  redis.call('HDEL', beside(KEYS[1], 'turns:' .. agent), 'woken', 'wakeups')
 end
 return changed

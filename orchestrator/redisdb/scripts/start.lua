@@ -25,7 +25,7 @@ local entries, notes = {}, {}
 local asked = {}
 local function tell(ready, turns)
   if asked[ready] then return '0' end
-  local answer = must_ring(ready, turns, now)
+  local answer = must_wake(ready, turns, now)
   asked[ready] = true
   return answer
 end

@@ -25,7 +25,7 @@ from orchestrator.policy.guarded_tags import defuse
 from orchestrator.policy.routing import RoutingTable, above, refusal
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
-from orchestrator.router.deadletters.store import dead_letter_fields, vouched_sender
+from orchestrator.router.deadletters.store import dead_letter_fields, verified_sender
 from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
 from orchestrator.router.session_resolver import NEAREST, launched
@@ -219,7 +219,7 @@ class DeadLettering:
             [
                 ROUTER_GROUP,
                 entry.id,
-                vouched_sender(rejection),
+                verified_sender(rejection),
                 *self._limits.args,
                 len(reports),
                 *[report.data for report in reports],

@@ -49,7 +49,7 @@ class DeadLetter:
     data: bytes
 
 
-def vouched_sender(rejection: Rejection) -> str:
+def verified_sender(rejection: Rejection) -> str:
     """The sender that a dead letter counts for; '' if its signature did not count."""
     return rejection.message.header.sender.agent_name if rejection.trusted and rejection.message else ""
 
@@ -71,7 +71,7 @@ def dead_letter_fields(entry: Entry, rejection: Rejection) -> list[str | bytes |
         "attempts",
         attempt_of(entry),
         "verified",
-        int(bool(vouched_sender(rejection))),
+        int(bool(verified_sender(rejection))),
         "message-id",
         header.message_id.lower() if header is not None else "",
         "sender",

@@ -141,7 +141,7 @@ class SessionMessages:
             item = item_id(session.id, f"message|{received.sender}|{received.id}")
         record, text = self._as_kept(session, record, text)
         # Who signed the message is known here and nowhere later.
-        record["proof"] = self._ledger.vouch_for_item(
+        record["proof"] = self._ledger.attest_item(
             item, session.id, record, text, by=ROUTER, to=session.agent
         )
         names, args = layout.post(
@@ -234,7 +234,7 @@ class ExternalLaunches:
             **({"sealed": "1", "encrypted": "1"} if received.sealed else {}),
         }
         structured = _structured(body)
-        facts["task_proof"] = self._ledger.vouch_for_task(session, facts, prompt, structured, by=ROUTER)
+        facts["task_proof"] = self._ledger.attest_task(session, facts, prompt, structured, by=ROUTER)
         octets: list[Arg] = []
         about: dict[str, object] = {
             "id": session,
@@ -252,7 +252,7 @@ class ExternalLaunches:
                         session=session,
                         agent=received.recipient,
                         cause="start",
-                        ring=answer[4] == b"1",
+                        wake=answer[4] == b"1",
                     )
                     return CommandOutcome(kind="done", dispatch=dispatch)
                 case b"stranger":

@@ -138,7 +138,7 @@ class ExternalMessages:
             return Resolved(session_unknown(received))
         seal, write = seal_for(session, session.delegator), self._ledger.seals.write
         text, packed = write(text, seal), write(_packed(body), seal)
-        prove = self._ledger.vouch_for_end
+        prove = self._ledger.attest_end
 
         def read(answer: Any) -> CommandOutcome:
             if known := outcome_of(answer[0], received):

@@ -64,7 +64,7 @@ class Preview:
         self._parts = parts
         self._validator = build_validator(parts, clock or ServerClock(parts.redis))
         self._execution = build_execution(parts, shared_keys_of(parts.redis, parts.settings))
-        parts.ledger.vouch = None  # nothing is written, and no key is made for it
+        parts.ledger.attest = None  # nothing is written, and no key is made for it
 
     def findings(self, octets: bytes, report: Report) -> list[Finding]:
         """Every live rule that a message breaks now, if layers 1 and 2 have passed it.

@@ -47,16 +47,16 @@ class Surroundings(Protocol):
         """Carry out commands, as one moment."""
         ...
 
-    def ring(self, lane: str) -> None:
-        """Ring the workers of a lane."""
+    def wake(self, lane: str) -> None:
+        """Wake the workers of a lane."""
         ...
 
     @property
-    def has_rung(self) -> bool:
+    def has_woken(self) -> bool:
         """True if a message has arrived."""
         ...
 
-    def take_ring(self) -> str | None:
+    def take_wake(self) -> str | None:
         """Return the lane of a message that has arrived, which is gone then."""
         ...
 

@@ -1,6 +1,6 @@
 """Schedules: what happens at the moments of a simulation beside the ordinary, who goes on, and what befalls whom.
 
-A *moment* is an exchange of a process with the server, a wait or a ring; each process counts its own. A *schedule* says
+A *moment* is an exchange of a process with the server, a wait or a wake-up; each process counts its own. A *schedule* says
 what happens at some of them; at any other moment the process goes on. A seed makes a schedule up while it is played
 (:class:`Chance`), and a given one is played as it is (:class:`Given`), so that a play can be shrunk and kept as a test.
 """
@@ -37,13 +37,13 @@ FAULTS: Final[Mapping[str, int]] = {
     "server restarts": 1,  # and has lost its last moment
 }
 #: What may befall a message of Celery.
-RINGS: Final[Mapping[str, int]] = {"lost": 1, "twice": 1, "late": 1}
+WAKEUPS: Final[Mapping[str, int]] = {"lost": 1, "twice": 1, "late": 1}
 #: What may befall a run.
 RUNS: Final[Mapping[str, int]] = {"fails": 1}
 #: Of exchanges that change something, and of others, this part is befallen by something while faults are left.
 _CHANGES_FAIL: Final = 0.04
 _LOOKS_FAIL: Final = 0.004
-_RINGS_FAIL: Final = 0.05
+_WAKEUPS_FAIL: Final = 0.05
 _RUNS_FAIL: Final = 0.15
 
 
@@ -53,7 +53,7 @@ class At:
 
     process: str
     number: int
-    #: `exchange`, `wait`, `ring` or `run`.
+    #: `exchange`, `wait`, `wake` or `run`.
     kind: str
     #: Whether its commands may change something.
     changes: bool
@@ -107,7 +107,7 @@ class Chance:
         if self.faults and moment.faults and number < self._share(moment):
             self.faults -= 1
             return self._chance.choices(list(moment.faults), list(moment.faults.values()))[0]
-        if moment.kind in ("ring", "run"):
+        if moment.kind in ("wake", "run"):
             return ""
         whom = self._next(moment, number)
         return f"then {whom}" if whom else ""
@@ -117,8 +117,8 @@ class Chance:
 
     def _share(self, moment: At) -> float:
         match moment.kind:
-            case "ring":
-                return _RINGS_FAIL
+            case "wake":
+                return _WAKEUPS_FAIL
             case "run":
                 return _RUNS_FAIL
             case "exchange":

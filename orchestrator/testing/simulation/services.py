@@ -31,19 +31,19 @@ from orchestrator.testing.simulation.process import Life, Process, Stop, Threads
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop
 
-#: Seconds between two looks of a slot for a ring; they cost nothing.
-_NO_RING_S = 3600.0
+#: Seconds between two looks of a slot for a wake-up; they cost nothing.
+_NO_WAKE_S = 3600.0
 
 
-class _Rings(Dispatcher):
-    """Celery, as far as a stack needs it: messages that ring workers, and that may be lost, doubled and late."""
+class _Wakeups(Dispatcher):
+    """Celery, as far as a stack needs it: messages that wake workers, and that may be lost, doubled and late."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         for lane, _ in dict.fromkeys(agents):
-            self._process.world.ring(lane)
+            self._process.world.wake(lane)
 
 
 class Stack:
@@ -162,20 +162,20 @@ class Stack:
             process.wait(1.5)
 
     def worker(self, process: Process, catalogue: Mapping[str, AgentDefinition] | None = None) -> None:
-        """A slot, which a ring wakes; of other definitions than the others, if it is given some."""
+        """A slot, which a message wakes; of other definitions than the others, if it is given some."""
         parts = self.parts(process)
         nobody: Any = _Nobody()
         runtime = Runtime(
             parts=parts,
             results=parts.results,
             catalogue=self.catalogue if catalogue is None else catalogue,
-            ring=process.world.ring,
+            wake=process.world.wake,
             events=nobody,
             beats=process,
         )
         while True:
-            process.wait(_NO_RING_S, lambda: process.world.has_rung)
-            if process.world.take_ring() is not None:
+            process.wait(_NO_WAKE_S, lambda: process.world.has_woken)
+            if process.world.take_wake() is not None:
                 SlotLoop(runtime, worker=process.name, name=f"{process.name}/1").run()
 
 
@@ -259,7 +259,7 @@ class _Parts(Container):
 
     @cached_property
     def dispatcher(self) -> Dispatcher:
-        return _Rings(self._process)
+        return _Wakeups(self._process)
 
     @cached_property
     def results(self) -> RootResults:

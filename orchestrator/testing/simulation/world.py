@@ -12,7 +12,7 @@ import redis
 
 from orchestrator import machine
 from orchestrator.testing.simulation.process import Event, Killed, Life, Process, Strand, Thread
-from orchestrator.testing.simulation.schedule import FAULTS, RINGS, RUNS, At, Schedule, Scheduler
+from orchestrator.testing.simulation.schedule import FAULTS, RUNS, WAKEUPS, At, Schedule, Scheduler
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
 
 #: When a play begins, in microseconds since the epoch.
@@ -70,7 +70,7 @@ class Play(Protocol):
     lives: Mapping[str, Life]
 
     def faults(self, process: str) -> Mapping[str, int]:
-        """Return what may befall the exchanges of a process; with ``ring`` in front of its name, its messages of
+        """Return what may befall the exchanges of a process; with ``wake`` in front of its name, its messages of
         Celery.
         """
         ...
@@ -110,8 +110,8 @@ class World:
         #: What happened to whom, a line each.
         self.story: list[str] = []
         self.moments = 0
-        #: When each ring arrives, and for which lane.
-        self.rings: list[tuple[int, str]] = []
+        #: When each wake-up arrives, and for which lane.
+        self.wakeups: list[tuple[int, str]] = []
         self.hub = greenlet.getcurrent()
         self._trace = hashlib.blake2b(digest_size=8)
         self._broken = ""
@@ -225,29 +225,29 @@ class World:
     def _set_server_time(self) -> None:
         self.server.set_time(BEGIN_US + self.us + self.ahead_us)
 
-    def ring(self, lane: str) -> None:
+    def wake(self, lane: str) -> None:
         """A message of Celery to the workers, by the process that is current."""
         process = self.current
         if self._alone:
-            self.rings.append((self.us, lane))
+            self.wakeups.append((self.us, lane))
             return
-        what = self.moment(process, "ring")
+        what = self.moment(process, "wake")
         if what != "lost":
-            self.rings.append((self.us + (5_000_000 if what == "late" else 0), lane))
+            self.wakeups.append((self.us + (5_000_000 if what == "late" else 0), lane))
         if what == "twice":
-            self.rings.append((self.us, lane))
+            self.wakeups.append((self.us, lane))
 
-    def take_ring(self) -> str | None:
+    def take_wake(self) -> str | None:
         """A message that has arrived; it is gone then."""
-        due = next((ring for ring in self.rings if ring[0] <= self.us), None)
+        due = next((wake for wake in self.wakeups if wake[0] <= self.us), None)
         if due is not None:
-            self.rings.remove(due)
+            self.wakeups.remove(due)
         return due[1] if due else None
 
     @property
-    def has_rung(self) -> bool:
+    def has_woken(self) -> bool:
         """True if a message has arrived."""
-        return any(at <= self.us for at, _ in self.rings)
+        return any(at <= self.us for at, _ in self.wakeups)
 
     # --- moments ---------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class World:
         """Return what may befall the moments of a kind of a process."""
         found = self._known_faults.get((process, kind))
         if found is None:
-            of_kind = {"ring": RINGS, "exchange": FAULTS, "run": RUNS}.get(kind, {})
+            of_kind = {"wake": WAKEUPS, "exchange": FAULTS, "run": RUNS}.get(kind, {})
             found = {name: share for name, share in self.play.faults(process).items() if name in of_kind}
             self._known_faults[process, kind] = found
         return found
@@ -438,7 +438,7 @@ class World:
         """To the next moment at which something is due."""
         alive = [p for p in self.processes if not p.dead and not p.ended]
         due = [s.due_us for s in self._strands if not s.process.dead and not s.ended]
-        due += [at for at, _ in self.rings if at > self.us]
+        due += [at for at, _ in self.wakeups if at > self.us]
         due += [round((b.due_at - 1000) * 1e6) for p in alive if not p.stands for b in p.beats]
         self.us = max(self.us + 1, min(due))
         self._set_server_time()

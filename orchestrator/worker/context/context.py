@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from orchestrator.errors import InputError, PayloadError
 from orchestrator.ids import shard_of
-from orchestrator.ledger import Claimed
+from orchestrator.ledger import ClaimedRun
 from orchestrator.ledger.large_text import check_size
 from orchestrator.ledger.launches import FORKED
 from orchestrator.ledger.live_text import Kind, LiveText
@@ -31,7 +31,7 @@ class Context(Messaging, Delegating, Durable):
     whatever comes after the end of the run raises `ClaimLost`.
     """
 
-    def __init__(self, held: Claimed, parts: RunParts) -> None:
+    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
         super().__init__(held, parts)
         self._environment = parts.environment
         self._waiting: dict[str, dict[str, Any]] = {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from orchestrator.errors import RunSleeps
-from orchestrator.ledger import Claimed
+from orchestrator.ledger import ClaimedRun
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat
 from orchestrator.policy.approval import Decision, Default
@@ -24,7 +24,7 @@ _log = get_logger()
 class Durable(View):
     """The part of a run's context with what happens once, however often the run is tried."""
 
-    def __init__(self, held: Claimed, parts: RunParts) -> None:
+    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
         super().__init__(held, parts)
         #: What this run asks a person to approve; `request_approval` is for agents.
         self.approvals = parts.approvals

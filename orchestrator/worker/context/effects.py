@@ -20,7 +20,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.errors import ServerUnavailable
-from orchestrator.ledger import Claimed, Item, Ledger, Outgoing
+from orchestrator.ledger import ClaimedRun, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import MessageFactory, Thread
 from orchestrator.redisdb.client import retry_outages
@@ -39,7 +39,7 @@ class Effects:
 
     def __init__(
         self,
-        held: Claimed,
+        held: ClaimedRun,
         *,
         ledger: Ledger,
         message_factory: MessageFactory,

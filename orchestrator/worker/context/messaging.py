@@ -21,7 +21,7 @@ from orchestrator.errors import (
     TaskFailed,
 )
 from orchestrator.ids import reply_id
-from orchestrator.ledger import Claimed, Session
+from orchestrator.ledger import ClaimedRun, Session
 from orchestrator.ledger.large_text import beginning, check_text
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
@@ -54,7 +54,7 @@ _ATTACHMENT: Final = re.compile(r"[A-Za-z0-9._/-]{1,100}")
 class Messaging(View):
     """The part of a run's context with which its agent sends messages."""
 
-    def __init__(self, held: Claimed, parts: RunParts) -> None:
+    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
         super().__init__(held, parts)
         #: What is attached to the answer of this run, by name.
         self.attachments: dict[str, str] = {}

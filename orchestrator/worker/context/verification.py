@@ -13,9 +13,9 @@ from orchestrator.envelope.prompt_text import Prompt, prompt_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.errors import DamagedRecord, DecryptionError, InvalidEnvelope, PayloadError
 from orchestrator.ids import child_of
-from orchestrator.ledger import Claimed, Item
+from orchestrator.ledger import ClaimedRun, Item
 from orchestrator.ledger.decode import Statement
-from orchestrator.ledger.large_text import Opened
+from orchestrator.ledger.large_text import Decrypted
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import Authenticity, callback_from
 from orchestrator.policy.callback import Callback
@@ -32,7 +32,7 @@ class Verifier:
         self._effects = effects
         self._authenticity = authenticity
 
-    def held(self) -> Claimed:
+    def held(self) -> ClaimedRun:
         """Return the claimed run, each item checked.
 
         Raises:
@@ -132,19 +132,19 @@ class Decrypter:
         self._effects = effects
         self._opener = opener
 
-    def held(self) -> Claimed:
+    def held(self) -> ClaimedRun:
         """Return the claimed run with its texts decrypted.
 
         Raises:
             DecryptionError, PayloadError, InvalidEnvelope: the task itself cannot be opened here.
         """
         held = self._effects.held
-        if isinstance(held.prompt, Opened) and held.prompt.failed:
+        if isinstance(held.prompt, Decrypted) and held.prompt.failed:
             raise DecryptionError(
                 f"the task is sealed for {held.session.agent!r}, and no key in this data folder opens it: import the "
                 f"agent's keys here (orchestra keys export {held.session.agent}, then orchestra keys import)"
             )
-        if isinstance(held.state, Opened):
+        if isinstance(held.state, Decrypted):
             raise DecryptionError(
                 "what its last run saved is sealed for another tree, or with a key that is not in this data folder; fork the "
                 "session at an earlier run"
@@ -155,7 +155,7 @@ class Decrypter:
 
     def text(self, item: Item, text: str) -> str:
         """Return the text of an item, decrypted; if it cannot be opened, the reason, which its sender gets, too."""
-        if isinstance(text, Opened) and text.failed and is_sealed(text.kept):
+        if isinstance(text, Decrypted) and text.failed and is_sealed(text.kept):
             return (
                 f"[this {item.kind} from {item.agent} cannot be read: it is sealed, and no key in this data folder "
                 "opens it]"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.prompt_text import unpack
 from orchestrator.ids import traceparent
-from orchestrator.ledger import Claimed, Item, ItemState, Session
+from orchestrator.ledger import ClaimedRun, Item, ItemState, Session
 from orchestrator.ledger.launches import seed_of
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
@@ -37,7 +37,7 @@ class Missing:
 class View:
     """The part of a run's context that the agent reads."""
 
-    def __init__(self, held: Claimed, parts: RunParts) -> None:
+    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
         self._held = held
         self._effects = parts.effects
         self._claim_status = parts.effects.claim_status

@@ -25,7 +25,7 @@ from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
 from orchestrator.envelope.prompt_text import pack_body
 from orchestrator.errors import InputError, OrchestraError, PlanError, RunParked, TaskFailed
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Lease, Outcome, Outgoing
+from orchestrator.ledger import BY_FORCE, Lease, Outcome, Outgoing
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock
 from orchestrator.messages.factory import summary
@@ -134,6 +134,12 @@ def parked(error: RunParked) -> Outcome:
 def stopped(claim_status: ClaimStatus) -> Outcome:
     """The outcome of a run that was asked to stop: past its time limit it has failed."""
     return Outcome(status="failed" if claim_status.timed_out else "stopped", text=claim_status.stop_reason)
+
+
+def forced(claim_status: ClaimStatus, reason: str, grace_s: float) -> Outcome:
+    """The outcome of a run whose agent did not stop within ``grace_s`` seconds."""
+    text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
+    return replace(stopped(claim_status), text=text)
 
 
 def report(outcome: Outcome, effects: Effects) -> Outgoing:
@@ -351,7 +357,7 @@ class Watchdog:
         self,
         consumer: Any,
         ready: Callable[[], Sequence[str]],
-        ring: Callable[[str], None],
+        wake: Callable[[str], None],
         *,
         silent_for_s: float,
         end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -361,13 +367,13 @@ class Watchdog:
         Args:
             consumer: Celery's own, as the signal ``worker_ready`` names it.
             ready: the agents that this worker serves and that have ready runs.
-            ring: tells the workers of such an agent.
+            wake: tells the workers of such an agent.
             silent_for_s: seconds of silence after which the worker ends.
             end: ends the worker; by default as Celery does when it is asked to: what runs may finish.
         """
         self._consumer = consumer
         self._ready = ready
-        self._ring = ring
+        self._wake = wake
         self._look_every_s = silent_for_s / 5
         self._silence = Silence(silent_for_s=silent_for_s)
         self._end = end
@@ -421,5 +427,5 @@ class Watchdog:
     def _wait_for_work(self) -> bool:
         agents = self._ready()
         for agent in agents:
-            self._ring(agent)
+            self._wake(agent)
         return bool(agents)

@@ -240,7 +240,7 @@ _STANDS_STILL_LEASES: Final = 2
 _LEAST_STANDSTILL_S: Final = 20.0
 
 
-class _Presence:
+class _Liveness:
     def __init__(self, url: str, mark: str, lease_s: float) -> None:
         self.due_at = 0.0
         self._ends_after_s = max(_STANDS_STILL_LEASES * lease_s, _LEAST_STANDSTILL_S)
@@ -258,26 +258,26 @@ class _Presence:
         self.due_at = machine.monotonic() + _EVERY_S
 
 
-_presence: _Presence | None = None
+_liveness: _Liveness | None = None
 _lock = threading.Lock()
 
 
 def show(url: str, lease_s: float) -> None:
     """Be connected, from now on and for as long as this process lives; a second call does nothing."""
-    global _presence  # noqa: PLW0603
+    global _liveness  # noqa: PLW0603
     with _lock:
-        if _presence is not None:
+        if _liveness is not None:
             return
-        presence = _presence = _Presence(url, machine.own_mark(), lease_s)
+        presence = _liveness = _Liveness(url, machine.own_mark(), lease_s)
     # Before the first run is taken: a holder that was never seen is not missed.
     presence.beat()
     ticker.add(presence)
 
 
-def _forget_the_parents_presence() -> None:
+def _forget_the_parents_liveness() -> None:
     """A fork shows itself; another thread may have held the lock when it was made."""
-    global _presence, _lock
-    _presence, _lock = None, threading.Lock()
+    global _liveness, _lock
+    _liveness, _lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_the_parents_presence)
+os.register_at_fork(after_in_child=_forget_the_parents_liveness)

@@ -25,7 +25,7 @@ import redis
 from orchestrator import machine
 from orchestrator.errors import RunFailed, RunParked
 from orchestrator.ids import span_id, trace_id
-from orchestrator.ledger import Claimed
+from orchestrator.ledger import ClaimedRun
 from orchestrator.ledger.reader import Printed, PrintedTexts
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock
@@ -37,7 +37,7 @@ WRITE_EVERY_S: Final = 1.0
 _log = get_logger()
 
 
-def names_in_log(held: Claimed, *, traces: bool) -> dict[str, str]:
+def names_in_log(held: ClaimedRun, *, traces: bool) -> dict[str, str]:
     """Return what each log line of a run names: with ``traces`` its trace and span, too."""
     session, run = held.session, held.run
     names = {"agent": session.agent, "session": session.id, "run": run.id}
@@ -171,7 +171,7 @@ class _Withheld(logging.Filter):
 
 
 @contextmanager
-def keeping(held: Claimed, store: PrintedTexts, *, limit: int, ttl_s: float) -> Iterator[None]:
+def keeping(held: ClaimedRun, store: PrintedTexts, *, limit: int, ttl_s: float) -> Iterator[None]:
     """Keep what is printed in this block, as the output of a try of a run: the last ``limit`` bytes, none with 0.
 
     Of an encrypted session nothing is kept, also not as the output of another run: Redis would have it in clear.

@@ -36,7 +36,7 @@ from orchestrator.errors import (
     WorkerEnds,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import BY_FORCE, Claimed, Committed, Next, Outcome, RetryLater, RunRef, TooLate
+from orchestrator.ledger import ClaimedRun, Committed, Outcome, PollRequest, RetryLater, RunRef, TooLate
 from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.sealed_text import ENCRYPTED
@@ -113,7 +113,7 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     return end.verdict
 
 
-def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = None) -> RunEnd:
+def complete_run(runtime: Runtime, held: ClaimedRun, *, following: PollRequest | None = None) -> RunEnd:
     """Run the agent of a claimed run, and commit the outcome; ``following`` is taken with that commit.
 
     Nothing follows where the worker is to end by then. A run that it holds already, and has not begun, is given back.
@@ -123,7 +123,7 @@ def complete_run(runtime: Runtime, held: Claimed, *, following: Next | None = No
     log = _log.bind(**names_in_log(held, traces=runtime.parts.settings.log_traces))
     log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
     runtime.events.begun(held)
-    end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following=following).complete()
+    end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following).complete()
     runtime.events.ended(held, end)
     log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
     return end
@@ -133,7 +133,7 @@ class _RunOfAgent:
     """A held run."""
 
     def __init__(
-        self, runtime: Runtime, definition: AgentDefinition, held: Claimed, *, following: Next | None
+        self, runtime: Runtime, definition: AgentDefinition, held: ClaimedRun, following: PollRequest | None
     ) -> None:
         self._following = following
         self._runtime = runtime
@@ -352,7 +352,7 @@ class _RunOfAgent:
             ),
         )
 
-    def _as_forked(self, held: Claimed) -> Claimed:
+    def _as_forked(self, held: ClaimedRun) -> ClaimedRun:
         """The first run of a fork finds what the run found at which its tree was forked."""
         if not held.session.forked_at or held.run.number > 1:
             return held
@@ -385,7 +385,7 @@ class _RunOfAgent:
             worker=self._held.run.worker,
         )
 
-    def _commit(self, outcome: Outcome, following: Next | None = None) -> RunEnd:
+    def _commit(self, outcome: Outcome, following: PollRequest | None = None) -> RunEnd:
         session = self._held.session
         # A worker beside this one may have the key that this one lacks.
         final = self._claim_status.timed_out or (
@@ -423,7 +423,7 @@ class _RunOfAgent:
             return self._commit(ending.stopped(self._claim_status), following)
         failpoint("worker.committed")
         if isinstance(done, Committed):
-            self._runtime.ring_each(done.ring)
+            self._runtime.wake_each(done.wake)
         return RunEnd(
             run=self._held.claim.run,
             verdict=self._follow_up(done, outcome),
@@ -468,9 +468,8 @@ class _RunOfAgent:
         )
         if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
-            text = f"{reason}, and its agent, which did not stop within {grace_s:g} s, was {BY_FORCE}"
             try:
-                end = self._commit(dataclasses.replace(ending.stopped(self._claim_status), text=text))
+                end = self._commit(ending.forced(self._claim_status, reason, grace_s))
                 self._runtime.events.ended(self._held, end)
             except Exception as error:  # noqa: BLE001  (the process is blocked all the same; the run is tried again)
                 _log.error("end-not-written", run=self._held.claim.run, error=repr(error))

@@ -14,7 +14,7 @@ from typing import Final
 
 from orchestrator import machine
 from orchestrator.crashpoints import failpoint
-from orchestrator.ledger import Claimed, Next, Slot
+from orchestrator.ledger import ClaimedRun, PollRequest, Slot
 from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.ending import claim_of_this_process
@@ -65,10 +65,10 @@ class SlotLoop:
         verdicts: Counter[Verdict] = Counter()
         if not self._agents:
             return verdicts
-        held, shard = self._take(rung=True)
+        held, shard = self._take(woken=True)
         while held is not None:
             failpoint("worker.claimed")
-            following = self._wish()
+            following = self._poll()
             if self._is_next_shard_due():
                 following.asked = True  # it is not taken with the commit, which knows one shard only
                 shard = (shard + 1) % self._runtime.parts.settings.shards
@@ -80,7 +80,7 @@ class SlotLoop:
                 held, shard = self._take_soon(shard)
         return verdicts
 
-    def _take_soon(self, first: int) -> tuple[Claimed | None, int]:
+    def _take_soon(self, first: int) -> tuple[ClaimedRun | None, int]:
         """Return the next ready run, waiting a moment: what a run has started is often ready before a notification
         arrives.
         """
@@ -91,20 +91,20 @@ class SlotLoop:
                 return held, shard
         return None, first
 
-    def _take(self, *, rung: bool = False, first: int = 0) -> tuple[Claimed | None, int]:
+    def _take(self, *, woken: bool = False, first: int = 0) -> tuple[ClaimedRun | None, int]:
         """Return the next ready run of any shard, and its shard; none once the worker is to end."""
         shards = self._runtime.parts.settings.shards
         for shard in ((first + n) % shards for n in range(shards)):
             if self._runtime.stopping():
                 break
-            wish = self._wish(rung=rung)
-            retry_outages(lambda wish=wish, shard=shard: self._ledger.claim_next(shard, wish), what="claim")  # type: ignore[misc]
-            if wish.held is not None:
-                self._note(wish)
-                return wish.held, shard
+            poll = self._poll(woken=woken)
+            retry_outages(lambda poll=poll, shard=shard: self._ledger.claim_next(shard, poll), what="claim")  # type: ignore[misc]
+            if poll.held is not None:
+                self._note(poll)
+                return poll.held, shard
         return None, first
 
-    def _wish(self, *, rung: bool = False) -> Next:
+    def _poll(self, *, woken: bool = False) -> PollRequest:
         # In a new order each time: no agent's runs come before another's for good.
         rank, turn = None, self._taken
         if turn % LEAST_URGENT_EVERY == LEAST_URGENT_EVERY - 1:
@@ -117,10 +117,10 @@ class SlotLoop:
             agents=self._agents[turn:] + self._agents[:turn],
             versions=self._versions,
         )
-        return Next(
+        return PollRequest(
             slot=slot,
             claim=claim_of_this_process(),
-            rung=rung,
+            woken=woken,
             rank=rank,
         )
 
@@ -128,9 +128,9 @@ class SlotLoop:
         shards = self._runtime.parts.settings.shards
         return shards > 1 and self._taken % _OTHER_SHARD_EVERY == _OTHER_SHARD_EVERY - 1
 
-    def _note(self, wish: Next) -> None:
+    def _note(self, poll: PollRequest) -> None:
         """Notify one more slot if more runs are ready: it notifies the next, until none sleeps or nothing is ready."""
-        if wish.held is None:
+        if poll.held is None:
             return
         self._taken += 1
-        self._runtime.ring_each(wish.more)
+        self._runtime.wake_each(poll.more)

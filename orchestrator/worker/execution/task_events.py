@@ -16,7 +16,7 @@ from celery import Celery
 from orchestrator import machine
 from orchestrator.dispatch import RESUME_TASK, START_TASK
 from orchestrator.ids import derived_uuid, run_id
-from orchestrator.ledger import Claimed, Lease
+from orchestrator.ledger import ClaimedRun, Lease
 from orchestrator.log import get_logger
 from orchestrator.worker.execution.printing import RunEnd, celery_event
 
@@ -48,7 +48,7 @@ class TaskEvents:
         #: Worker, kind and fields of each event.
         self._waiting: deque[tuple[str, str, dict[str, Any]]] = deque(maxlen=KEPT)
 
-    def begun(self, held: Claimed) -> None:
+    def begun(self, held: ClaimedRun) -> None:
         """A run was taken."""
         session, run = held.session, held.run
         self._begun[held.claim.claim] = machine.monotonic()
@@ -61,7 +61,7 @@ class TaskEvents:
         self._add(held, "task-received", name=name, **about)
         self._add(held, "task-started")
 
-    def ended(self, held: Claimed, end: RunEnd) -> None:
+    def ended(self, held: ClaimedRun, end: RunEnd) -> None:
         """A run ended. Its first end counts: one that was ended by force may return later."""
         begun = self._begun.pop(held.claim.claim, None)
         if begun is None:
@@ -75,7 +75,7 @@ class TaskEvents:
         """The process that had a run died."""
         self._put(lease.worker, lease.run, "task-failed", exception=repr(WorkerLostError(how)), traceback="")
 
-    def _add(self, held: Claimed, kind: str, **about: Any) -> None:
+    def _add(self, held: ClaimedRun, kind: str, **about: Any) -> None:
         self._put(held.run.worker, held.run.id, kind, **about)
 
     def _put(self, worker: str, run: str, kind: str, **about: Any) -> None:

@@ -12,7 +12,7 @@ import redis as redis_py
 from orchestrator.ids import child_session_id, new_claim_id, root_session_id
 from orchestrator.ledger import (
     Claim,
-    Claimed,
+    ClaimedRun,
     Committed,
     Launch,
     Ledger,
@@ -45,7 +45,7 @@ class Play:
     """Plays the router, the workers and the callback service, one transition at a time."""
 
     ledger: Ledger
-    claims: dict[str, Claimed] = field(default_factory=dict)
+    claims: dict[str, ClaimedRun] = field(default_factory=dict)
 
     def submit(self, seed: str = "root", agent: str = "lead", prompt: str = "go") -> str:
         session = root_session_id(seed)
@@ -69,24 +69,24 @@ class Play:
         call = self.ledger.start_call(0, [launch], group="router", keep_ms=60_000)
         return self.ledger.started(session, self.ledger.scripts.run("start", *call)[0])
 
-    def claim(self, dispatch: RunRef) -> Claimed:
+    def claim(self, dispatch: RunRef) -> ClaimedRun:
         held = self.ledger.claim(dispatch.run, new_claim_id(), session_id=dispatch.session, worker="w1")
         assert held is not None
         self.claims[dispatch.session] = held
         return held
 
-    def run(self, session: str) -> Claimed:
+    def run(self, session: str) -> ClaimedRun:
         """Bring a pending session to running."""
         dispatch = self.start(session)
         assert dispatch is not None
         return self.claim(dispatch)
 
-    def begin(self, seed: str = "root", agent: str = "lead", prompt: str = "go") -> tuple[str, Claimed]:
+    def begin(self, seed: str = "root", agent: str = "lead", prompt: str = "go") -> tuple[str, ClaimedRun]:
         """Submit a session and bring it to running; its id and the run."""
         session = self.submit(seed, agent, prompt)
         return session, self.run(session)
 
-    def launch(self, parent: Claimed, effect: str, **options: object) -> Launch:
+    def launch(self, parent: ClaimedRun, effect: str, **options: object) -> Launch:
         """A launch that may be asked for."""
         return Launch(
             effect=effect,
@@ -99,7 +99,7 @@ class Play:
             **options,  # type: ignore[arg-type]
         )
 
-    def delegate(self, parent: Claimed, effect: str, **options: object) -> str:
+    def delegate(self, parent: ClaimedRun, effect: str, **options: object) -> str:
         return self.ledger.delegate(parent.claim, self.launch(parent, effect, **options)).child
 
     def commit(
@@ -123,7 +123,7 @@ class Play:
         """Run a pending session to its end."""
         self.commit(self.run(session).claim, text, status=status)
 
-    def resume(self, session: str) -> Claimed:
+    def resume(self, session: str) -> ClaimedRun:
         """Flush, and claim the run that it made."""
         flushed = self.ledger.flush(session)
         assert flushed.dispatch is not None, flushed
@@ -168,7 +168,7 @@ class Stack:
         while self.service.run_once():
             pass
 
-    def resumed(self) -> Claimed:
+    def resumed(self) -> ClaimedRun:
         """The run that was made ready last, once the callback service has nothing left to do; claimed."""
         self.drain()
         return self.play.claim(self.sent[-1])

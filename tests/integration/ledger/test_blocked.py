@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Concurrency, Ledger, Next, RunRef, Slot
+from orchestrator.ledger import Concurrency, Ledger, PollRequest, RunRef, Slot
 from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play
@@ -32,9 +32,9 @@ class Tree:
 
     def take_next(self) -> bool:
         slot = Slot(name="s1", worker="w1", agents=(self.run.agent,))
-        wish = Next(slot=slot, claim=new_claim_id())
-        self.ledger.claim_next(0, wish)
-        return wish.held is not None
+        poll = PollRequest(slot=slot, claim=new_claim_id())
+        self.ledger.claim_next(0, poll)
+        return poll.held is not None
 
     def take_by_name(self) -> bool:
         held = self.ledger.claim(self.run.run, new_claim_id(), session_id=self.run.session, worker="w1")

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Claimed, ItemState, Ledger, RunRef, SessionState
+from orchestrator.ledger import ClaimedRun, ItemState, Ledger, RunRef, SessionState
 from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play
 
 
 @pytest.fixture
-def parent(play: Play) -> Claimed:
+def parent(play: Play) -> ClaimedRun:
     return play.run(play.submit("root"))
 
 
-def launch_for(play: Play, parent: Claimed, caller: str) -> str:
+def launch_for(play: Play, parent: ClaimedRun, caller: str) -> str:
     return play.delegate(parent, "child", callback=False, caller=caller, caller_agent="reviewer")
 
 
 def test_a_caller_waits_for_nothing_and_is_resumed_by_the_end(
-    play: Play, ledger: Ledger, parent: Claimed
+    play: Play, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """Neither the parent nor the caller is held up by the child; the caller is owed a callback from its end on."""
     caller = play.delegate(parent, "caller")
@@ -39,14 +39,14 @@ def test_a_caller_waits_for_nothing_and_is_resumed_by_the_end(
     assert play.balance(parent.session.id) == (1, 0, 1, 0)
 
 
-def test_the_same_launch_twice_is_one(play: Play, ledger: Ledger, parent: Claimed) -> None:
+def test_the_same_launch_twice_is_one(play: Play, ledger: Ledger, parent: ClaimedRun) -> None:
     caller = play.delegate(parent, "caller")
     assert launch_for(play, parent, caller) == launch_for(play, parent, caller)
     assert len([i for i in ledger.items(caller) if i.kind == "completion"]) == 1
 
 
 def test_a_callback_for_a_closed_caller_is_dead_with_a_reason(
-    play: Play, ledger: Ledger, parent: Claimed
+    play: Play, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     caller = play.delegate(parent, "caller")
     child = launch_for(play, parent, caller)
@@ -60,7 +60,7 @@ def test_a_callback_for_a_closed_caller_is_dead_with_a_reason(
 
 
 def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
-    play: Play, ledger: Ledger, parent: Claimed
+    play: Play, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """It reports to its caller, and belongs to the run that launched it all the same."""
     caller = play.delegate(parent, "caller")
@@ -79,7 +79,7 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
 
 
 def test_a_caller_that_was_deleted_before_the_launch_keeps_no_text_of_the_child(
-    play: Play, ledger: Ledger, parent: Claimed
+    play: Play, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """What the child says would outlive the records of the caller, of which a tombstone is left."""
     caller = play.delegate(parent, "caller")

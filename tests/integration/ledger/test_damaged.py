@@ -15,7 +15,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Claimed, ItemState, RunState, SessionState
+from orchestrator.ledger import ClaimedRun, ItemState, RunState, SessionState
 from orchestrator.redisdb import keys, ledger_keys
 
 from .conftest import Play
@@ -193,7 +193,7 @@ def test_a_child_ends_whatever_its_parent_waits_for(two: Two, damage: str) -> No
     ],
 )
 def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
-    two: Two, end: Callable[[Two, Claimed], object]
+    two: Two, end: Callable[[Two, ClaimedRun], object]
 ) -> None:
     """Nothing is written before the parent's record is readable, and nothing is lost then."""
     ledger, name = two.parts.ledger, callback_id(two.ill_child)

@@ -22,7 +22,7 @@ from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Diagnosis, Doctor, Severity
 from orchestrator.doctor.health import NEEDED
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
-from orchestrator.ledger import Claimed
+from orchestrator.ledger import ClaimedRun
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.runtime.service import SignsOfLife
@@ -78,7 +78,7 @@ class Ward:
         while self.writer.run_once():
             pass
 
-    def delegate(self, held: Claimed, name: str) -> str:
+    def delegate(self, held: ClaimedRun, name: str) -> str:
         child = child_session_id(self.root, name)
         letter = self.parts.message_factory.delegation(
             sender="lead",

@@ -190,7 +190,7 @@ def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
     """It is sealed for the agent that hears the end, and not for the one that launched the child."""
     heir = play.submit("heir", agent="archivist")
     play.commit(play.run(heir).claim)
-    ledger = play.ledger = Ledger(redis, vault=Readers())
+    ledger = play.ledger = Ledger(redis, encryption=Readers())
     parent = play.run(play.submit("root"))
     sealed = replace(envelope(), encrypted=True)
     child = play.run(play.delegate(parent, "child", envelope=sealed))

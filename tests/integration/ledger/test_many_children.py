@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis as redis_py
 
-from orchestrator.ledger import Claimed, Ledger
+from orchestrator.ledger import ClaimedRun, Ledger
 
 from .conftest import Play
 
@@ -57,7 +57,7 @@ def test_something_urgent_overtakes_what_was_looked_at(play: Play, ledger: Ledge
     ledger.enqueue(
         root, "which one?", item_id="itm_00" + "a" * 24, kind="query", priority="low", speaker=children[1]
     )
-    asked: Claimed = play.resume(root)
+    asked: ClaimedRun = play.resume(root)
     assert [item.kind for item in asked.items] == ["query"]
     play.commit(asked.claim)
     assert ledger.flush(root).outcome == "waits"

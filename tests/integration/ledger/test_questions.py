@@ -9,19 +9,19 @@ import redis as redis_py
 
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
-from orchestrator.ledger import Claimed, ItemState, Ledger, Outcome, RetryLater, SessionState
+from orchestrator.ledger import ClaimedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
 
 from .conftest import Play, Stack, envelope
 
 
-def _family(play: Play) -> tuple[Claimed, Claimed]:
+def _family(play: Play) -> tuple[ClaimedRun, ClaimedRun]:
     """A parent and its child, both running."""
     parent = play.run(play.submit())
     return parent, play.run(play.delegate(parent, "a"))
 
 
 def _ask(
-    ledger: Ledger, child: Claimed, parent: str, *, effect: str = "ask", priority: str = "normal"
+    ledger: Ledger, child: ClaimedRun, parent: str, *, effect: str = "ask", priority: str = "normal"
 ) -> str:
     question = question_id(child.claim.session, f"{child.claim.run}:{effect}")
     return ledger.send(

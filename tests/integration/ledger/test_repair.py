@@ -15,7 +15,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Doctor, Problem, Severity, examination
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
-from orchestrator.ledger import Claimed, Lease, SessionState
+from orchestrator.ledger import ClaimedRun, Lease, SessionState
 from orchestrator.redisdb import ledger_keys
 
 from .conftest import Play
@@ -43,7 +43,7 @@ class Family:
         dispatch = self.play.start(self.queued)
         assert dispatch is not None
         self.queued_run = dispatch.run
-        self.at_work: Claimed = self.play.run(self.running)
+        self.at_work: ClaimedRun = self.play.run(self.running)
 
     def orchestra(self, *words: str) -> Result:
         return CliRunner().invoke(main, [*words, *self.options])

@@ -44,9 +44,9 @@ def later(ledger: Ledger, ms: int) -> None:
 # --- queued runs of which no worker was told (any more) -----------------------------------------------------------
 
 
-def ringing(stack: Stack, rung: list[str], **parts: object) -> Reaper:
+def waking(stack: Stack, woken: list[str], **parts: object) -> Reaper:
     """A reaper that tells workers, and which agents it told them of."""
-    return reaper_of(stack, ring=rung.extend, agents=lambda: ["lead", "reviewer"], **parts)
+    return reaper_of(stack, wake=woken.extend, agents=lambda: ["lead", "reviewer"], **parts)
 
 
 def test_a_failed_run_is_ready_when_its_time_has_come(stack: Stack, play: Play, ledger: Ledger) -> None:
@@ -67,23 +67,23 @@ def test_workers_are_told_again_of_what_nobody_takes_however_much_waits(
     later(ledger, 0)
     for number in range(runs):
         play.start(play.submit(str(number)))
-    rung: list[str] = []
-    reaper = ringing(stack, rung)
-    assert reaper.run_once().rung == 0
+    woken: list[str] = []
+    reaper = waking(stack, woken)
+    assert reaper.run_once().woken == 0
     later(ledger, 1_001)
-    assert reaper.run_once().rung == 1
-    assert rung == ["lead"]
+    assert reaper.run_once().woken == 1
+    assert woken == ["lead"]
 
 
 def test_what_nobody_hears_is_said_ever_more_rarely(stack: Stack, play: Play, ledger: Ledger) -> None:
     """All slots may be busy for hours; a slot that hears begins this again."""
     play.start(play.submit())
-    rung: list[str] = []
-    reaper = ringing(stack, rung)
+    woken: list[str] = []
+    reaper = waking(stack, woken)
     for _ in range(600):
         later(ledger, 1_000)
         reaper.run_once()
-    assert 10 < len(rung) < 20
+    assert 10 < len(woken) < 20
 
 
 def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
@@ -110,7 +110,7 @@ def test_a_broker_that_is_away_ends_no_sweep(stack: Stack, play: Play, ledger: L
         raise ServerUnavailable("the broker", "away")
 
     later(ledger, 1_001)
-    assert reaper_of(stack, ring=refuse, agents=lambda: ["lead"]).run_once().rung == 0
+    assert reaper_of(stack, wake=refuse, agents=lambda: ["lead"]).run_once().woken == 0
     assert tries == [["lead"]]
 
 

@@ -16,7 +16,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Blocker, Doctor, Severity
 from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
-from orchestrator.ledger import Claimed
+from orchestrator.ledger import ClaimedRun
 from orchestrator.machine import isoformat
 from orchestrator.redisdb import ledger_keys
 
@@ -47,11 +47,11 @@ class Place:
         diagnosis = self.doctor.examine(watch_leases=False)
         return [f.message for f in diagnosis.findings if f.severity is Severity.STUCK and f.rule == "late"]
 
-    def parent(self, children: int = 2, **options: object) -> tuple[Claimed, list[str]]:
+    def parent(self, children: int = 2, **options: object) -> tuple[ClaimedRun, list[str]]:
         held = self.play.run(self.play.submit())
         return held, [self.play.delegate(held, str(n), **options) for n in range(children)]
 
-    def ask(self, asker: Claimed) -> str:
+    def ask(self, asker: ClaimedRun) -> str:
         question = question_id(asker.session.id, "q")
         self.ledger.send(
             asker.claim,
@@ -178,20 +178,20 @@ def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline
     assert said.endswith(isoformat(NOW + 5_000))
 
 
-def _doomed_by_a_child(place: Place, held: Claimed) -> None:
+def _doomed_by_a_child(place: Place, held: ClaimedRun) -> None:
     place.play.commit(held.claim)
     child = place.ledger.items(held.session.id)[0].child
     place.play.finish(child, "no", status="failed")
 
 
-def _doomed_by_a_user(place: Place, held: Claimed) -> None:
+def _doomed_by_a_user(place: Place, held: ClaimedRun) -> None:
     place.ledger.stop(held.session.id, "enough")
     place.play.commit(held.claim)
 
 
 @pytest.mark.parametrize("doom", [_doomed_by_a_child, _doomed_by_a_user])
 def test_a_session_that_is_to_be_ended_says_so_and_is_stuck_while_nobody_ends_it(
-    place: Place, doom: Callable[[Place, Claimed], None]
+    place: Place, doom: Callable[[Place, ClaimedRun], None]
 ) -> None:
     held, _ = place.parent(on_failure="fail")
     doom(place, held)
@@ -270,7 +270,7 @@ def test_every_waiting_policy_under_which_something_is_missing_is_named(place: P
     assert f"a reply to its question {question}" in said
 
 
-def _chain(place: Place, depth: int) -> list[Claimed]:
+def _chain(place: Place, depth: int) -> list[ClaimedRun]:
     """Sessions that wait for one another; the last is at work, and nothing has been committed yet."""
     held = [place.play.run(place.play.submit())]
     for _ in range(depth):

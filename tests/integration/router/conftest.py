@@ -22,7 +22,7 @@ from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
-from orchestrator.ledger import Claimed, Launch, Outgoing, RunRef
+from orchestrator.ledger import ClaimedRun, Launch, Outgoing, RunRef
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
@@ -66,15 +66,15 @@ class Sent:
     """A dispatcher that remembers whom it rang; `down` makes it behave as when the broker is away."""
 
     parts: Container
-    rings: list[tuple[str, str]] = field(default_factory=list)
+    wakeups: list[tuple[str, str]] = field(default_factory=list)
     down: bool = False
     _cleared: set[str] = field(default_factory=set)
 
-    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         pairs = list(agents)
         if self.down and pairs:
             raise ServerUnavailable("the Celery broker", "away")
-        self.rings += pairs
+        self.wakeups += pairs
 
     @property
     def runs(self) -> list[tuple[RunRef, str]]:
@@ -165,7 +165,7 @@ class Stack:
         )
         return session
 
-    def claim(self, session: str) -> Claimed:
+    def claim(self, session: str) -> ClaimedRun:
         """The queued run of a session, in the hands of a worker."""
         ledger = self.parts.ledger
         held = ledger.claim(ledger.session(session).run, new_claim_id(), session_id=session, worker="w")
@@ -174,7 +174,7 @@ class Stack:
 
     def launch(
         self,
-        parent: Claimed,
+        parent: ClaimedRun,
         agent: str,
         *,
         effect: str = "one",

@@ -21,7 +21,7 @@ from orchestrator.envelope.bodies import (
 from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id, run_id
-from orchestrator.ledger import Claimed, SessionState
+from orchestrator.ledger import ClaimedRun, SessionState
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.router import Router
 from orchestrator.streams import StreamId, stream_key
@@ -81,7 +81,7 @@ def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
     assert (stack.pending(), waiting(stack), stack.dead()) == (0, 1, [])  # its further attempts are to come
 
 
-def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
+def delegated(stack: Stack) -> tuple[ClaimedRun, str, tuple[str, ...]]:
     """`lead` at work, the child that it has just given to the external program `partner`, and the child's chain."""
     root = stack.submit()
     stack.router("first").run_once()
@@ -90,7 +90,7 @@ def delegated(stack: Stack) -> tuple[Claimed, str, tuple[str, ...]]:
     return lead, launch.child_id, (launch.envelope.message_id, *lead.session.chain)
 
 
-def report(stack: Stack, lead: Claimed, child: str, chain: tuple[str, ...]) -> None:
+def report(stack: Stack, lead: ClaimedRun, child: str, chain: tuple[str, ...]) -> None:
     """The external program, which reads the stream like a router does, says that it is done."""
     done = TaskCompletion(task_id=child, status="success", summary="found", result="it is 42")
     data = stack.envelope(

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.bodies import Dependency, Task, TaskDelegation
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import Claimed, Outcome, Session
+from orchestrator.ledger import ClaimedRun, Outcome, Session
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
@@ -154,7 +154,7 @@ def test_an_unknown_task_is_waited_for_until_the_timeout(stack: Stack) -> None:
     assert [(received.rule, received.attempts) for received in stack.dead()] == [("timeout", 3)]
 
 
-def launch_after(stack: Stack, held: Claimed, *others: str, effect: str = "one") -> str:
+def launch_after(stack: Stack, held: ClaimedRun, *others: str, effect: str = "one") -> str:
     """What `lead` launches for `reviewer` when others are completed; the child's session."""
     return stack.launch(held, "reviewer", effect=effect, title=effect, after=others).child_id
 

@@ -38,7 +38,7 @@ from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import approval_id, asker_of, child_session_id, decision_id, new_message_id, reply_id
-from orchestrator.ledger import Claimed, ItemState, Launch, Outcome, Session, SessionState, layout
+from orchestrator.ledger import ClaimedRun, ItemState, Launch, Outcome, Session, SessionState, layout
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.approval import ApprovalRequest, Decision, canonical, digest_of
@@ -69,7 +69,7 @@ def roots(stack: Stack) -> list[Session]:
 class Family:
     """A session of `lead` at work, and its child, which `partner` runs."""
 
-    lead: Claimed
+    lead: ClaimedRun
     child: str
     launch: str
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies import Message, TaskCompletion
-from orchestrator.ledger import Claimed, ItemState, SessionState
+from orchestrator.ledger import ClaimedRun, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
@@ -20,7 +20,7 @@ from tests.integration.router.conftest import Stack
 HUGE = "x" * (9 << 20)
 
 
-def at_work(stack: Stack, agent: str) -> Claimed:
+def at_work(stack: Stack, agent: str) -> ClaimedRun:
     """A root session of an agent, claimed."""
     root = stack.submit(agent=agent)
     stack.router("first").run_once()
@@ -34,7 +34,7 @@ def exhaust(stack: Stack, router: Router) -> None:
         stack.wake()
 
 
-def failed_callback(stack: Stack, held: Claimed, child: str) -> str:
+def failed_callback(stack: Stack, held: ClaimedRun, child: str) -> str:
     """The one callback that the parent gets; why the child failed."""
     ledger = stack.parts.ledger
     assert ledger.session(child).state is SessionState.FAILED

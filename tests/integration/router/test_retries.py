@@ -324,10 +324,10 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
     session = stack.submit(agent="reviewer")
     stack.router().run_once()
     run = ledger.session(session).run
-    assert stack.sent.rings == [("reviewer", "reviews")]
-    stack.sent.rings.clear()
+    assert stack.sent.wakeups == [("reviewer", "reviews")]
+    stack.sent.wakeups.clear()
     parts.agents.withdraw("reviewer")
-    reaper = Reaper(ledger, parts.delivery, settle=parts.settle, ring=parts.ring, agents=parts.agents.names)
+    reaper = Reaper(ledger, parts.delivery, settle=parts.settle, wake=parts.wake, agents=parts.agents.names)
     for _ in range(10):
         ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
         reaper.run_once()
@@ -339,11 +339,11 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
         )
         == []
     )
-    assert stack.sent.rings == []
+    assert stack.sent.wakeups == []
     parts.agents.announce([AgentRecord(name="reviewer", queue="elsewhere")])
     ledger.set_time(ledger.server_ms() + 100_000)
     reaper.run_once()
-    assert stack.sent.rings == [("reviewer", "elsewhere")]
+    assert stack.sent.wakeups == [("reviewer", "elsewhere")]
     assert ledger.sweep.ready(0, ["reviewer"]) == {"reviewer": 1}
 
 

@@ -12,7 +12,7 @@ from orchestrator import Client
 from orchestrator.envelope.bodies import ErrorReport, Review, ReviewRequest, Task, TaskDelegation
 from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.validate import check
-from orchestrator.ledger import Claimed, Outcome, Session, SessionState
+from orchestrator.ledger import ClaimedRun, Outcome, Session, SessionState
 from orchestrator.messages.factory import Thread
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
@@ -52,7 +52,7 @@ def given(stack: Stack, recipient: str = "lead", *, seconds: int = 0) -> Session
     return stack.parts.ledger.roots(0)[0]
 
 
-def reported(stack: Stack, held: Claimed, status: str = "completed", text: str = "x") -> None:
+def reported(stack: Stack, held: ClaimedRun, status: str = "completed", text: str = "x") -> None:
     """A worker ends its run."""
     message_factory = stack.parts.message_factory
     make = partial(

@@ -14,7 +14,7 @@ from orchestrator.cli import main
 from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, new_claim_id
-from orchestrator.ledger import Next, RunRef, RunState, SessionState, Slot
+from orchestrator.ledger import PollRequest, RunRef, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests.waiting import wait_until
@@ -142,9 +142,9 @@ class House:
         self.set(self.queued, "run", self.queued_run)
 
     def change_claim(self) -> None:
-        wish = Next(slot=Slot(name="s", worker="w", agents=("queued",)), claim=new_claim_id())
-        self.ledger.claim_next(0, wish)
-        assert wish.held is not None
+        poll = PollRequest(slot=Slot(name="s", worker="w", agents=("queued",)), claim=new_claim_id())
+        self.ledger.claim_next(0, poll)
+        assert poll.held is not None
         self.hset(ledger_keys.run(self.queued_run), "claim", new_claim_id())
 
     def notify_early(self, *, ended: bool) -> None:

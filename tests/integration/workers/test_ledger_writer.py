@@ -148,7 +148,7 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
     genuine = stage.redis.hget(ledger_keys.items(root), callback_id(child.id))
     assert genuine is not None
     message = json.loads(genuine).get("message", "")
-    forged = stage.ledger.vouch_for_end(
+    forged = stage.ledger.attest_end(
         stage.ledger.session(child.id), "completed", "send money", message=message, by="mallory"
     )
     body(stage.redis, root, callback_id(child.id))

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Claimed, Concurrency, Next, Outcome, Outgoing, Slot
+from orchestrator.ledger import ClaimedRun, Concurrency, Outcome, Outgoing, PollRequest, Slot
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.container import RuntimeOfProcess
@@ -23,14 +23,14 @@ from .conftest import StackHarness
 from .test_slot import started, work
 
 
-def take(stage: StackHarness, *agents: str, slot: str = "s1") -> Claimed | None:
+def take(stage: StackHarness, *agents: str, slot: str = "s1") -> ClaimedRun | None:
     """What a slot that serves these agents takes next."""
-    wish = Next(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
-    stage.ledger.claim_next(0, wish)
-    return wish.held
+    poll = PollRequest(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
+    stage.ledger.claim_next(0, poll)
+    return poll.held
 
 
-def take_all(stage: StackHarness, *agents: str) -> list[Claimed]:
+def take_all(stage: StackHarness, *agents: str) -> list[ClaimedRun]:
     """Everything that slots without end would take."""
     held = []
     while (one := take(stage, *agents, slot=f"s{len(held)}")) is not None:
@@ -38,7 +38,7 @@ def take_all(stage: StackHarness, *agents: str) -> list[Claimed]:
     return held
 
 
-def end(stage: StackHarness, held: Claimed, status: str = "completed") -> Sequence[str]:
+def end(stage: StackHarness, held: ClaimedRun, status: str = "completed") -> Sequence[str]:
     """Let a run end; the agents whose workers are to be told of what may begin now."""
     envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
     done = stage.ledger.commit(
@@ -46,7 +46,7 @@ def end(stage: StackHarness, held: Claimed, status: str = "completed") -> Sequen
         Outcome(status=status, text="x"),
         make_envelope=lambda: envelope,  # type: ignore[arg-type]
     )
-    return getattr(done, "ring", ())
+    return getattr(done, "wake", ())
 
 
 def at_work(stage: StackHarness) -> dict[str, int]:
@@ -106,13 +106,13 @@ def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
     limits.limit_agent("helper", 1)
     first = take(stage, "helper")
     assert first is not None
-    stage.redis.hdel(ledger_keys.turns(0, "helper"), "rung", "rings")
+    stage.redis.hdel(ledger_keys.turns(0, "helper"), "woken", "wakeups")
     end(stage, first)
-    wish = Next(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
-    stage.ledger.claim_next(0, wish)
-    assert wish.held is not None
-    assert wish.held.session.agent == "other"
-    assert wish.more == ("helper",)
+    poll = PollRequest(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
+    stage.ledger.claim_next(0, poll)
+    assert poll.held is not None
+    assert poll.held.session.agent == "other"
+    assert poll.more == ("helper",)
 
 
 def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: StackHarness, limits: Concurrency) -> None:
@@ -163,7 +163,7 @@ def test_a_higher_limit_of_a_tree_counts_at_once(stage: StackHarness, limits: Co
 
 
 @pytest.mark.parametrize("kind", ["agent", "queue"])
-def test_a_paused_agent_is_not_run_and_not_rung_for(
+def test_a_paused_agent_is_not_run_and_not_woken_for(
     stage: StackHarness, limits: Concurrency, kind: str
 ) -> None:
     """What is at work goes on, what is ready waits; nobody is told of it again and again, but once it goes on."""
@@ -174,14 +174,14 @@ def test_a_paused_agent_is_not_run_and_not_rung_for(
     assert working is not None
     assert limits.pause(kind, name)  # type: ignore[arg-type]
     assert not limits.pause(kind, name)  # type: ignore[arg-type]
-    rings = [stage.ledger.sweep.rings(0, ["helper"]) for _ in range(5)]
-    assert rings == [[]] * 5
+    wakeups = [stage.ledger.sweep.wakeups(0, ["helper"]) for _ in range(5)]
+    assert wakeups == [[]] * 5
     assert work(stage) == {}
     end(stage, working)
     assert work(stage) == {}
     assert limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
     assert not limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
-    assert stage.ledger.sweep.rings(0, ["helper"]) == ["helper"]
+    assert stage.ledger.sweep.wakeups(0, ["helper"]) == ["helper"]
     assert work(stage) == {"finished": 2}
 
 
@@ -211,9 +211,9 @@ def test_a_claim_and_a_commit_that_are_sent_twice_count_once(
 ) -> None:
     started(stage, "helper")
     slot = Slot(name="s1", worker="w1", agents=("helper",))
-    wishes = [Next(slot=slot, claim="c" * 32) for _ in range(2)]
-    for wish in wishes:
-        stage.ledger.claim_next(0, wish)
+    wishes = [PollRequest(slot=slot, claim="c" * 32) for _ in range(2)]
+    for poll in wishes:
+        stage.ledger.claim_next(0, poll)
     assert wishes[1].held is not None
     assert at_work(stage)["agent:helper"] == 1
     end(stage, wishes[1].held)
@@ -390,10 +390,10 @@ def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: StackHarness, limi
     assert json.dumps(at_work(stage)) == "{}"
 
 
-def test_a_worker_does_not_ring_itself_for_what_is_held_back(
+def test_a_worker_does_not_wake_itself_for_what_is_held_back(
     stage: StackHarness, limits: Concurrency
 ) -> None:
-    """A watchdog that took paused runs for unheard ones would ring for them again and again."""
+    """A watchdog that took paused runs for unheard ones would wake workers for them again and again."""
     process = RuntimeOfProcess(stage.app, stage.settings)
     process._runtime = stage.runtime
     started(stage, "helper")
@@ -413,7 +413,7 @@ def test_a_run_that_is_claimed_by_name_keeps_to_the_limit_of_its_tree(
     other = second if held.session.id == first else first
     run = stage.ledger.session(other).run
 
-    def claim() -> Claimed | None:
+    def claim() -> ClaimedRun | None:
         return stage.ledger.claim(run, new_claim_id(), session_id=other, worker="w1")
 
     assert claim() is None

@@ -44,7 +44,7 @@ class Scene:
     router_data: Path
     rounds: int = 0
 
-    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         """Play the broker for the router."""
 
     def message(

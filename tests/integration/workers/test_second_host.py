@@ -37,7 +37,7 @@ class Hosts:
     second: StackHarness
     rounds: int = 0
 
-    def ring(self, agents: Iterable[tuple[str, str]]) -> None:
+    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         """Play the broker for the router."""
 
     def orchestra(self, stage: StackHarness, *arguments: str) -> Result:

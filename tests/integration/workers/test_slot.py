@@ -1,4 +1,4 @@
-"""What a slot does once it is rung: it takes what is ready, in the ledger's order, until there is none."""
+"""What a slot does once it is woken: it takes what is ready, in the ledger's order, until there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import Next, RunState, SessionState, Slot
+from orchestrator.ledger import PollRequest, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
@@ -23,7 +23,7 @@ from .conftest import StackHarness
 
 
 def work(stage: StackHarness, worker: str = "w1", **options: Any) -> Counter[str]:
-    """Ring one slot of a worker that serves everything; ``options`` change its runtime."""
+    """Wake one slot of a worker that serves everything; ``options`` change its runtime."""
     return Counter(SlotLoop(replace(stage.runtime, **options), worker=worker).run())
 
 
@@ -242,7 +242,7 @@ def test_a_claim_that_was_sent_twice_is_one_claim(stage: StackHarness) -> None:
     stage.agent("helper")(lambda ctx: "done")
     started(stage, "helper", "helper")
     slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
-    first, again = (Next(slot=slot, claim="c" * 32) for _ in range(2))
+    first, again = (PollRequest(slot=slot, claim="c" * 32) for _ in range(2))
     stage.ledger.claim_next(0, first)
     stage.ledger.claim_next(0, again)
     assert first.held is not None
@@ -273,14 +273,14 @@ def test_a_run_of_another_type_is_put_aside_and_the_next_one_taken(stage: StackH
     assert stage.redis.zscore(ledger_keys.queued(0), run) is not None
 
 
-def test_a_slot_that_finds_more_rings_one_more(stage: StackHarness) -> None:
-    """Which rings the next: so many wake as there is work for, and no more than one message waits unheard."""
-    rung: list[str] = []
-    object.__setattr__(stage.runtime, "ring", rung.append)
+def test_a_slot_that_finds_more_wakeups_one_more(stage: StackHarness) -> None:
+    """Which wakes the next: so many wake as there is work for, and no more than one message waits unheard."""
+    woken: list[str] = []
+    object.__setattr__(stage.runtime, "wake", woken.append)
     stage.agent("helper")(lambda ctx: "done")
     started(stage, *["helper"] * 5)
     work(stage)
-    assert rung == ["helper"]
+    assert woken == ["helper"]
 
 
 def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: StackHarness) -> None:
@@ -293,21 +293,21 @@ def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: StackHarnes
     assert order == ["high"] * 3 + ["low"] * 3
 
 
-def test_a_slot_that_was_rung_hears_the_next_ring(stage: StackHarness) -> None:
-    """A ring is answered by whoever looks; what becomes ready afterwards is told again, without a wait."""
+def test_a_slot_that_was_woken_hears_the_next_wake(stage: StackHarness) -> None:
+    """A wake-up is answered by whoever looks; what becomes ready afterwards is told again, without a wait."""
     stage.agent("helper")(lambda ctx: "done")
     (session,) = started(stage, "helper")
     work(stage)
     (again,) = started(stage, "helper")
     assert again != session
     slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
-    stage.ledger.claim_next(0, Next(slot=slot, claim="a" * 32, rung=True))
-    rung = []
-    object.__setattr__(stage.runtime, "ring", rung.append)
+    stage.ledger.claim_next(0, PollRequest(slot=slot, claim="a" * 32, woken=True))
+    woken = []
+    object.__setattr__(stage.runtime, "wake", woken.append)
     started(stage, "helper", "helper")
-    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "rung") is not None
-    stage.ledger.claim_next(0, Next(slot=slot, claim="b" * 32, rung=True))
-    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "rings") == b"0"
+    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "woken") is not None
+    stage.ledger.claim_next(0, PollRequest(slot=slot, claim="b" * 32, woken=True))
+    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "wakeups") == b"0"
 
 
 def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None:
@@ -316,7 +316,7 @@ def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None
     started(stage, "helper", "helper")
     slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
     for claim in "ab":  # the first run of each tree, in whichever order
-        stage.ledger.claim_next(0, Next(slot=slot, claim=claim * 32))
+        stage.ledger.claim_next(0, PollRequest(slot=slot, claim=claim * 32))
     root = stage.ledger.session(first[0]).root
     named = [
         name for name in stage.redis.hkeys(ledger_keys.turns(0, "helper")) if name.endswith(root.encode())

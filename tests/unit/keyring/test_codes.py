@@ -140,8 +140,8 @@ def test_an_overwritten_record_of_a_reader_stops_neither_proofs_nor_sealed_texts
     """Whoever can write to Redis must not be able to make commits or readings fail."""
     clock = ManualClock()
     codes = Codes(here, clock=clock)
-    vault = SealedTexts(here, codes, recipient=here.recipient)
-    sealed = vault.seal("a secret", label="ses_1", by="echo", to=("lead",))
+    encryption = SealedTexts(here, codes, recipient=here.recipient)
+    sealed = encryption.seal("a secret", label="ses_1", by="echo", to=("lead",))
     signer, reader = codes.make(OCTETS, by="echo", to=["lead"]).partition("=")[0].split(" ")
     redis.hset(keys.public_keys(), reader, "garbage")
     clock.advance(1.5)
@@ -149,4 +149,4 @@ def test_an_overwritten_record_of_a_reader_stops_neither_proofs_nor_sealed_texts
     redis.hset(keys.public_keys(), signer, "garbage")
     parts = re.fullmatch(r"\{sealed:1:(.*):(.*):(.*):(.*)\}", sealed)
     assert parts is not None
-    assert vault.open(*parts.groups()) is None
+    assert encryption.open(*parts.groups()) is None

@@ -2,23 +2,23 @@
 -- The ready runs of one agent, in the order in which slots take them. Two keys for each agent:
 --   ready   sorted set: run → priority, then turn
 --   turns   hash: `at:<rank>` the turn of the run that was taken last; `<rank>:<root>` the last turn that a tree was
---           given; `rung` when workers were last told that the agent has work, and `rings` how often nobody answered
+--           given; `woken` when workers were last told that the agent has work, and `wakeups` how often nobody answered
 -- Trees take turns within a priority: a run's turn is one after its tree's last one, and never before the present one.
 -- So a tree with ten runs beside one with ten thousand waits for about five of them.
 
--- Whether workers are to be told now that the agent has work. A ring that nobody answered is repeated after a
+-- Whether workers are to be told now that the agent has work. A wake-up that nobody answered is repeated after a
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
 -- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
-local RING_AGAIN_MS, RING_CAP = 1000, 6
-local function must_ring(ready, turns, now)
-  local t = fields(turns, 'rung', 'rings')
-  local waited = now - count(t.rung)
-  -- A ring from the future was sent by a clock that has gone back since.
-  if t.rung ~= '' and waited >= 0 and waited < RING_AGAIN_MS * 2 ^ math.min(count(t.rings), RING_CAP) then
+local WAKE_AGAIN_MS, WAKE_CAP = 1000, 6
+local function must_wake(ready, turns, now)
+  local t = fields(turns, 'woken', 'wakeups')
+  local waited = now - count(t.woken)
+  -- A wake-up from the future was sent by a clock that has gone back since.
+  if t.woken ~= '' and waited >= 0 and waited < WAKE_AGAIN_MS * 2 ^ math.min(count(t.wakeups), WAKE_CAP) then
     return '0'
   end
   if held_back(ready) then return '0' end
-  redis.call('HSET', turns, 'rung', now, 'rings', t.rung == '' and 0 or count(t.rings) + 1)
+  redis.call('HSET', turns, 'woken', now, 'wakeups', t.woken == '' and 0 or count(t.wakeups) + 1)
   return '1'
 end
 
@@ -67,7 +67,7 @@ end
 
 -- Up to `room` blocked runs of a tree are ready again. Returns the agents of these whose workers are to be told.
 local function unblock(key, root, room, now)
-  local blocked, freed, rung = beside(key, 'blocked:' .. root), {}, {}
+  local blocked, freed, woken = beside(key, 'blocked:' .. root), {}, {}
   while room > 0 do
     local id = redis.call('ZRANGE', blocked, 0, 0)[1]
     if not id then break end
@@ -85,11 +85,11 @@ local function unblock(key, root, room, now)
   end
   if redis.call('EXISTS', blocked) == 0 then redis.call('SREM', beside(key, 'blocked'), root) end
   for agent in pairs(freed) do
-    if must_ring(beside(key, 'ready:' .. agent), beside(key, 'turns:' .. agent), now) == '1' then
-      rung[#rung + 1] = agent
+    if must_wake(beside(key, 'ready:' .. agent), beside(key, 'turns:' .. agent), now) == '1' then
+      woken[#woken + 1] = agent
     end
   end
-  return rung
+  return woken
 end
 
 -- A run of the agent in the tree is at work no longer, or stands still in a call. Returns as `unblock`.

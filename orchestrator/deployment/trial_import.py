@@ -33,7 +33,7 @@ class Verdict:
     warning: str = ""  #: what they can be loaded with, and is not what was meant
 
 
-class Judgement:
+class TrialImport:
     """Loads agents in another process. End it with :meth:`end`.
 
     Args:
@@ -46,7 +46,7 @@ class Judgement:
         self, sources: Iterable[str], *, env: Mapping[str, str], forks: ForkServer | None = None
     ) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  (it is closed by `end`)
-        module = ("orchestrator.deployment.judgement", *sources)
+        module = ("orchestrator.deployment.trial_import", *sources)
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no file)
             self._process = start_module(
                 module, forks=forks, env=env, log=nowhere.fileno(), ready=self._words.fileno()
@@ -87,12 +87,12 @@ def see_that_agents_load(
     named = tuple(sources)
     if forks is not None:
         forks.wait_ready()
-    judgement = Judgement(named, env=env, forks=forks)
+    trial = TrialImport(named, env=env, forks=forks)
     try:
-        while (verdict := judgement.look()) is None:
+        while (verdict := trial.look()) is None:
             time.sleep(_LOOK_EVERY_S)
     finally:
-        judgement.end()
+        trial.end()
     if not verdict.fine:
         raise ConfigurationError(
             verdict.named or f"cannot load agents from {', '.join(named)}: {verdict.reason}"

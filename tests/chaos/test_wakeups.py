@@ -1,4 +1,4 @@
-"""A Celery message only rings: any broker will do, and it may lose, double or forget every one of them.
+"""A Celery message only wakes: any broker will do, and it may lose, double or forget every one of them.
 
 With RabbitMQ as with Redis, on the pools that are documented.
 """
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 MakeStack = Callable[..., Stack]
 
-#: Seconds in which the sweep rings again: after one second, at the next sweep; and what a loaded machine adds.
-RUNG_AGAIN_S = 1.0 + 0.3 + 8.0
+#: Seconds in which the sweep wakes again: after one second, at the next sweep; and what a loaded machine adds.
+WOKEN_AGAIN_S = 1.0 + 0.3 + 8.0
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def broker(
             yield door, url_of(port), node.url
 
 
-def lose_rings(_number: int, request: bytes) -> Verdict:
-    """What rings is gone, and acknowledged where that is waited for. A worker notes in Redis what it has taken."""
+def lose_wakeups(_number: int, request: bytes) -> Verdict:
+    """What wakes is gone, and acknowledged where that is waited for. A worker notes in Redis what it has taken."""
     if WORK_TASK.encode() not in request:
         return "pass"
     if request.startswith(b"*"):
@@ -74,7 +74,7 @@ def assert_once(stack: Stack) -> None:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_every_ring_is_lost(pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack) -> None:
+def test_every_wake_is_lost(pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack) -> None:
     """All but those of the sweep: no run waits for longer than for that."""
     door, through_door, own = broker
     stack = make_stack(broker_url=through_door)
@@ -82,28 +82,28 @@ def test_every_ring_is_lost(pool: str, broker: tuple[FaultProxy, str, str], make
         stack.start(name, **({"ORCHESTRA_BROKER_URL": own} if name == "reaper" else {}))
     stack.start("worker", "--pool", pool)
     stack.wait_ready()
-    door.keep(lose_rings)
+    door.keep(lose_wakeups)
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "3,2")) == "6"
     assert_once(stack)
     waits = [run.started_ms - run.created_ms for run in runs_of(stack)]
-    assert max(waits) < RUNG_AGAIN_S * 1000
+    assert max(waits) < WOKEN_AGAIN_S * 1000
     assert max(waits) > 300  # or nothing was lost at all
 
 
 @contextmanager
-def spurious_rings(stack: Stack) -> Iterator[list[int]]:
-    """Rings all the time, whether there is work or not; yields how many were sent, as a list of one."""
+def spurious_wakeups(stack: Stack) -> Iterator[list[int]]:
+    """Wakes all the time, whether there is work or not; yields how many were sent, as a list of one."""
     app = build_celery(stack.settings)
     dispatcher, over, sent = Dispatcher(app), threading.Event(), [0]
 
-    def ring() -> None:
+    def wake() -> None:
         while not over.wait(0.01):
             for agent in ("branch", "leaf"):
-                dispatcher.ring([(agent, "chaos")])
+                dispatcher.wake([(agent, "chaos")])
                 sent[0] += 1
 
-    thread = threading.Thread(target=ring)
+    thread = threading.Thread(target=wake)
     thread.start()
     try:
         yield sent
@@ -114,7 +114,7 @@ def spurious_rings(stack: Stack) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_every_ring_comes_many_times(
+def test_every_wake_comes_many_times(
     pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack
 ) -> None:
     _, _, own = broker
@@ -123,10 +123,10 @@ def test_every_ring_comes_many_times(
     stack.start("worker", "--pool", pool)
     stack.start("worker", "--pool", pool)
     stack.wait_ready()
-    with stack.client() as client, spurious_rings(stack) as sent:
+    with stack.client() as client, spurious_wakeups(stack) as sent:
         session = client.submit("branch", "3,3,2")
         assert stack.answer(session) == "18"
-        wait_until(lambda: sent[0] > 100, "rings")
+        wait_until(lambda: sent[0] > 100, "wakeups")
     assert_once(stack)
 
 
