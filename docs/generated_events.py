@@ -47,7 +47,7 @@ _TRANSITIONS = {
     "callback": "the end of a child was queued, delivered, or is dead",
     "item": "a question, a reply, a message or a prompt likewise",
     "step": "a durable step was recorded",
-    "budget": "a budget was set, reserved, spent or returned",
+    "budget": "a budget was set, reserved or spent",
     "approval": "a yes or no was asked for, answered, or is not needed any more",
 }
 

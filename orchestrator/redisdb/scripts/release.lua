@@ -29,7 +29,6 @@ elseif died >= (q.most_died or 0) then
   state, why = 'failed', 'its worker process died ' .. died .. ' times, at last with ' .. how
 end
 if state and q.unmade then return { 'report', why } end
-count_lost(S, RUN)
 if state then
   note_try(q.try, now, 0)
   redis.call('HSET', RUN, 'lost', lost, 'died', died)

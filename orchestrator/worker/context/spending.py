@@ -1,8 +1,8 @@
 """Spending of one run on calls of models: priced, reserved before a call within the limits, counted after it.
 
 The most that a call can cost is reserved in the budgets of the session, of those above it and of the agent, in one
-step. A call that does not fit is refused before it is made. Reservations of a lost worker count as spent: nobody
-knows what its calls cost.
+step. A call that does not fit is refused before it is made. What a run that ends has neither settled nor released
+counts as spent: nobody knows what those calls cost.
 """
 
 from __future__ import annotations

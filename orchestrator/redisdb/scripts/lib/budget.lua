@@ -41,11 +41,12 @@ local function count_cost(S, agent, id, reservation, cost)
   changed('budget', session_of(S), id, 'spent', unpack(told))
 end
 
--- The worker of the run was lost: nobody knows what the calls cost that it had not settled, and so they cost the most.
-local function count_lost(S, run)
+-- The run is not at work any more. Nobody knows what the calls cost that it has neither settled nor released: they cost the most.
+local function settle_open(S, run)
   local reserved = run .. ':reserved'
-  if redis.call('TYPE', reserved).ok ~= 'hash' then return end
-  local all = redis.call('HGETALL', reserved)
+  local kind = redis.call('TYPE', reserved).ok
+  if kind == 'none' then return end
+  local all = kind == 'hash' and redis.call('HGETALL', reserved) or {}
   for i = 1, #all, 2 do
     local fine, most = pcall(cjson.decode, all[i + 1])
     if fine and type(most) == 'table' and type(most.budgets) == 'table' then
@@ -53,24 +54,6 @@ local function count_lost(S, run)
       local cost = { requests = text(most.requests), input_tokens = text(most.input), nano_usd = text(most.nano),
         output_tokens = text(count(most.tokens) - count(most.input)), estimated = text(most.tokens) }
       count_cost(S, redis.call('HGET', S, 'agent') or '', all[i], most, cost)
-    end
-    redis.call('HDEL', reserved, all[i])
-  end
-end
-
--- The run is not at work any more: what it had reserved and not spent comes back.
-local function give_back(run)
-  local reserved = run .. ':reserved'
-  local kind = redis.call('TYPE', reserved).ok
-  if kind == 'none' then return end
-  if kind == 'hash' then
-    local all = redis.call('HGETALL', reserved)
-    for i = 1, #all, 2 do
-      local fine, reservation = pcall(cjson.decode, all[i + 1])
-      if fine and type(reservation) == 'table' and reservation.budgets then
-        unreserve(reservation)
-        changed('budget', redis.call('HGET', run, 'session') or '-', all[i], 'returned')
-      end
     end
   end
   redis.call('UNLINK', reserved)

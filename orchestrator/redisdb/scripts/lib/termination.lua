@@ -244,7 +244,7 @@ local function end_run(id, state, reason, now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   changed('run', session_of(S), id, state, ended_how and 'how=' .. ended_how)
   drop_steps(RUN)
-  give_back(RUN)
+  settle_open(S, RUN)
   redis.call('ZREM', RUNNING, id)
 end
 

@@ -27,7 +27,7 @@ local function queue_again(id, reason, trouble, wait_ms, now)
   local provider = (q.provider or '') ~= '' and 'provider=' .. q.provider
   changed('run', session_of(S), id, 'queued', 'again_in_ms=' .. wait_ms, 'how=' .. (ended_how or ''), provider or nil)
   redis.call('HSET', S, 'trouble', trouble)
-  give_back(RUN)
+  settle_open(S, RUN)
   redis.call('ZREM', RUNNING, id)
   redis.call('ZADD', DISPATCH, now + wait_ms, id)
 end
