@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import webbrowser
 from contextlib import suppress
@@ -13,6 +12,7 @@ import click
 from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say
+from orchestrator.runtime.process import user_name
 
 if TYPE_CHECKING:
     import redis
@@ -56,7 +56,7 @@ def console(settings: Settings, *, host: str | None, port: int | None, prefix: s
     sock = listen(host, port, or_any=supervised)
     place = place_of(sock, host, prefix)
     if not supervised:
-        say(f"console: {place.url}/?token={access.make_token(user_name())}")
+        say(f"console: {place.url}/?token={access.make_token(user_name('operator'))}")
         say("The address lets its bearer in once; `orchestra open` prints another. Ctrl-C stops the console.")
 
     def build(_client: redis.Redis, settings: Settings) -> ConsoleService:
@@ -84,7 +84,7 @@ def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_j
         raise Refused(INSTALL)
     from orchestrator.console.serving import address
 
-    name = name or user_name()
+    name = name or user_name("operator")
     url = address(settings.data, name, "viewer" if viewer else "operator")
     if as_json:
         from orchestrator.cli.documents.stack import ConsoleAddress
@@ -95,11 +95,3 @@ def open_(settings: Settings, *, viewer: bool, name: str, print_only: bool, as_j
     if not print_only:
         with suppress(webbrowser.Error):
             webbrowser.open(url)
-
-
-def user_name() -> str:
-    """Return the name of who runs this command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "operator"

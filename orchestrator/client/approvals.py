@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from orchestrator.ids import decision_id, session_of_approval
 from orchestrator.ledger.inbox import OpenApproval
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.approval import Decision, Default, digest_of
+from orchestrator.runtime.process import user_name
 
 #: Hexadecimal digits of a digest that are enough to name it.
 MIN_DIGEST = 8
@@ -117,7 +117,7 @@ def answer_approval(
         approval=approval,
         approved=approved,
         comment=comment,
-        by=by or _user(),
+        by=by or user_name(OPERATOR),  # for people: the signature is what counts
         digest=request.digest,
     )
     said = decision.model_dump_json()
@@ -178,11 +178,3 @@ def _arguments(text: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _user() -> str:
-    """Return the user of this process, for people who read the audit trail; the signature is what counts."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return OPERATOR

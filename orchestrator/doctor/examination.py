@@ -28,7 +28,6 @@ from orchestrator.doctor.findings import (
     warning,
 )
 from orchestrator.doctor.late import late
-from orchestrator.doctor.repair import LostSessions
 from orchestrator.ids import is_session_id
 from orchestrator.ledger import CLOSED, Lease, Run, RunState, Session, SessionState, Tally, leftovers
 from orchestrator.ledger.snapshot import Snapshot, take_snapshot
@@ -387,7 +386,9 @@ class Doctor:
         else:  # what became of a message is in this database
             yield from self._confirmed_by(lambda: TakenMessages(self._parts, audit, self._proof).find())
         yield from self._confirmed_by(
-            lambda: LostSessions(self._parts, audit, self._proof).find(newest=None if self._full else MOST)
+            lambda: repair.LostSessions(self._parts, audit, self._proof).find(
+                newest=None if self._full else MOST
+            )
         )
         for broken in rolled_back(audit.store, self._proof, KeptHeads.of(settings)):
             where = f"{settings.audit_name}: {broken.table} row {broken.seq}: {broken.what}"

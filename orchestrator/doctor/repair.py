@@ -36,8 +36,8 @@ from orchestrator.redisdb.all_keys import WrongType, wrong_types
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.format import FORMAT
 from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.deadletters.replay import who
 from orchestrator.router.delayed.parked import DelayedMessages
+from orchestrator.runtime.process import user_at_host
 from orchestrator.runtime.service import shared_keys_of
 
 
@@ -278,7 +278,7 @@ class LostSessions:
         if not rows:
             return self._no_more(session, accepted)
         now_ms = self._parts.ledger.server_ms()
-        amendments.accept(database, list(rows), f"accepted as lost by {who()}", signer, at_ms=now_ms)
+        amendments.accept(database, list(rows), f"accepted as lost by {user_at_host()}", signer, at_ms=now_ms)
         others = len(set(rows.values()) - {session})
         also = f", and {counted(others, 'session')} below it" if others else ""
         return f"accepted that {session} is lost{also}"

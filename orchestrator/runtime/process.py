@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import getpass
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -130,3 +132,16 @@ def set_soon(*events: threading.Event) -> None:
 
     # Not `threading.Thread`, which takes locks of its own when it starts.
     _thread.start_new_thread(set_all, ())
+
+
+def user_name(unknown: str = "unknown") -> str:
+    """Return the name of the user that runs this process, or ``unknown``."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may know no name for its user
+        return unknown
+
+
+def user_at_host() -> str:
+    """Return who runs this process, as ``user@host``."""
+    return f"{user_name()}@{socket.gethostname()}"

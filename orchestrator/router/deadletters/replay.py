@@ -7,8 +7,6 @@ message, named by its id, in the operator's name.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +34,7 @@ from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.deadletters.originals import Originals
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.router.received import shard_of_message
+from orchestrator.runtime.process import user_at_host
 from orchestrator.streams import ENVELOPE_FIELD, RedisStreams, StreamId, stream_key
 
 _MARK_MS: Final = 86_400_000
@@ -177,7 +176,7 @@ class Replays:
             self._scripts.run("publish_once", places, [_REPLAYED_MS, renewed[0]])
         if planned.fault or planned.launch is not None:
             what = "session" if replayed.how == "task" else "message"
-            by = _by_operator(planned.fault) or f" for {who()}"
+            by = _by_operator(planned.fault) or f" for {user_at_host()}"
             text = f"message {message.header.message_id} was replayed as {what} {replayed.id}{by}"
             streams.publish(*self._noted(replayed.id, text, shard=shard))
         return replayed
@@ -357,16 +356,7 @@ def _by_operator(fault: tuple[str, str] | None) -> str:
     """The end of a note about a replay that the operator signed; empty for any other replay."""
     if fault is None:
         return ""
-    return f", signed by the operator for {who()}: the original was not verified ({fault[0]}: {fault[1]})"
-
-
-def who() -> str:
-    """Return who runs this process, as ``user@host``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may know no name for its user
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+    return f", signed by the operator for {user_at_host()}: the original was not verified ({fault[0]}: {fault[1]})"
 
 
 def _not_renewed(message: AgentMessage) -> Refused:
