@@ -1,4 +1,4 @@
-"""Plays many seeds: `make simulate ARGS="--seeds 0:10000"`, or `--seed 7` to look at one.
+"""Plays many seeds: `make simulate ARGS="--seeds 0:10000 --jobs 8"`, or `--seed 7` to look at one.
 
 What fails is shrunk and printed as a test.
 """
@@ -7,14 +7,77 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from orchestrator.testing.simulation.shrinking import as_test
 from tests.simulation.ledger import LedgerMachine
 from tests.simulation.stacks import Machine
+
+#: Seeds that a process plays before it takes others.
+_PORTION: Final = 25
+
+
+@dataclass(frozen=True)
+class _Played:
+    """What some seeds came to."""
+
+    plays: int
+    took_s: float  #: of a core
+    moments: int
+    trace: str  #: a digest of the last play
+    wrong: dict[int, str]  #: by seed, what failed
+
+
+#: Plays some seeds; each process makes its own.
+_play: Callable[[Sequence[int]], _Played]
+
+
+def _prepare(given: argparse.Namespace, keys: str) -> None:
+    """Make what all plays of this process have in common."""
+    logging.getLogger("orchestra").setLevel(logging.WARNING if given.log else logging.CRITICAL + 1)
+    own = Path(keys) if given.jobs == 1 else Path(keys) / multiprocessing.current_process().name
+    machine = LedgerMachine() if given.ledger else Machine(own)
+
+    def play(seeds: Sequence[int]) -> _Played:
+        began, wrong = time.process_time(), {}
+        moments = 0 if isinstance(machine, LedgerMachine) else machine.moments
+        for seed in seeds:
+            failure = machine.play(seed)
+            if failure is None:
+                continue
+            wrong[seed] = failure.wrong
+            if isinstance(machine, Machine) and not given.first:
+                wrong[seed] = "\n\n" + as_test(seed, machine.shrink(seed, failure))
+            if given.first:
+                break
+        plays = seed - seeds[0] + 1
+        made = 0 if isinstance(machine, LedgerMachine) else machine.moments - moments
+        return _Played(plays, time.process_time() - began, made, machine.trace, wrong)
+
+    global _play  # noqa: PLW0603
+    _play = play
+
+
+def _played(seeds: Sequence[int]) -> _Played:
+    return _play(seeds)
+
+
+def _all_played(given: argparse.Namespace, keys: str) -> Iterator[_Played]:
+    first, end = (given.seed, given.seed + 1) if given.seed is not None else map(int, given.seeds.split(":"))
+    portions = [range(n, min(n + _PORTION, end)) for n in range(first, end, _PORTION)]
+    if given.jobs == 1:
+        _prepare(given, keys)
+        yield from map(_play, portions)
+        return
+    with multiprocessing.get_context("spawn").Pool(given.jobs, _prepare, (given, keys)) as pool:
+        yield from pool.imap(_played, portions)
 
 
 def main() -> int:
@@ -27,29 +90,26 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=1, help="end after so many")
     parser.add_argument("--first", action="store_true", help="end with the first that fails, as it is")
     parser.add_argument("--ledger", action="store_true", help="play the ledger alone")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that play beside each other")
     parser.add_argument("--log", action="store_true", help="show what the product logs")
     given = parser.parse_args()
-    logging.getLogger("orchestra").setLevel(logging.WARNING if given.log else logging.CRITICAL + 1)
-    first, end = (given.seed, given.seed + 1) if given.seed is not None else map(int, given.seeds.split(":"))
-    began, failures, plays = time.process_time(), 0, 0
+    if given.keys and given.jobs > 1:
+        parser.error("--keys compares plays of one process: leave --jobs out")
+    plays = moments = failures = 0
+    took, trace = 0.0, ""
     with tempfile.TemporaryDirectory(prefix="orchestra-simulation-") as folder:
-        machine = LedgerMachine() if given.ledger else Machine(given.keys or Path(folder))
-        for plays, seed in enumerate(range(first, end), 1):
-            failure = machine.play(seed)
-            if failure is not None:
-                failures += 1
-                wrong = failure.wrong
-                if isinstance(machine, Machine) and not given.first:
-                    wrong = "\n\n" + as_test(seed, machine.shrink(seed, failure))
+        for done in _all_played(given, str(given.keys or folder)):
+            if (plays + done.plays) // 500 > plays // 500:
+                print(f"{plays + done.plays} plays", file=sys.stderr, flush=True)
+            plays, moments, trace = plays + done.plays, moments + done.moments, done.trace
+            took, failures = took + done.took_s, failures + len(done.wrong)
+            for seed, wrong in done.wrong.items():
                 print(f"seed {seed} failed: {wrong}", flush=True)
-                if given.first or failures >= given.failures:
-                    break
-            elif plays % 500 == 0:
-                print(f"{plays} plays", file=sys.stderr, flush=True)
-    took = time.process_time() - began
+            if done.wrong and (given.first or failures >= given.failures):
+                break
     print(f"{plays} plays, {failures} failed; {took:.1f} s of a core, {took / plays * 1000:.1f} ms a play")
-    if isinstance(machine, Machine):
-        print(f"{machine.moments / plays:.0f} moments each; the last one has the digest {machine.trace}")
+    if not given.ledger:
+        print(f"{moments / plays:.0f} moments each; the last one has the digest {trace}")
     return 1 if failures else 0
 
 
