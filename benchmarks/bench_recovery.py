@@ -24,6 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -47,6 +48,8 @@ KINDS: Final = ("router", "callbacks", "reaper", "audit", "pool", "worker", "ser
 _TIMEOUT_S: Final = 300.0
 #: Seconds for which a process lives before it is killed: one that nobody has seen connected is missed later.
 _SETTLED_S: Final = 3.0
+#: A stack whose server dies more often than so, each time within so many seconds of its start, ends.
+_SERIES, _SERIES_S = 5, 31.0
 #: Seconds between two looks.
 _LOOK_S: Final = 0.01
 
@@ -57,13 +60,16 @@ class Recovery:
     def __init__(self, stack: LocalStack, folder: Path) -> None:
         self._stack = stack
         self._folder = folder
+        self._kills: Counter[str] = Counter()
         self.client = Client(stack.settings)
         self.parts = Container(connect(stack.url), stack.settings)
 
     def measure(self, kind: str) -> float:
         """Seconds from one kill to the next progress."""
         wait(lambda: self._stack.ready)
-        time.sleep(_SETTLED_S)
+        self._kills[kind] += 1
+        ends_series = kind == "server" and self._kills[kind] % _SERIES == 0
+        time.sleep(_SERIES_S if ends_series else _SETTLED_S)
         match kind:
             case "pool" | "worker":
                 return self._run_again(kind)
