@@ -44,12 +44,10 @@ local fine, ids = pcall(cjson.decode, r.items or '[]')
 for _, one in ipairs(fine and type(ids) == 'table' and ids or {}) do listed[one] = true end
 
 -- What the records say.
-local facts, groups, right = {}, {}, { launched = 0, delivered = 0, dead = 0, owed = 0, questions = 0 }
-local flat = redis.call('HGETALL', KEYS[1])
-for i = 1, #flat, 2 do
-  facts[flat[i]] = flat[i + 1]
-  if string.sub(flat[i], 1, 9) == 'question:' then right.questions = right.questions + 1 end
-  local group, what = string.match(flat[i], '^group:(.*):(%l+)$')
+local facts, groups, right = object(KEYS[1]), {}, { launched = 0, delivered = 0, dead = 0, owed = 0, questions = 0 }
+for name in pairs(facts) do
+  if string.sub(name, 1, 9) == 'question:' then right.questions = right.questions + 1 end
+  local group, what = string.match(name, '^group:(.*):(%l+)$')
   if group then groups[group_field(group, what)] = 0 end
 end
 local records, queue, carried, again = redis.call('HGETALL', ITEMS), {}, {}, {}

@@ -14,6 +14,14 @@ local function clock(given)
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- Names and values in turn, as a table; and all fields of a hash.
+local function by_name(flat)
+  local facts = {}
+  for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
+  return facts
+end
+local function object(key) return by_name(redis.call('HGETALL', key)) end
+
 local function count(text) return tonumber(text) or 0 end
 
 -- The key of the same shard that has this name behind the hash tag.

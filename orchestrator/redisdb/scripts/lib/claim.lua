@@ -3,11 +3,6 @@
 -- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
 -- as JSON are looked into, before anything is written. A run with a record that cannot be read is taken to be failed by
 -- that name; one with a key of another type could not even be ended, and is not taken.
-local function object(key)
-  local flat, facts = redis.call('HGETALL', key), {}
-  for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
-  return facts
-end
 
 -- The values of a hash's fields; as many at once as Lua takes arguments.
 local function values(key, names)
