@@ -1,8 +1,7 @@
--- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id.
--- The most urgent run goes first; of several agents' equally urgent ones, that of the agent named first, so that a
--- caller who names them in a new order each time is fair to all. The same claim id, sent twice, is one claim.
--- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
--- at work as it may is blocked until one of these ends.
+-- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id. The most urgent run goes
+-- first; of several agents' equally urgent ones, that of the agent named first, so that a caller who names them in a new order
+-- each time is fair to all. The same claim id, sent twice, is one claim. Runs of an agent that is paused, or that has as many
+-- at work as it may, stay ready. A run of a tree that has as many at work as it may is blocked until one of these ends.
 -- KEYS  1 running
 -- ARGV  1 request: claim: its id; worker; slot; woken: the slot was; rank to take from if it has any, as text: what has a low priority
 --         must not wait for ever; agents; versions: for each the version and on_deploy of the slot's definition, with a
@@ -57,20 +56,17 @@ end
 -- For each agent that has ready runs, the place of the first one: run, score, and whether there are others. Nothing else
 -- changes them during this call.
 local first = {}
-local function look_at(k)
-  local found = redis.call('ZRANGE', READY[k], 0, 1, 'WITHSCORES')
-  first[k] = found[1] and { run = found[1], score = tonumber(found[2]), others = found[3] ~= nil }
-end
 
 -- Looks at the agents `from` … `to`, so many of which have ready runs: where only a few have, at few of the others.
 local function look(from, to, busy)
   if busy == 0 then return end
-  if busy > to - from then
-    for k = from, to do look_at(k) end
+  if from == to then
+    local found = redis.call('ZRANGE', READY[from], 0, 1, 'WITHSCORES')
+    first[from] = { run = found[1], score = tonumber(found[2]), others = found[3] ~= nil }
     return
   end
   local middle = math.floor((from + to) / 2)
-  local before = redis.call('EXISTS', unpack(READY, from, middle))
+  local before = busy > to - from and middle - from + 1 or redis.call('EXISTS', unpack(READY, from, middle))
   look(from, middle, before)
   look(middle + 1, to, busy - before)
 end
@@ -145,11 +141,10 @@ for _ = 1, 1000 do
         redis.call('HSET', SLOTS, q.slot, claim .. ' ' .. id .. ' ' .. k)
         return answer(load, k, with_more(k, more, wakeups))
       end
-      damaged[#damaged + 1] = id
-      damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)
+      damaged[#damaged + 1], damaged[#damaged + 2] = id, type(load) == 'table' and load.err or tostring(load)
     end
   end
   first[k] = nil
-  if more then look_at(k) end
+  if more then look(k, k, 1) end
 end
 return { 'none', damaged }
