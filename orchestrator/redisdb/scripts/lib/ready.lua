@@ -27,15 +27,19 @@ end
 -- so that it takes less than twice as long as alone, what else it has to wait for included.
 local FEW_TURNS = 16
 
--- Put a run that is queued among the ready ones, if it is not there.
-local function make_ready(ready, turns, run, root, priority)
+-- Put a run that is queued among the ready ones, if it is not there. `given`: what a call that does so for several has read
+-- and written of turns.
+local function make_ready(ready, turns, run, root, priority, given)
   local rank = RANK[priority] or RANK.normal
-  local at = redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
+  local known = ready .. ' ' .. rank .. ' ' .. root
+  local at = given and given[known] or redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
   local present, last = count(at[1]), math.max(count(at[1]), count(at[2]))
   local turn = last + (last - present < FEW_TURNS and 0.5 or 1)
   if redis.call('ZADD', ready, 'NX', rank * 1e12 + turn, run) == 1 then
     redis.call('HSET', turns, rank .. ':' .. root, turn)
+    at[2] = turn
   end
+  if given then given[known] = at end
 end
 
 -- Remove a run from the ready ones. `place` has its score, and whether the agent has `others`, if it was taken by its turn,
