@@ -1,10 +1,10 @@
 """Fan-in: N children, each returning 500 characters, into one resume; ours beside three others on one server.
 
 Prints a JSON line for each size, with the median of all turns; then the latency from a child's stop to its
-parent's resume, and whether the cost of a child stays the same for very many of them. `--cpu` also says which
-process used how much CPU time. Everything runs on one Valkey over a unix socket, started for the run with the
-settings of the embedded server (`appendfsync always`), its file in the folder for temporary files: `TMPDIR=/dev/shm`
-keeps it in memory and shows what is left when the disk costs nothing.
+parent's resume, what a child costs the server, and whether the cost of a child stays the same for very many of
+them. `--cpu` also says which process used how much CPU time. Everything runs on one Valkey over a unix socket, started
+for the run with the settings of the embedded server (`appendfsync always`), its file in the folder for temporary
+files: `TMPDIR=/dev/shm` keeps it in memory and shows what is left when the disk costs nothing.
 """
 
 from __future__ import annotations
@@ -116,6 +116,19 @@ def measure_latency(args: argparse.Namespace, server: ValkeyProcess, folder: Pat
     )
 
 
+def measure_server(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
+    """Commands and microseconds of the server for each child; the fastest turn, as others disturb a turn and never help it."""
+    peers.flush(server.url)
+    folder.mkdir()
+    size = max(args.sizes)
+    with Ours(server, folder, slots=args.slots) as running:
+        for warm_up in WARM_UP:
+            running.fan_in(warm_up)
+        turns = [running.server_work(size) for _ in range(args.turns)]
+    fastest = min(turns, key=lambda turn: turn["us_in_scripts"])
+    say(server_per_child=size, **{name: round(figure, 1) for name, figure in fastest.items()})
+
+
 def measure_flatness(args: argparse.Namespace, server: ValkeyProcess, folder: Path) -> None:
     """The cost of a child with few, with all children under one parent, and with all under many parents."""
     peers.flush(server.url)
@@ -154,6 +167,8 @@ def main() -> None:
                     turns=args.turns,
                 )
                 measure(args, server, folder)
+                if "ours" in args.systems:
+                    measure_server(args, server, folder / "server-work")
                 if args.latency:
                     measure_latency(args, server, folder / "latency")
                 if args.flat:

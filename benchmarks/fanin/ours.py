@@ -69,6 +69,20 @@ class Ours:
                 while any(row.unread or row.pending for row in streams.backlog(group, everything)):
                     time.sleep(0.02)
 
+    def server_work(self, size: int) -> dict[str, float]:
+        """The commands that a fan-in of ``size`` costs for each child, those inside scripts too, and microseconds of scripts."""
+        with connect(self._server.url) as client:
+            client.config_resetstat()
+            self.fan_in(size)
+            self.settle()
+            stats: dict[str, dict[str, float]] = client.info("commandstats")
+        scripts = stats["cmdstat_evalsha"]
+        return {
+            "commands": sum(command["calls"] for command in stats.values()) / size,
+            "scripts": scripts["calls"] / size,
+            "us_in_scripts": scripts["usec"] / size,
+        }
+
     def latencies(self, rounds: int) -> list[float]:
         """Milliseconds from a child's stop to its parent's resume, one after the other."""
         found: list[float] = json.loads(self.client.submit("relay", str(rounds)).result(_TIMEOUT_S))

@@ -25,8 +25,7 @@ if redis.call('ZSCORE', CALLS, id) then return { 'granted', tostring(second) } e
 -- What was asked for in the last minute, by seconds, the oldest first.
 local names = {}
 for s = second - MINUTE, second do
-  names[#names + 1] = 'r:' .. s
-  names[#names + 1] = 't:' .. s
+  names[#names + 1], names[#names + 2] = 'r:' .. s, 't:' .. s
 end
 local found = redis.call('HMGET', COUNTS, unpack(names))
 local requests, used = 0, 0

@@ -14,10 +14,9 @@ local r = held_run(RUN, q.claim, 'id', 'items', 'session', 'standing')
 if not r then return { 'lost' } end
 -- How many items the run stands still for: several threads of an agent may call at once.
 local function awaited()
-  local names = redis.call('HGETALL', RUN)
   local found = 0
-  for i = 1, #names, 2 do
-    if string.sub(names[i], 1, 7) == 'awaits:' and names[i + 1] == q.claim then found = found + 1 end
+  for name, claim in pairs(object(RUN)) do
+    if string.sub(name, 1, 7) == 'awaits:' and claim == q.claim then found = found + 1 end
   end
   return found
 end
@@ -56,9 +55,7 @@ if record.state ~= 'queued' then
   end
   return { 'not yet', record.state }
 end
-record.state = 'claimed'
-record.run = r.id
-record.taken = true
+record.state, record.run, record.taken = 'claimed', r.id, true
 save(ITEMS, q.item, record)
 redis.call('ZREM', QUEUE, q.item)
 if redis.call('ZCARD', QUEUE) == 0 then redis.call('ZREM', in_shard('waiting'), r.session) end

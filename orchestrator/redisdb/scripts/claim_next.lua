@@ -1,8 +1,7 @@
--- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id.
--- The most urgent run goes first; of several agents' equally urgent ones, that of the agent named first, so that a
--- caller who names them in a new order each time is fair to all. The same claim id, sent twice, is one claim.
--- Runs of an agent that is paused, or that has as many at work as it may, stay ready. A run of a tree that has as many
--- at work as it may is blocked until one of these ends.
+-- claim_next: a slot takes the next ready run of the agents that it serves, under a random claim id. The most urgent run goes
+-- first; of several agents' equally urgent ones, that of the agent named first, so that a caller who names them in a new order
+-- each time is fair to all. The same claim id, sent twice, is one claim. Runs of an agent that is paused, or that has as many
+-- at work as it may, stay ready. A run of a tree that has as many at work as it may is blocked until one of these ends.
 -- KEYS  1 running
 -- ARGV  1 request: claim: its id; worker; slot; woken: the slot was; rank to take from if it has any, as text: what has a low priority
 --         must not wait for ever; agents; versions: for each the version and on_deploy of the slot's definition, with a
@@ -54,54 +53,65 @@ local function is_open(k)
   return may_take[k]
 end
 
--- The place of the next run of an agent, of a certain rank or of any: {run, score} or nil.
-local function head(ready, rank)
-  local found
-  if rank then
-    found = redis.call('ZRANGEBYSCORE', ready, string.format('%.0f', rank * 1e12),
-      string.format('(%.0f', (rank + 1) * 1e12), 'WITHSCORES', 'LIMIT', 0, 1)
-  else
-    found = redis.call('ZRANGE', ready, 0, 0, 'WITHSCORES')
+-- For each agent that has ready runs, the place of the first one: run, score, and whether there are others. Nothing else
+-- changes them during this call.
+local first = {}
+
+-- Looks at the agents `from` … `to`, so many of which have ready runs: where only a few have, at few of the others.
+local function look(from, to, busy)
+  if busy == 0 then return end
+  if from == to then
+    local found = redis.call('ZRANGE', READY[from], 0, 1, 'WITHSCORES')
+    first[from] = { run = found[1], score = tonumber(found[2]), others = found[3] ~= nil }
+    return
   end
-  if #found == 0 then return nil end
-  return { found[1], tonumber(found[2]) }
+  local middle = math.floor((from + to) / 2)
+  local before = busy > to - from and middle - from + 1 or redis.call('EXISTS', unpack(READY, from, middle))
+  look(from, middle, before)
+  look(middle + 1, to, busy - before)
+end
+if #READY > 0 then look(1, #READY, redis.call('EXISTS', unpack(READY))) end
+
+local function rank_of(place) return math.floor(place.score / 1e12) end
+
+-- The place of the first run of an agent that has this rank, or nil.
+local function first_of_rank(k, rank)
+  local before = first[k] and rank_of(first[k])
+  if not before or before >= rank then return before == rank and first[k] or nil end
+  local found = redis.call('ZRANGEBYSCORE', READY[k], string.format('%.0f', rank * 1e12),
+    string.format('(%.0f', (rank + 1) * 1e12), 'WITHSCORES', 'LIMIT', 0, 1)
+  return found[1] and { run = found[1], score = tonumber(found[2]), others = true }
 end
 
--- The agent whose turn it is, with the place of its next run. `idle` has those of which nothing is ready.
-local idle = {}
+-- The agent whose turn it is, with the place of its next run.
 local function choose()
-  local chosen, place, best
+  local chosen
   if q.rank then
     for _, rank in ipairs({ tonumber(q.rank), RANK.low, RANK.normal, RANK.high }) do
       for k = 1, #READY do
-        local next_one = head(READY[k], rank)
-        if next_one and is_open(k) then return k, next_one end
+        local place = first_of_rank(k, rank)
+        if place and is_open(k) then return k, place end
       end
     end
   end
   for k = 1, #READY do
-    local next_one = head(READY[k])
-    idle[k] = next_one == nil
-    if next_one and is_open(k) then
-      local rank = math.floor(next_one[2] / 1e12)
-      if not best or rank < best then chosen, place, best = k, next_one, rank end
-    end
+    if first[k] and is_open(k) and (not chosen or rank_of(first[k]) < rank_of(first[chosen])) then chosen = k end
   end
-  return chosen, place
+  return chosen, first[chosen]
 end
 
 -- The agents whose workers are to be told that there is more: the one of the run that was taken, and those with a limit,
 -- as the end of a run of theirs in this very slot may be what lets the next one begin.
-local function with_more(taken, more)
+local function with_more(taken, more, known)
   local numbers = {}
   for k = 1, #READY do
     local told = more
     if k ~= taken then
       local name = agent_of(READY[k])
-      local limit = not idle[k] and redis.call('HMGET', beside(READY[k], 'limits'), 'agent:' .. name, 'default:' .. name)
-      told = limit and (limit[1] or limit[2]) and redis.call('EXISTS', READY[k]) == 1
+      local limit = first[k] and redis.call('HMGET', beside(READY[k], 'limits'), 'agent:' .. name, 'default:' .. name)
+      told = limit and (limit[1] or limit[2])
     end
-    if told and must_wake(READY[k], TURNS[k], now) == '1' then numbers[#numbers + 1] = k end
+    if told and must_wake(READY[k], TURNS[k], now, k == taken and known or nil) == '1' then numbers[#numbers + 1] = k end
   end
   return numbers
 end
@@ -113,15 +123,15 @@ for _ = 1, 1000 do
     redis.call('HDEL', SLOTS, q.slot)
     return { 'none', damaged }
   end
-  local id, score = place[1], place[2]
+  local id = place.run
   local found, r = pcall(object, run_key(id))
   local known, s = pcall(object, session_key(found and r.session or ''))
   local root = known and s.root or ''
-  local more = leave_ready(READY[k], TURNS[k], id, root, score)
+  local more, wakeups = leave_ready(READY[k], TURNS[k], id, root, place)
   if not found or (r.state == 'queued' and (not known or s.run == id)) then
     local room = room_in_tree(READY[k], root)
     if room and room <= 0 then
-      redis.call('ZADD', beside(READY[k], 'blocked:' .. root), 'NX', score, id)
+      redis.call('ZADD', beside(READY[k], 'blocked:' .. root), 'NX', place.score, id)
       redis.call('SADD', beside(READY[k], 'blocked'), root)
     else
       local fine, load = found and known, found and s or r
@@ -129,11 +139,12 @@ for _ = 1, 1000 do
       if fine then
         hold(load, session_key(r.session), run_key(id), KEYS[1], QUEUED, id, claim, q.worker, now, q.versions[k])
         redis.call('HSET', SLOTS, q.slot, claim .. ' ' .. id .. ' ' .. k)
-        return answer(load, k, with_more(k, more))
+        return answer(load, k, with_more(k, more, wakeups))
       end
-      damaged[#damaged + 1] = id
-      damaged[#damaged + 1] = type(load) == 'table' and load.err or tostring(load)
+      damaged[#damaged + 1], damaged[#damaged + 2] = id, type(load) == 'table' and load.err or tostring(load)
     end
   end
+  first[k] = nil
+  if more then look(k, k, 1) end
 end
 return { 'none', damaged }

@@ -26,9 +26,8 @@ redis.call('ZREM', CLOSING, id)
 if s.state ~= 'deleted' then return { 'kept' } end
 -- The records of its children go, and the next cleanup is to find who has its texts still.
 if q.heard_by then redis.call('HSET', KEYS[1], 'heard_by', q.heard_by) else redis.call('HDEL', KEYS[1], 'heard_by') end
-local all = redis.call('HGETALL', ITEMS)
-for i = 1, #all, 2 do
-  if cjson.decode(all[i + 1]).state ~= 'dead' then redis.call('HDEL', ITEMS, all[i]) end
+for name, text in pairs(object(ITEMS)) do
+  if cjson.decode(text).state ~= 'dead' then redis.call('HDEL', ITEMS, name) end
 end
 local text = redis.call('HGET', KEYS[1] .. ':bodies', callback_of(s))
 local parent = text and redis.pcall('HGET', session_key(s.parent), 'state')

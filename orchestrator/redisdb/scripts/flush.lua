@@ -66,13 +66,10 @@ local function make_run(chosen, cause, more)
   check('LLEN', RUNS)
   local ids = {}
   for i, pair in ipairs(chosen) do
-    local id, record = pair[1], pair[2]
-    record.state = 'claimed'
-    record.run = q.run
-    save(ITEMS, id, record)
-    redis.call('ZREM', QUEUE, id)
-    ids[i] = id
+    ids[i], pair[2].state, pair[2].run = pair[1], 'claimed', q.run
   end
+  save_all(ITEMS, chosen)
+  call_with('ZREM', QUEUE, ids)
   new_run(RUN, RUNS, q.run, s.id, q.number, cause, ids, now)
   redis.call('HINCRBY', ROOT, 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'updated_ms', now)
@@ -180,8 +177,9 @@ end
 local start, room = 0, true
 repeat
   local page = redis.call('ZRANGE', QUEUE, start, start + 199)
-  for _, id in ipairs(page) do
-    room = room and choose(id, item(ITEMS, id))
+  local texts = call_with('HMGET', ITEMS, page)
+  for i, id in ipairs(page) do
+    room = room and choose(id, item_of(texts[i]))
   end
   start = start + 200
 until not room or #page < 200

@@ -1,6 +1,5 @@
--- inherit: a closed parent hands a callback that is still owed to its heir: dead here, with that reason, and
--- launched and owed there under the same id. Not to the child itself or to what is below it, which would wait for
--- its own end for ever.
+-- inherit: a closed parent hands a callback that is still owed to its heir: dead here, with that reason, and launched and owed
+-- there under the same id. Not to the child itself or to what is below it, which would wait for its own end for ever.
 -- KEYS  1 session
 -- ARGV  1 request: callback: its id; heir; child; reason; above: the sessions above the heir, nearest first, as the caller found
 --         them; the last is a root or is gone

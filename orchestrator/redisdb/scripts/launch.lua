@@ -43,21 +43,20 @@ local function begin(l, above, state, run)
   if l.stream and not waits then
     entry = publish(in_shard(l.stream), TOTALS, envelope, unpack(l.encrypted and { 'session', l.id } or {}))
   end
+  -- What is spent below a session counts against its budget.
+  local budgets = l.budget and above.budgets .. ' ' .. l.id or above.budgets
+  local facts = { unpack(ARGV, at + 3, at + 2 + l.facts) }
+  if budgets ~= '' then facts[l.facts + 1], facts[l.facts + 2] = 'budgets', budgets end
   redis.call('HSET', session, 'id', l.id, 'root', above.root, 'parent', above.parent, 'depth', above.depth + 1,
     'state', state, 'run', run or '', 'runs', run and 1 or 0, 'launched', 0, 'delivered', 0, 'dead', 0, 'owed', 0,
     'questions', 0, 'seq', 0, 'created_ms', now, 'updated_ms', now, 'ended_ms', 0, 'entry', entry,
-    'callback', l.owed and '1' or '0', unpack(ARGV, at + 3, at + 2 + l.facts))
-  redis.call('HSET', session .. ':bodies', 'prompt', prompt)
-  if task ~= '' then redis.call('HSET', session .. ':bodies', 'task', task) end
+    'callback', l.owed and '1' or '0', unpack(facts))
+  redis.call('HSET', session .. ':bodies', 'prompt', prompt, unpack(task ~= '' and { 'task', task } or {}))
   changed('session', l.id, '-', state, 'agent=' .. l.agent, 'parent=' .. above.parent)
-  -- What is spent below a session counts against its budget.
-  local budgets = above.budgets
   if l.budget then
     set_budget(session .. ':budget', l.budget)
     changed('budget', l.id, '-', 'limited', l.budget)
-    budgets = budgets .. ' ' .. l.id
   end
-  if budgets ~= '' then redis.call('HSET', session, 'budgets', budgets) end
   if not waits then limit_time(TIMERS, session, l.id, now, l.time_limit_ms or 0) end
 end
 local function above_all(l) return { root = l.id, parent = '', depth = -1, budgets = '' } end
@@ -90,13 +89,11 @@ local function children()
   -- Which are new, and which of those are refused, is known before anything is written.
   local answer, fresh, effects, asked, refused = { 'launched' }, {}, {}, {}, false
   local function note(effect, record)
-    effects[#effects + 1] = effect
-    effects[#effects + 1] = cjson.encode(record)
+    effects[#effects + 1], effects[#effects + 2] = effect, cjson.encode(record)
   end
   local function say(what, which)
     if refused then return end
-    answer[#answer + 1] = what
-    answer[#answer + 1] = tostring(which)
+    answer[#answer + 1], answer[#answer + 2] = what, tostring(which)
   end
   for i, l in ipairs(launches) do
     if made[i] then
@@ -119,11 +116,13 @@ local function children()
   local function hears(l) return l.caller and l.caller ~= 'none' and l.caller end
   check('HLEN', ITEMS, TOTALS)
   check('ZCARD', TIMERS)
-  for _, l in ipairs(fresh) do
-    check('XLEN', in_shard(l.stream))
-    check('HLEN', session_key(l.id), session_key(l.id) .. ':bodies')
+  local checked, new_keys = {}, {}
+  for i, l in ipairs(fresh) do
+    checked[l.stream] = checked[l.stream] or redis.call('XLEN', in_shard(l.stream))
+    new_keys[2 * i - 1], new_keys[2 * i] = session_key(l.id), session_key(l.id) .. ':bodies'
     if hears(l) then check('HLEN', session_key(l.caller) .. ':items') end
   end
+  if #fresh > 0 and redis.call('EXISTS', unpack(new_keys)) > 0 then check('HLEN', unpack(new_keys)) end
 
   local records, members, owed, in_group = {}, {}, 0, {}
   -- After whatever the tree has already, in the same millisecond too: a double has room for 4096 between two.
@@ -132,11 +131,9 @@ local function children()
     local caller = hears(l)
     begin(l, { root = p.root, parent = caller or p.id, depth = depth, budgets = p.budgets }, 'pending')
     last = math.max(now, last and last + 1 / 4096 or now)
-    members[#members + 1] = last
-    members[#members + 1] = l.id
+    members[#members + 1], members[#members + 2] = last, l.id
     local id, record = callback_id(l), callback(l, l.owed and 'owed' or 'none')
-    records[#records + 1] = id
-    records[#records + 1] = cjson.encode(record)
+    records[#records + 1], records[#records + 2] = id, cjson.encode(record)
     item_changed(ITEMS, id, record)
     if caller then
       record.group = ''

@@ -11,12 +11,11 @@ local function of_run(id, ...)
 end
 
 local forgotten = 0
-local slots = redis.call('HGETALL', KEYS[2])
-for i = 1, #slots, 2 do
-  local claim, id = string.match(slots[i + 1], '^(%S+) (%S+) %d+$')
+for slot, last in pairs(object(KEYS[2])) do
+  local claim, id = string.match(last, '^(%S+) (%S+) %d+$')
   local r = id and of_run(id, 'state', 'claim') or { state = '' }
   if r.state ~= 'running' or r.claim ~= claim then
-    redis.call('HDEL', KEYS[2], slots[i])
+    redis.call('HDEL', KEYS[2], slot)
     forgotten = forgotten + 1
   end
 end
@@ -33,12 +32,11 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   end
 end
 local at_work = beside(KEYS[1], 'at-work')
-local said = redis.call('HGETALL', at_work)
-for i = 1, #said, 2 do
-  if count(said[i + 1]) == right[said[i]] then
-    right[said[i]] = nil
-  elseif not right[said[i]] then
-    redis.call('HDEL', at_work, said[i])
+for whose, said in pairs(object(at_work)) do
+  if count(said) == right[whose] then
+    right[whose] = nil
+  elseif not right[whose] then
+    redis.call('HDEL', at_work, whose)
     wrong = wrong + 1
   end
 end

@@ -27,10 +27,10 @@ for _, what in ipairs(COUNTED) do
     wrong = wrong + 1
   end
 end
-local by, flat = {}, redis.call('HGETALL', KEYS[2])
-for i = 1, #flat, 2 do
-  local what = string.match(flat[i], '^by:.*:(%l+)$')
-  if what then by[what] = (by[what] or 0) + count(flat[i + 1]) end
+local by = {}
+for name, spent in pairs(object(KEYS[2])) do
+  local what = string.match(name, '^by:.*:(%l+)$')
+  if what then by[what] = (by[what] or 0) + count(spent) end
 end
 for what, spent in pairs(by) do
   if count(redis.call('HGET', KEYS[2], 'spent:' .. what)) < spent then

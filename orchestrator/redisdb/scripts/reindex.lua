@@ -44,12 +44,10 @@ local fine, ids = pcall(cjson.decode, r.items or '[]')
 for _, one in ipairs(fine and type(ids) == 'table' and ids or {}) do listed[one] = true end
 
 -- What the records say.
-local facts, groups, right = {}, {}, { launched = 0, delivered = 0, dead = 0, owed = 0, questions = 0 }
-local flat = redis.call('HGETALL', KEYS[1])
-for i = 1, #flat, 2 do
-  facts[flat[i]] = flat[i + 1]
-  if string.sub(flat[i], 1, 9) == 'question:' then right.questions = right.questions + 1 end
-  local group, what = string.match(flat[i], '^group:(.*):(%l+)$')
+local facts, groups, right = object(KEYS[1]), {}, { launched = 0, delivered = 0, dead = 0, owed = 0, questions = 0 }
+for name in pairs(facts) do
+  if string.sub(name, 1, 9) == 'question:' then right.questions = right.questions + 1 end
+  local group, what = string.match(name, '^group:(.*):(%l+)$')
   if group then groups[group_field(group, what)] = 0 end
 end
 local records, queue, carried, again = redis.call('HGETALL', ITEMS), {}, {}, {}
@@ -103,21 +101,24 @@ local function has_deadline()
   return false
 end
 local wakes = s.state == 'idle' and s.run == '' and missing(TIMERS, 'flush|' .. id) and has_deadline()
-local absent = {
-  dispatch = s.run ~= '' and (rebuilt or (r.id == s.run and r.state == 'queued')) and missing(QUEUED, s.run),
-  running = s.run ~= '' and r.id == s.run and r.state == 'running' and r.claim ~= 'external' and missing(RUNNING, s.run),
-  waiting = (queued or rests or wakes) and not closed and missing(WAITING, id),
-  closing = closed and right.owed > 0 and missing(CLOSING, id),
-  tree = s.root ~= '' and missing(TREE, id),
-  roots = s.root == id and missing(ROOTS, id),
-  schedule = s.state == 'scheduled' and missing(TIMERS, 'submit|' .. id),
-  limit = not over and facts.limit_due_ms and missing(TIMERS, 'limit|' .. id),
-  review = not over and facts.review_due_ms and missing(TIMERS, 'review|' .. id),
-}
-if s.root == id and over and missing(RESULTS, id) then
-  absent.results = s.settled_ms == ''
-  absent.expire = s.settled_ms ~= '' and missing(TIMERS, 'expire|' .. id)
+-- What should stand in an index and does not: its name, the index, its place there and itself.
+local absent = {}
+local function look_for(what, should, key, at, member)
+  if should and missing(key, member) then absent[#absent + 1] = { what, key, at, member } end
 end
+look_for('dispatch', s.run ~= '' and (rebuilt or (r.id == s.run and r.state == 'queued')), QUEUED, now, s.run)
+local at_work = s.run ~= '' and r.id == s.run and r.state == 'running' and r.claim ~= 'external'
+look_for('running', at_work, RUNNING, count(r.started_ms), s.run)
+look_for('waiting', (queued or rests or wakes) and not closed, WAITING, now, id)
+look_for('closing', closed and right.owed > 0, CLOSING, now, id)
+look_for('tree', s.root ~= '', TREE, count(s.created_ms), id)
+look_for('roots', s.root == id, ROOTS, count(s.created_ms), id)
+look_for('schedule', s.state == 'scheduled', TIMERS, count(s.due_ms), 'submit|' .. id)
+look_for('limit', not over and facts.limit_due_ms, TIMERS, count(facts.limit_due_ms), 'limit|' .. id)
+look_for('review', not over and facts.review_due_ms, TIMERS, count(facts.review_due_ms), 'review|' .. id)
+local ended = s.root == id and over and missing(RESULTS, id)
+look_for('results', ended and s.settled_ms == '', RESULTS, now, id)
+look_for('expire', ended and s.settled_ms ~= '', TIMERS, count(s.ended_ms) + (q.ttl_ms or 0), 'expire|' .. id)
 
 local done = { 'done' }
 if rebuilt then
@@ -147,22 +148,10 @@ for name, record in pairs(again) do
   save(ITEMS, name, record)
   done[#done + 1] = 'items'
 end
-local function put(what, key, at, member)
-  if not absent[what] then return end
-  redis.call('ZADD', key, at, member)
-  done[#done + 1] = what
+for _, one in ipairs(absent) do
+  redis.call('ZADD', one[2], one[3], one[4])
+  done[#done + 1] = one[1]
 end
-put('dispatch', QUEUED, now, s.run)
-put('running', RUNNING, count(r.started_ms), s.run)
-put('waiting', WAITING, now, id)
-put('closing', CLOSING, now, id)
-put('tree', TREE, count(s.created_ms), id)
-put('roots', ROOTS, count(s.created_ms), id)
-put('schedule', TIMERS, count(s.due_ms), 'submit|' .. id)
-put('limit', TIMERS, count(facts.limit_due_ms), 'limit|' .. id)
-put('review', TIMERS, count(facts.review_due_ms), 'review|' .. id)
-put('results', RESULTS, now, id)
-put('expire', TIMERS, count(s.ended_ms) + (q.ttl_ms or 0), 'expire|' .. id)
 local function set(name, value)
   if count(facts[name]) == value then return end
   redis.call('HSET', KEYS[1], name, value)

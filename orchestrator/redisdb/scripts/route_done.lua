@@ -10,8 +10,7 @@
 -- include: mark
 local verdicts = {}
 -- What is the same for several messages is asked and written once: conversations by key, entries by stream.
-local conversations, order = {}, {}
-local entries, streams = {}, {}
+local conversations, entries = {}, {}
 
 local function conversation_of(key)
   local conversation = conversations[key]
@@ -19,7 +18,6 @@ local function conversation_of(key)
     local known = redis.call('HMGET', key, 'root', 'count')
     conversation = { key = key, root = known[1], fresh = not known[1], count = tonumber(known[2] or 0), added = 0 }
     conversations[key] = conversation
-    order[#order + 1] = conversation
   end
   return conversation
 end
@@ -55,23 +53,15 @@ for n, m in ipairs(q.messages) do
     conversation.root = conversation.root or first
     conversation.used = true
   end
-  if verdict == 'd' or verdict == 'x' then
-    if not entries[stream] then
-      entries[stream] = {}
-      streams[#streams + 1] = stream
-    end
-    table.insert(entries[stream], entry)
-  end
+  if verdict == 'd' or verdict == 'x' then add(entries, stream, entry) end
   verdicts[n] = verdict
 end
-for _, conversation in ipairs(order) do
+for _, conversation in pairs(conversations) do
   if conversation.used then
     if conversation.fresh then redis.call('HSET', conversation.key, 'root', conversation.root) end
     if conversation.added > 0 then redis.call('HINCRBY', conversation.key, 'count', conversation.added) end
     redis.call('PEXPIRE', conversation.key, q.keep_ms)
   end
 end
-for _, stream in ipairs(streams) do
-  redis.call('XACK', stream, q.group or '', unpack(entries[stream]))
-end
+for stream, ids in pairs(entries) do redis.call('XACK', stream, q.group or '', unpack(ids)) end
 return table.concat(verdicts)

@@ -19,19 +19,16 @@ local now = clock(q.now)
 check('ZCARD', KEYS[1], TIMERS)
 -- No group: its messages are acknowledged in the step that puts them into an inbox.
 local group, due = q.group or '', now + (q.look_ms or 0)
--- What is the same for several launches is written once: entries by stream, launches by conversation.
-local entries, notes = {}, {}
+-- What is the same for several launches is written once: entries by stream, launches by conversation, runs that begin.
+local entries, notes, queued = {}, {}, {}
+-- The ready runs that were looked at, and the turns that trees were given.
+local checked, given = {}, {}
 -- The agents whose workers were thought of: they are told once.
 local asked = {}
 local function tell(ready, turns)
-  if asked[ready] then return '0' end
-  local answer = must_wake(ready, turns, now)
+  local answer = asked[ready] and '0' or must_wake(ready, turns, now)
   asked[ready] = true
   return answer
-end
-local function add(to, key, ...)
-  to[key] = to[key] or {}
-  for _, value in ipairs({...}) do table.insert(to[key], value) end
 end
 
 local function start(l)
@@ -40,8 +37,7 @@ local function start(l)
   local ready, turns = in_shard('ready:' .. l.recipient), in_shard('turns:' .. l.recipient)
   local id, message, entry, mark_ms, recipient, digest = l.run, l.message, l.entry, l.mark_ms, l.recipient, l.digest
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message', 'root', 'priority')
-  check('ZCARD', ready)
-  check('HLEN', turns)
+  checked[ready] = checked[ready] or { redis.call('ZCARD', ready), redis.call('HLEN', turns) }
   check('LLEN', runs)
   local noted = false
   local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
@@ -70,16 +66,16 @@ local function start(l)
   else
     new_run(run, runs, id, s.id, 1, 'start', {}, now)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
-    redis.call('ZADD', KEYS[1], due, id)
+    queued[#queued + 1], queued[#queued + 2] = due, id
     if l.review_ms then end_by(TIMERS, session, s.id, 'review', l.review_ms) end
-    make_ready(ready, turns, id, s.root, s.priority)
+    make_ready(ready, turns, id, s.root, s.priority, given)
     answer[5] = tell(ready, turns)
   end
   add(entries, stream, entry)
   return answer
 end
 
-local answers = {}
+local answers, refused = {}, nil
 for n, launch in ipairs(q.launches) do
   local fine, answer = pcall(start, launch)
   if not fine then
@@ -87,11 +83,16 @@ for n, launch in ipairs(q.launches) do
     local what = type(answer) == 'table' and answer.err or tostring(answer)
     what = string.match(what, '%f[%u]%u%u+ .*') or what
     -- Whatever else the server has against it, it has against all of them.
-    if not string.find(what, '^WRONGTYPE') then return redis.error_reply(what) end
+    if not string.find(what, '^WRONGTYPE') then
+      refused = redis.error_reply(what)
+      break
+    end
     answer = { 'error', what }
   end
   answers[n] = answer
 end
+call_with('ZADD', KEYS[1], queued)
+if refused then return refused end
 for conversation, launches in pairs(notes) do
   redis.pcall('HSET', conversation, unpack(launches))
   redis.pcall('PEXPIRE', conversation, q.keep_ms)

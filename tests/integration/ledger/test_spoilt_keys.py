@@ -81,16 +81,10 @@ def test_a_service_outlives_indexes_of_another_type(
             ledger_keys.results(0),
             keys.session_events(0),
         ):
-            whole = redis.dump(spoilt)
-            spoil(redis, spoilt)
-            for _ in range(2):
-                stack.reaper.run_once()
-                stack.clock.advance(1)
-            # In one step: the service makes its stream anew as soon as the key is gone.
-            if whole is None:
-                redis.delete(spoilt)
-            else:
-                redis.restore(spoilt, 0, whole, replace=True)
+            with while_spoilt(redis, spoilt):
+                for _ in range(2):
+                    stack.reaper.run_once()
+                    stack.clock.advance(1)
         parent = play.run(root)
         child = play.delegate(parent, "a")
         play.commit(parent.claim)
@@ -189,18 +183,27 @@ SHARED = (
     keys.session_events(0),
     keys.totals(0),
 )
+QUEUES = (ledger_keys.queued(0), ledger_keys.ready(0, "lead"), ledger_keys.turns(0, "lead"))
+
+
+@contextmanager
+def while_spoilt(redis: redis_py.Redis, key: str) -> Iterator[None]:
+    """The key is of another type for a while."""
+    whole = redis.dump(key)
+    spoil(redis, key)
+    yield
+    # In one step: the callback service makes its stream anew as soon as the key is gone.
+    if whole is None:
+        redis.delete(key)
+    else:
+        redis.restore(key, 0, whole, replace=True)
 
 
 @contextmanager
 def refused_while_spoilt(redis: redis_py.Redis, key: str) -> Iterator[None]:
-    """The key is of another type for a while, and the transition refuses to do anything."""
-    whole = redis.dump(key)
-    spoil(redis, key)
-    with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+    """The transition refuses to do anything meanwhile."""
+    with while_spoilt(redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         yield
-    redis.delete(key)
-    if whole is not None:
-        redis.restore(key, 0, whole)
 
 
 @pytest.mark.parametrize("key", [*SHARED, ledger_keys.queue(root_session_id("root"))])
@@ -222,25 +225,13 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
     assert [item.state for item in play.ledger.items(root)] == [ItemState.CLAIMED]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        ledger_keys.queued(0),
-        ledger_keys.timers(0),
-        ledger_keys.ready(0, "lead"),
-        ledger_keys.turns(0, "lead"),
-    ],
-)
+@pytest.mark.parametrize("key", [*QUEUES, ledger_keys.timers(0)])
 def test_a_resume_that_cannot_be_written_whole_leaves_the_queue_as_it_is(
     stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
     root = waiting_parent(play, "root")
-    whole = redis.dump(key)
-    spoil(redis, key)
-    assert ledger.flush(root).outcome == "damaged"
-    redis.delete(key)
-    if whole is not None:
-        redis.restore(key, 0, whole)
+    with while_spoilt(redis, key):
+        assert ledger.flush(root).outcome == "damaged"
     assert [item.state for item in ledger.items(root)] == [ItemState.QUEUED]
     assert ledger.flush(root).outcome == "run"
 
@@ -268,9 +259,7 @@ def test_a_submission_that_cannot_be_written_whole_makes_no_session(
     assert play.start(play.submit()) is not None
 
 
-@pytest.mark.parametrize(
-    "key", [ledger_keys.queued(0), ledger_keys.ready(0, "lead"), ledger_keys.turns(0, "lead")]
-)
+@pytest.mark.parametrize("key", QUEUES)
 def test_a_first_run_that_cannot_be_made_ready_is_not_made(
     play: Play, redis: redis_py.Redis, key: str
 ) -> None:

@@ -14,6 +14,14 @@ local function clock(given)
   return tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
 end
 
+-- Names and values in turn, as a table; and all fields of a hash.
+local function by_name(flat)
+  local facts = {}
+  for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
+  return facts
+end
+local function object(key) return by_name(redis.call('HGETALL', key)) end
+
 local function count(text) return tonumber(text) or 0 end
 
 -- The key of the same shard that has this name behind the hash tag.
@@ -64,17 +72,28 @@ local function check(command, ...)
   for _, key in ipairs({...}) do redis.call(command, key) end
 end
 
+-- Calls a command with a key and a list, with as much of it at once as Lua takes arguments. Returns the lists that it answers
+-- as one.
+local function call_with(command, key, list)
+  local all = {}
+  for from = 1, #list, 1000 do
+    local page = redis.call(command, key, unpack(list, from, math.min(from + 999, #list)))
+    for _, value in ipairs(type(page) == 'table' and page or {}) do all[#all + 1] = value end
+  end
+  return all
+end
+
 -- The state in which each item was read or written last.
 local states = {}
 
--- Read an item of a session; nil when it is not there.
-local function item(items, id)
-  local text = redis.call('HGET', items, id)
+-- The item of a session that has this text in its records; nil when it is not there.
+local function item_of(text)
   if not text then return nil end
   local record = cjson.decode(text)
   states[record] = record.state
   return record
 end
+local function item(items, id) return item_of(redis.call('HGET', items, id)) end
 
 -- An approval is a question to a person: its item is in the records of the session that asks, and it is in the index of
 -- open ones, which is found from any key of the shard.
@@ -91,13 +110,20 @@ local function item_changed(items, id, record)
   changed(what, session_of(items), id, record.state, record.kind)
 end
 
-local function save(items, id, record)
-  redis.call('HSET', items, id, cjson.encode(record))
-  if states[record] ~= record.state then
-    states[record] = record.state
-    item_changed(items, id, record)
+-- Write items of a session: for each its id and its record.
+local function save_all(items, all)
+  local texts = {}
+  for i, one in ipairs(all) do texts[2 * i - 1], texts[2 * i] = one[1], cjson.encode(one[2]) end
+  call_with('HSET', items, texts)
+  for _, one in ipairs(all) do
+    local id, record = one[1], one[2]
+    if states[record] ~= record.state then
+      states[record] = record.state
+      item_changed(items, id, record)
+    end
   end
 end
+local function save(items, id, record) save_all(items, { { id, record } }) end
 
 local function mark_dead(items, id, record, reason)
   record.state = 'dead'

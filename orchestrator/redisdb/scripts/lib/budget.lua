@@ -1,8 +1,7 @@
 -- Budgets. A budget is a hash: `limit:<what>`, `spent:<what>`, `reserved:<what>`, `by:<agent>:<what>`, and `window`, since
--- when it counts if it is an agent's; <what> is requests, tokens, or nano: billionths of a US dollar.
--- What a run has reserved is a hash of its own: id of the reservation → JSON of its amounts, of the input tokens among them,
--- and of the keys of its budgets.
--- These keys stand in the record that a transition wrote, and carry the hash tag of the declared ones.
+-- when it counts if it is an agent's; <what> is requests, tokens, or nano: billionths of a US dollar. What a run has reserved
+-- is a hash of its own: id of the reservation → JSON of its amounts, of the input tokens among them, and of the keys of its
+-- budgets. These keys stand in the record that a transition wrote, and carry the hash tag of the declared ones.
 local COUNTED = { 'requests', 'tokens', 'nano' }
 
 -- A reservation is over: its budgets have that much again. A budget that is gone is not made again.

@@ -3,21 +3,6 @@
 -- How a worker takes a queued run, and what it gets. All of it is read, and the records that the ledger keeps
 -- as JSON are looked into, before anything is written. A run with a record that cannot be read is taken to be failed by
 -- that name; one with a key of another type could not even be ended, and is not taken.
-local function object(key)
-  local flat, facts = redis.call('HGETALL', key), {}
-  for i = 1, #flat, 2 do facts[flat[i]] = flat[i + 1] end
-  return facts
-end
-
--- The values of a hash's fields; as many at once as Lua takes arguments.
-local function values(key, names)
-  local found = {}
-  for first = 1, #names, 1000 do
-    local page = redis.call('HMGET', key, unpack(names, first, math.min(first + 999, #names)))
-    for _, value in ipairs(page) do found[#found + 1] = value end
-  end
-  return found
-end
 
 -- The ids in a run's list of items; nil if it cannot be read.
 local function ids_in(text)
@@ -35,7 +20,7 @@ end
 local function load_run(session, run, items, bodies)
   if not session.agent or not session.root then error({ err = 'ERR the session is damaged' }) end
   local load, ids = { session = session, run = run }, ids_in(run.items)
-  load.records, load.texts = values(items, ids or {}), values(bodies, ids or {})
+  load.records, load.texts = call_with('HMGET', items, ids or {}), call_with('HMGET', bodies, ids or {})
   for i, id in ipairs(ids or {}) do load.texts[i] = text_of(id, load.texts[i]) end
   load.own = redis.call('HMGET', bodies, 'prompt', 'state', 'task', 'memory')
   return load

@@ -1,10 +1,9 @@
 -- Shared by the router's scripts: what is known of a conversation.
 
--- Counts a message of a conversation and returns '' or what is wrong with it: 'chain' when its chain does not
--- end at the conversation's first message, 'limit' when the conversation has had as many messages as it may.
--- With `limit` 0 a message neither counts nor is refused.
--- `first` is the last reference of its chain, or its own id when it has none. `own` is its own id, or '' where its chain
--- is taken at its word: a chain of messages that nobody here knows begins no conversation.
+-- Counts a message of a conversation and returns '' or what is wrong with it: 'chain' when its chain does not end at the
+-- conversation's first message, 'limit' when the conversation has had as many messages as it may. With `limit` 0 a message neither
+-- counts nor is refused. `first` is the last reference of its chain, or its own id when it has none. `own` is its own id, or ''
+-- where its chain is taken at its word: a chain of messages that nobody here knows begins no conversation.
 local function converse(key, first, limit, own)
   local known = redis.call('HMGET', key, 'root', 'count')
   if known[1] and known[1] ~= first then return 'chain' end

@@ -10,8 +10,7 @@ end
 
 -- The member of an entry of the stream, by its fields.
 local function dead_member_of(entry)
-  local fact = {}
-  for i = 1, #entry[2], 2 do fact[entry[2][i]] = entry[2][i + 1] end
+  local fact = by_name(entry[2])
   return dead_member(fact['verified'] == '1' and fact['sender'] or '', entry[1], #(fact['envelope'] or ''))
 end
 
@@ -38,9 +37,8 @@ end
 local function dead_forget(index, usage, member)
   if redis.call('ZREM', index, member) == 0 then return end
   local sender, bytes = string.match(member, '^(.-)%z.-%z(%d+)$')
-  if redis.call('HINCRBY', usage, 'bytes', -tonumber(bytes)) <= 0 then redis.call('HDEL', usage, 'bytes') end
-  if redis.call('HINCRBY', usage, 'bytes:' .. sender, -tonumber(bytes)) <= 0 then
-    redis.call('HDEL', usage, 'bytes:' .. sender)
+  for _, name in ipairs({ 'bytes', 'bytes:' .. sender }) do
+    if redis.call('HINCRBY', usage, name, -tonumber(bytes)) <= 0 then redis.call('HDEL', usage, name) end
   end
 end
 
@@ -48,8 +46,7 @@ end
 local function dead_audited(dead)
   if redis.call('EXISTS', dead) == 0 then return nil end
   for _, row in ipairs(redis.call('XINFO', 'GROUPS', dead)) do
-    local fact = {}
-    for i = 1, #row, 2 do fact[row[i]] = row[i + 1] end
+    local fact = by_name(row)
     if fact['name'] == 'audit' then
       local ms, seq = string.match(fact['last-delivered-id'], '^(%d+)-(%d+)$')
       return string.format('%020.0f-%020.0f', tonumber(ms), tonumber(seq))

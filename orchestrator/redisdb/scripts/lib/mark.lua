@@ -2,6 +2,12 @@
 -- Shared by the router's scripts: the marks of messages that were acted upon. A mark's key names the message-id and
 -- its sender; it holds `<entry id> <digest of what the sender signed>`, or the entry id alone while the message waits.
 
+-- Further values of a list among others, each of which has its key: what is the same for several messages is written once.
+local function add(lists, key, ...)
+  lists[key] = lists[key] or {}
+  for _, value in ipairs({...}) do table.insert(lists[key], value) end
+end
+
 -- How a message stands to the mark at `key`: nil: there is none; 'own', and whether it has had its effect: this very entry
 -- set it; 'duplicate': a copy of it did; 'other': its sender has used its message-id for something else.
 local function marked(key, entry, digest)

@@ -21,14 +21,13 @@ local function forget_past(session, large_texts, number, keep)
   if from <= math.max(1, count(redis.call('HGET', past, 'from'))) then return end
   redis.call('HSET', past, 'from', from)
   local gone, kept = {}, { [sha256_of(redis.call('HGET', session .. ':bodies', 'memory'))] = true }
-  local found = redis.call('HGETALL', past)
-  for i = 1, #found, 2 do
-    local what, at = string.match(found[i], '^(%l+):(%d+)$')
+  for name, reference in pairs(object(past)) do
+    local what, at = string.match(name, '^(%l+):(%d+)$')
     if at and tonumber(at) < from then
-      redis.call('HDEL', past, found[i])
-      if what == 'memory' then gone[#gone + 1] = sha256_of(found[i + 1]) end
+      redis.call('HDEL', past, name)
+      if what == 'memory' then gone[#gone + 1] = sha256_of(reference) end
     elseif what == 'memory' then
-      kept[sha256_of(found[i + 1])] = true
+      kept[sha256_of(reference)] = true
     end
   end
   for _, sha256 in ipairs(gone) do

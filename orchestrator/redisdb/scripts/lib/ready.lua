@@ -10,8 +10,9 @@
 -- second, and then ever more rarely: all slots may be busy, or no worker may be there.
 -- Nobody is told while the agent is paused or at its limit: a slot that ends a run of it takes the next one.
 local WAKE_AGAIN_MS, WAKE_CAP = 1000, 6
-local function must_wake(ready, turns, now)
-  local t = fields(turns, 'woken', 'wakeups')
+-- `t`: when workers were last told, if the caller has read it.
+local function must_wake(ready, turns, now, t)
+  t = t or fields(turns, 'woken', 'wakeups')
   local waited = now - count(t.woken)
   -- A wake-up from the future was sent by a clock that has gone back since.
   if t.woken ~= '' and waited >= 0 and waited < WAKE_AGAIN_MS * 2 ^ math.min(count(t.wakeups), WAKE_CAP) then
@@ -26,35 +27,37 @@ end
 -- so that it takes less than twice as long as alone, what else it has to wait for included.
 local FEW_TURNS = 16
 
--- Put a run that is queued among the ready ones, if it is not there.
-local function make_ready(ready, turns, run, root, priority)
+-- Put a run that is queued among the ready ones, if it is not there. `given`: what a call that does so for several has read
+-- and written of turns.
+local function make_ready(ready, turns, run, root, priority, given)
   local rank = RANK[priority] or RANK.normal
-  local at = redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
+  local known = ready .. ' ' .. rank .. ' ' .. root
+  local at = given and given[known] or redis.call('HMGET', turns, 'at:' .. rank, rank .. ':' .. root)
   local present, last = count(at[1]), math.max(count(at[1]), count(at[2]))
   local turn = last + (last - present < FEW_TURNS and 0.5 or 1)
   if redis.call('ZADD', ready, 'NX', rank * 1e12 + turn, run) == 1 then
     redis.call('HSET', turns, rank .. ':' .. root, turn)
+    at[2] = turn
   end
+  if given then given[known] = at end
 end
 
--- Remove a run from the ready ones. `score` is its place if it was taken by its turn, else nil: nobody's turn moves.
--- Returns whether the agent has more.
-local function leave_ready(ready, turns, run, root, score)
+-- Remove a run from the ready ones. `place` has its score, and whether the agent has `others`, if it was taken by its turn,
+-- else nil: nobody's turn moves. Returns whether the agent has more, and when its workers were last told, if that was read.
+local function leave_ready(ready, turns, run, root, place)
   redis.call('ZREM', ready, run)
-  if redis.call('EXISTS', ready) == 0 then
+  if not (place and place.others) and redis.call('EXISTS', ready) == 0 then
     redis.call('DEL', turns)
     return false
   end
-  if score then
-    local rank = math.floor(score / 1e12)
-    local turn = score - rank * 1e12
-    redis.call('HSET', turns, 'at:' .. rank, turn)
-    -- A tree that has nothing ready any more is not remembered.
-    if count(redis.call('HGET', turns, rank .. ':' .. root)) == turn then
-      redis.call('HDEL', turns, rank .. ':' .. root)
-    end
-  end
-  return true
+  if not place then return true end
+  local rank = math.floor(place.score / 1e12)
+  local turn = place.score - rank * 1e12
+  local t = fields(turns, rank .. ':' .. root, 'woken', 'wakeups')
+  redis.call('HSET', turns, 'at:' .. rank, turn)
+  -- A tree that has nothing ready any more is not remembered.
+  if count(t[rank .. ':' .. root]) == turn then redis.call('HDEL', turns, rank .. ':' .. root) end
+  return true, t
 end
 
 -- Remove a run from the blocked ones of its tree: it was taken, or has ended. A key that somebody has spoilt hinders neither.
