@@ -2,7 +2,7 @@
 
 A stack in this process, with an embedded server. Leads delegate to a specialist that is paused: each lead is parked,
 each child waits. Then the specialist goes on and all of them finish; the messages are audited and trimmed meanwhile.
-Prompts and answers are as long as `--text` says. The share of a million sessions a day is that number times the bytes;
+Prompts and answers are as long as `--text` says, of words as people use them. The share of a million sessions a day is that number times the bytes;
 what has finished stays for `tree_ttl_s`, which is a week by default.
 
 Prints one JSON line.
@@ -14,10 +14,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import accumulate
+
+from trail.messages import vocabulary
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.audit import build_writer
@@ -27,19 +31,28 @@ from orchestrator.streams import GROUPS, RedisStreams, all_streams, consumer_nam
 from orchestrator.testing import InProcessStack
 from orchestrator.worker.context.context import Context
 
+_WORDS = vocabulary()
+_WEIGHTS = list(accumulate(1 / (rank + 2) for rank in range(len(_WORDS))))
+_CHANCE = random.Random(20261127)
+
+
+def said(octets: int) -> str:
+    """Return so many octets of words, the frequent ones more often, as in any language."""
+    return " ".join(_CHANCE.choices(_WORDS, cum_weights=_WEIGHTS, k=octets // 2))[:octets]
+
 
 def agents(text: int) -> list[AgentDefinition]:
     """A lead, and the specialist that it waits for."""
 
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
-            ctx.delegate("specialist", "p" * text)
+            ctx.delegate("specialist", said(text))
             ctx.wait_for("all")
             return "waiting"
-        return "r" * text
+        return said(text)
 
     def specialist(_: Context) -> str:
-        return "r" * text
+        return said(text)
 
     return [
         define_agent("lead", source=__file__, function=lead, role="coordinator"),
@@ -79,7 +92,7 @@ def measure(pairs: int, text: int) -> dict[str, object]:
         stack.run("lead", "warm-up")
         parts.concurrency.pause("agent", "specialist")
         empty = used()
-        sessions = [stack.client.submit("lead", "p" * text) for _ in range(pairs)]
+        sessions = [stack.client.submit("lead", said(text)) for _ in range(pairs)]
         wait_for(
             lambda: parts.ledger.sweep.ready(0, ["specialist"]).get("specialist") == pairs, "all to be parked"
         )

@@ -28,7 +28,7 @@ _NAMESPACE = "http://agent-orchestra.local/protocol/1.0"
 _SIGNATURE = "kX3v" * 21 + "kX=="
 
 
-def _vocabulary() -> list[str]:
+def vocabulary() -> list[str]:
     """50,000 words, the most frequent ones short."""
     words, size = [""], len(_SYLLABLES)
     for word in words:
@@ -49,7 +49,7 @@ class Messages:
     def __init__(self, count: int, *, seed: int = 20261122) -> None:
         self.count = count
         self._chance = random.Random(seed)
-        self._words = _vocabulary()
+        self._words = vocabulary()
         # How often a word is used falls with its rank, as in any language (Zipf).
         self._weights = list(accumulate(1 / (rank + 2) for rank in range(len(self._words))))
         self._texts = [self._new_text() for _ in range(_TEXTS)]

@@ -93,7 +93,9 @@ def redact(database: Database, message_id: str, reason: str, signer: Signer, *, 
         rows = db.execute(query).fetchall()
         for seq, chain in rows:
             db.execute(
-                MESSAGES.update().where(MESSAGES.c.seq == seq).values(xml=b"", sha256="", salt="", body="")
+                MESSAGES.update()
+                .where(MESSAGES.c.seq == seq)
+                .values(xml=b"", sha256="", salt="", body="", octets=0)
             )
             words.forget(db, seq, seq)
             _amend(db, replace(redaction, seq=seq, chain=chain), signer)

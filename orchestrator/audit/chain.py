@@ -19,13 +19,20 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from orchestrator import machine
+from orchestrator.audit import database
 from orchestrator.audit.database import CHAINED, DEAD_LETTERS, MESSAGES, TRANSITION_SESSIONS, TRANSITIONS
 from orchestrator.audit.heads import End
 from orchestrator.audit.records import DeadRecord, MessageRecord
 from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
 
 #: PostgreSQL's names for the types of the schema.
-_TYPES: Final = {BigInteger: "int8", Integer: "int4", Text: "text", LargeBinary: "bytea"}
+_TYPES: Final = {
+    BigInteger: "int8",
+    Integer: "int4",
+    Text: "text",
+    LargeBinary: "bytea",
+    database.Packed: "bytea",
+}
 
 
 def write(db: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
@@ -86,8 +93,8 @@ def _types(table: Table) -> list[str]:
 
 #: Octets of the random salt of a commitment.
 _SALT: Final = 16
-#: In the order of the chain, with the bytes before their digest.
-_message_values: Final = attrgetter(*CHAINED["messages"][:-1], "xml", "sha256")
+#: In the order of the chain, without the digest at its end.
+_message_values: Final = attrgetter(*CHAINED["messages"][:-1])
 _dead_values: Final = attrgetter(*CHAINED["dead_letters"])
 
 
@@ -100,8 +107,9 @@ def append_messages(db: Connection, end: End, records: Sequence[MessageRecord]) 
         commitment = commit(salt, record.sha256 + record.status + record.body)
         seq += 1
         values = _message_values(record)
-        chain = link(chain, (*values[:-2], commitment))
-        rows.append((seq, *values, chain, salt, commitment, record.status, record.body))
+        chain = link(chain, (*values, commitment))
+        proofs = (record.sha256, chain, salt, commitment, record.status, record.body)
+        rows.append((seq, *values, len(record.xml), database.pack(record.xml), *proofs))
     write(db, MESSAGES, rows)
     return End(seq=seq, chain=chain)
 

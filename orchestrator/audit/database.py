@@ -10,9 +10,11 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+import zstandard
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -24,6 +26,7 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     create_engine,
     event,
@@ -39,6 +42,54 @@ from orchestrator.errors import AuditError, AuditUnavailable, InputError
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
 REVISION: Final = "0001"
+
+#: Markup that most envelopes repeat. Rows that were packed with it cannot be read with another: it never changes.
+_MARKUP: Final = zstandard.ZstdCompressionDict(
+    files("orchestrator.audit").joinpath("markup-1.txt").read_bytes(),
+    dict_type=zstandard.DICT_TYPE_RAWCONTENT,
+)
+_LEVEL: Final = 3
+_MARKUP.precompute_compress(level=_LEVEL)
+#: Octets that a packed envelope may have: more than any limit of a stack.
+_MOST: Final = 1 << 30
+
+
+class _Zstd(threading.local):
+    """Each thread's own, as none is safe to share."""
+
+    def __init__(self) -> None:
+        self.packer = zstandard.ZstdCompressor(level=_LEVEL, dict_data=_MARKUP)
+        self.unpacker = zstandard.ZstdDecompressor(dict_data=_MARKUP)
+
+
+_ZSTD: Final = _Zstd()
+
+
+def pack(octets: bytes) -> bytes:
+    """Return an envelope as it is stored: compressed, with the markup of envelopes as dictionary; none stays none."""
+    return _ZSTD.packer.compress(octets) if octets else b""
+
+
+class Packed(TypeDecorator[bytes]):
+    """An envelope: packed in the database, and as it was published for everybody who reads the column."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: bytes | None, dialect: object) -> bytes:
+        """Return what is stored of an envelope."""
+        return pack(value or b"")
+
+    def process_result_value(self, value: bytes | None, dialect: object) -> bytes:
+        """Return the envelope; what was stored, where somebody has changed that so that it is none any more."""
+        octets = bytes(value or b"")
+        try:
+            # The frame says how much room it asks for.
+            known = octets and 0 <= zstandard.frame_content_size(octets) <= _MOST
+            return _ZSTD.unpacker.decompress(octets) if known else octets
+        except zstandard.ZstdError:
+            return octets
+
 
 METADATA: Final = MetaData()
 _NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
@@ -84,7 +135,8 @@ MESSAGES: Final = Table(
     _number("published_ms"),  # when it entered the stream
     _number("received_ms"),  # when it was written here
     Column("attempt", Integer, nullable=False),
-    Column("xml", LargeBinary, nullable=False),  # the bytes as they were published; redacted: none
+    _number("octets"),  # how many were published; redacted: 0
+    Column("xml", Packed, nullable=False),  # the bytes as they were published, packed; redacted: none
     _text("sha256"),  # of xml; redacted: ''
     _text("chain"),
     _text("salt"),  # random; redacted: ''
@@ -176,7 +228,7 @@ AMENDMENTS: Final = Table(
 )
 
 #: Columns that a chain does not cover: its own, and what the commitment of a message or a digest stands for.
-_UNCHAINED: Final = {"seq", "chain", "xml", "document", "salt", "commitment", "status", "body"}
+_UNCHAINED: Final = {"seq", "chain", "xml", "document", "salt", "commitment", "status", "body", "octets"}
 #: What the chain covers of a row, in this order; of a message its commitment stands for `sha256`.
 CHAINED: Final = {
     table.name: [column.name for column in table.c if column.name not in _UNCHAINED]

@@ -52,7 +52,15 @@ IS_DEAD: Final = (
     .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
     .exists()
 )
-_MESSAGE_ROWS: Final = select(MESSAGES, _WHY_DEAD.label("dead"))
+_MESSAGE_ROWS: Final = select(
+    *(column for column in MESSAGES.c if column.name != "octets"), _WHY_DEAD.label("dead")
+)
+#: All that the text of a message is made of, in the order of the rows.
+_TEXT_ROWS: Final = (
+    select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES)
+    .outerjoin(BODIES, BODIES.c.sha256 == MESSAGES.c.body)
+    .order_by(MESSAGES.c.seq)
+)
 
 
 class AuditStore:
@@ -221,32 +229,16 @@ class AuditStore:
             return 0
         with self.database.write() as db:
             start = words.last(db)
-            query = select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES).outerjoin(
-                BODIES, BODIES.c.sha256 == MESSAGES.c.body
-            )
-            query = query.where(MESSAGES.c.seq > start).order_by(MESSAGES.c.seq).limit(most)
-            texts, size, last = [], 0, start
-            for seq, message_id, xml, sha256, content in db.execute(query):
-                content_text = _text(message_id, xml, sha256, content)
-                texts.append((seq, content_text))
-                last, size = seq, size + len(content_text)
-                if size > _TEXT_AT_ONCE:
-                    break
+            texts = _texts_after(db, start, most)
             words.index(db, texts)
-        self._indexed = last if texts else max(self._last, last)
+        self._indexed = texts[-1][0] if texts else max(self._last, start)
         return len(texts)
 
     def misindexed(self) -> Iterator[int]:
         """Yield the messages that a search by their words may miss: somebody has changed the index. What is not
         indexed yet is read.
         """
-        query = (
-            select(MESSAGES.c.seq, MESSAGES.c.message_id, MESSAGES.c.xml, BODIES)
-            .outerjoin(BODIES, BODIES.c.sha256 == MESSAGES.c.body)
-            .where(MESSAGES.c.seq <= self.indexed())
-            .order_by(MESSAGES.c.seq)
-        )
-        for row in self.each(query):
+        for row in self.each(_TEXT_ROWS.where(MESSAGES.c.seq <= self.indexed())):
             with self.database.read() as db:
                 if not words.is_whole(db, row.seq, _text(*row[1:])):
                     yield row.seq
@@ -341,6 +333,17 @@ class AuditStore:
             .where(MESSAGES.c.sha256.not_in(refused), MESSAGES.c.xml != b"")
             .order_by(MESSAGES.c.seq)
         )
+
+
+def _texts_after(db: Connection, start: int, most: int) -> list[tuple[int, str]]:
+    """Return the texts of up to ``most`` messages that follow upon a row, fewer of long ones."""
+    texts, size = [], 0
+    for seq, *row in db.execute(_TEXT_ROWS.where(MESSAGES.c.seq > start).limit(most)):
+        texts.append((seq, _text(*row)))
+        size += len(texts[-1][1])
+        if size > _TEXT_AT_ONCE:
+            break
+    return texts
 
 
 def _text(message_id: str, xml: bytes, sha256: str | None, content: bytes | None) -> str:

@@ -26,6 +26,7 @@ from orchestrator.audit.database import (
     REVISION,
     TRANSITION_SESSIONS,
     TRANSITIONS,
+    Packed,
 )
 from orchestrator.audit.heads import TABLES
 from orchestrator.audit.store import AuditStore
@@ -35,7 +36,10 @@ _FORMAT: Final = "agent-orchestra audit trail"
 _TABLES: Final = (FACTS, AMENDMENTS, BODIES, MESSAGES, DEAD_LETTERS, TRANSITIONS, TRANSITION_SESSIONS, HEADS)
 #: Columns that hold octets, which a line has in base64.
 _OCTETS: Final = {
-    table.name: column.name for table in _TABLES for column in table.c if isinstance(column.type, LargeBinary)
+    table.name: column.name
+    for table in _TABLES
+    for column in table.c
+    if isinstance(column.type, (LargeBinary, Packed))
 }
 #: Rows that one statement writes.
 _STEP: Final = 500

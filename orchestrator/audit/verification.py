@@ -214,7 +214,9 @@ def _is_committed(row: Any) -> bool:
     """Return True if the bytes of a message are those that its chain covers."""
     found = hashlib.sha256(row.xml).hexdigest()
     return bool(
-        found == row.sha256 and commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
+        found == row.sha256
+        and len(row.xml) == row.octets
+        and commit(row.salt, row.sha256 + row.status + row.body) == row.commitment
     )
 
 

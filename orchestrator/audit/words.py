@@ -24,6 +24,8 @@ from orchestrator.errors import AuditError
 _WORD: Final = re.compile(r"[^\W_]+")
 #: What becomes of each character of ASCII: a letter small, a digit itself, anything else a blank.
 _ASCII: Final = {code: chr(code).lower() if chr(code).isalnum() else " " for code in range(128)}
+#: Signs between words for which most texts are not of ASCII alone: dashes, quotation marks, an ellipsis.
+_SIGNS: Final = "–—‘’“”…"
 #: Characters by which words differ: PostgreSQL's are shorter than 2 KiB.
 _LONGEST: Final = 200
 #: Words of a row, and those that it shares with the one before: PostgreSQL knows 16,383 places.
@@ -41,6 +43,9 @@ _PARTS: Final = 1 << 18
 def words_of(content: str) -> list[str]:
     """Return the words of a text, in order, in lower case."""
     # The first way gives the same as the second one in a quarter of its time.
+    if not content.isascii():
+        for sign in _SIGNS:
+            content = content.replace(sign, " ")
     words = content.translate(_ASCII).split() if content.isascii() else _WORD.findall(content.casefold())
     return [word[:_LONGEST] for word in words] if len(max(words, key=len, default="")) > _LONGEST else words
 

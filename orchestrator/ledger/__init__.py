@@ -9,18 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.ledger.concurrency import (
-        Concurrency,
-        HeldBack,
-    )
-    from orchestrator.ledger.journal import (
-        Journal,
-        StepHeader,
-        StepRecord,
-    )
-    from orchestrator.ledger.ledger import (
-        Ledger,
-    )
+    from orchestrator.ledger.concurrency import Concurrency, HeldBack
+    from orchestrator.ledger.journal import Journal, StepHeader, StepRecord
+    from orchestrator.ledger.ledger import Ledger
     from orchestrator.ledger.model import (
         BY_FORCE,
         CLOSED,
@@ -34,9 +25,7 @@ if TYPE_CHECKING:
         SessionState,
         Try,
     )
-    from orchestrator.ledger.reader import (
-        LedgerReader,
-    )
+    from orchestrator.ledger.reader import LedgerReader
     from orchestrator.ledger.transitions import (
         Claim,
         ClaimedRun,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import re
 from contextlib import nullcontext
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,11 @@ from tests.cpu import least_cpu_s
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = sorted((ROOT / "schemas").glob("**/*.xml"))
 READER = FactsReader()
+
+
+def test_the_markup_that_rows_were_packed_with_never_changes() -> None:
+    markup = files("orchestrator.audit").joinpath("markup-1.txt").read_bytes()
+    assert sha256(markup).hexdigest() == "64ce6163c58894f741b203996ff77efca98cc0f5af782b4a99e8b510b5504ee4"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -6,6 +6,7 @@ import hashlib
 from base64 import b64encode
 
 from orchestrator.audit.text import body_of, indented, text_of
+from orchestrator.audit.words import words_of
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.payload import compress
 
@@ -79,3 +80,8 @@ def test_people_see_an_envelope_indented() -> None:
     lines = indented(envelope(BODY))
     assert lines[1] == "  <header>"
     assert any(line.strip() == "<content>a needle &amp; hay</content>" for line in lines)
+
+
+def test_signs_that_are_not_of_ascii_stand_between_words() -> None:
+    for text in ("“Don’t”—stop… x–Y_z", "Don't stop، x Y_z"):
+        assert words_of(text) == ["don", "t", "stop", "x", "y", "z"]

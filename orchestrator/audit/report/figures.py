@@ -91,7 +91,7 @@ class MessageFigures:
         start = _start(unit_ms)
         firsts = func.sum(case((_M.attempt == 1, 1), else_=0))
         seconds = func.sum(case((_M.attempt == 2, 1), else_=0))
-        size, most = func.sum(func.length(_M.xml)), func.max(_M.attempt)
+        size, most = func.sum(_M.octets), func.max(_M.attempt)
         query = select(start, _M.type, _M.priority, func.count(), firsts, seconds, size, most)
         by_type, by_priority = Counter[str](), Counter[str]()
         for row in self._store.each(query.where(*self._within).group_by(start, _M.type, _M.priority)):

@@ -69,26 +69,6 @@ def test_a_report_that_comes_again_ends_no_later_run(play: Play, ledger: Ledger)
     assert ledger.session(root).state == SessionState.RUNNING
 
 
-def test_a_child_that_was_handed_to_an_heir_while_it_ran_tells_the_heir(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    """Its worker claimed it under its old parent, and knows of no other."""
-    heir, root = play.submit("heir"), play.submit("root")
-    play.commit(play.run(heir).claim)
-    parent = play.run(root)
-    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    child = play.run(play.delegate(parent, "a"))
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
-    assert play.balance(heir) == (1, 0, 1, 0)
-    play.commit(child.claim, "for the heir")
-    held = stack.resumed()
-    assert held.session.id == heir
-    assert list(held.texts.values()) == ["for the heir"]
-    play.commit(held.claim)
-    assert play.balance(heir) == (1, 1, 0, 0)
-
-
 def test_the_last_word_to_an_unstarted_child_of_a_deleted_parent_is_that_it_ends(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:

@@ -261,7 +261,9 @@ def finished_tree(play: Play) -> tuple[str, str]:
 def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
-    """Its root has long failed; a child of it that was handed on is still at work. The heir's own tree stays, too."""
+    """Its root has long failed; a child that was handed on while it ran knows of no other parent. The heir's own tree
+    stays, too.
+    """
     heir, root = play.submit("heir"), play.submit("root")
     play.commit(play.run(heir).claim)
     parent = play.run(root)
@@ -269,13 +271,15 @@ def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
     child = play.run(play.delegate(parent, "a"))
     play.commit(parent.claim, "boom", status="failed")
     stack.drain()
+    assert play.balance(heir) == (1, 0, 1, 0)
     stack.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     stack.reaper.run_once()
     play.commit(child.claim, "for the heir")
     held = stack.resumed()
-    assert list(held.texts.values()) == ["for the heir"]
+    assert (held.session.id, list(held.texts.values())) == (heir, ["for the heir"])
     play.commit(held.claim)
+    assert play.balance(heir) == (1, 1, 0, 0)
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     assert stack.reaper.run_once().pruned == 2
     assert list(ledger.all_roots(0)) == [heir]

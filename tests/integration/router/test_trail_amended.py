@@ -41,6 +41,10 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     said(stack, 3)
     write(stack)
     (row,) = found(stack, "number 1")
+    with database.tamper() as db:
+        (packed,) = db.execute(
+            "SELECT xml FROM messages WHERE message_id = ?", [row["message_id"]]
+        ).fetchone()
     done = stack.run("audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
     hold_to_models(["audit", "redact", "--json"], done.stdout)
     assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
@@ -54,7 +58,7 @@ def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, databa
     assert (good.exit_code, len(store_of(stack).messages())) == (0, 3), good.output
     if isinstance(database.where, Path):
         files = database.where.parent.glob("audit.sqlite*")
-        assert not any(b"number 1" in file.read_bytes() for file in files)
+        assert not any(gone in file.read_bytes() for file in files for gone in (b"number 1", packed))
     said(stack, 1)
     write(stack)
     assert verify(stack).exit_code == 0
