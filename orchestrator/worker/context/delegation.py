@@ -18,7 +18,7 @@ from orchestrator.messages.factory import Terms
 from orchestrator.operations import requests
 from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE, REQUEST_REVIEW
 from orchestrator.policy.callback import Callback
-from orchestrator.worker.context.arguments import check_list, check_timeout
+from orchestrator.policy.moments import check_timeout
 from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of
 from orchestrator.worker.context.view import View
 
@@ -180,7 +180,8 @@ class Delegating(View):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_list("sessions", sessions)
+        if isinstance(sessions, str):  # it would be taken for a list of its characters
+            raise InputError(f"sessions = {sessions!r} is one text; give a list: sessions=[{sessions!r}]")
         check_timeout(timeout_s)
         if timeout_s > 0:
             self._parts.blocking.check_depth("a wait for children")

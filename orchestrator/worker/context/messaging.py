@@ -28,8 +28,8 @@ from orchestrator.messages.factory import summary
 from orchestrator.operations import requests
 from orchestrator.operations.table import ASK, ASK_LATER, MESSAGE, STATUS
 from orchestrator.policy.callback import Callback
+from orchestrator.policy.moments import check_timeout
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_timeout
 from orchestrator.worker.context.messages import Question
 from orchestrator.worker.context.view import View
 from orchestrator.worker.context.waits import Taken
