@@ -38,6 +38,14 @@ class EncryptionKeys:
             known = self._known[agent] = now, self._find(agent)
         return known[1]
 
+    def can_encrypt_to(self, agent: str) -> bool:
+        """Return True if an agent has a key to encrypt with, or one can be made here."""
+        try:
+            self.recipient(agent)
+        except KeyringError:
+            return False
+        return True
+
     def _find(self, agent: str) -> Recipient:
         try:
             return self._keyring.recipient(agent)

@@ -58,6 +58,25 @@ def wait_ms(seconds: object, *, what: str = "seconds") -> int:
     raise InputError(f"{what} = {seconds!r} is not a number of seconds from 0 to a century")
 
 
+def check_timeout(value: object) -> None:
+    """See that a value is a number of seconds, or None.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if value is not None and (not isinstance(value, int | float) or math.isnan(value)):
+        raise InputError(f"timeout_s = {value!r} is not a number of seconds")
+
+
+def limit_ms(timeout_s: float) -> int:
+    """Return a time limit in milliseconds, at least one.
+
+    Raises:
+        InputError: it is longer than a century.
+    """
+    return max(1, wait_ms(max(0.0, timeout_s), what="timeout_s"))
+
+
 def parse_moment(text: str) -> datetime:
     """Return a moment in ISO 8601, such as `2026-12-01T09:00`; without a time zone it is in that of this machine.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import redis
 
@@ -12,7 +11,6 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.config.settings import Settings
 from orchestrator.dispatch import Dispatcher, build_celery
 from orchestrator.envelope.message_types import MESSAGE_TYPES
-from orchestrator.errors import KeyringError
 from orchestrator.machine import Clock
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.all_keys import SharedKeys
@@ -31,12 +29,7 @@ from orchestrator.router.router import Router
 from orchestrator.router.validation.admission import Admission
 from orchestrator.router.validation.validator import Validator
 from orchestrator.runtime.service import shared_keys_of
-from orchestrator.streams import DeadLimits, RedisStreams, all_streams
-
-#: Messages that the chain of one message may name.
-MAX_CHAIN = 1_000
-#: Messages a minute that routers take from the outbox of one external program in a shard.
-QUOTA = 12_000
+from orchestrator.streams import RedisStreams, all_streams
 
 
 def limits_of(settings: Settings, table: RoutingTable) -> ConversationLimits:
@@ -46,32 +39,6 @@ def limits_of(settings: Settings, table: RoutingTable) -> ConversationLimits:
         max_age_ms=round(settings.message_max_age_s * 1000),
         conversation_messages=settings.conversation_max_messages,
     )
-
-
-def build_validator(parts: Container, clock: Clock) -> Validator:
-    """Return the validator, which checks messages one by one."""
-    settings = parts.settings
-    return Validator(
-        keys=parts.keyring,
-        opener=parts.opener,
-        find_agent=parts.agents.get,
-        names=parts.agents.names,
-        table=parts.routing,
-        clock=clock,
-        signatures_required=settings.signatures_required,
-        max_bytes=settings.max_message_bytes,
-        max_age_ms=limits_of(settings, parts.routing).max_age_ms,
-        max_chain=MAX_CHAIN,
-        can_encrypt_to=partial(_can_encrypt_to, parts),
-    )
-
-
-def _can_encrypt_to(parts: Container, name: str) -> bool:
-    try:
-        parts.recipients.recipient(name)
-    except KeyringError:
-        return False
-    return True
 
 
 def build_execution(parts: Container, shared: SharedKeys) -> Execution:
@@ -132,36 +99,19 @@ def build_router(
         registration_s=settings.registration_patience_s,
         jitter=jitter,
     )
-    validator = build_validator(parts, clock)
+    validator = Validator(parts, clock)
     shared = shared_keys_of(client, settings)
     return Router(
         ledger=parts.ledger,
         streams=RedisStreams(client),
-        outboxes=Outboxes(
-            Scripts(client),
-            read=validator.read,
-            agents=parts.agents.all,
-            table=table,
-            shards=settings.shards,
-            shared=shared,
-            max_bytes=settings.max_message_bytes,
-            quota=QUOTA,
-        ),
+        outboxes=Outboxes(parts, read=validator.read, shared=shared),
         admission=Admission(
             client, validator=validator, retries=retries, dependencies=dependencies, shared=shared
         ),
         execution=build_execution(parts, shared),
         retries=retries,
         redelivery=Redelivery(parking, dependencies=dependencies, agents=parts.agents, clock=clock),
-        dead_lettering=DeadLettering(
-            client,
-            parts.ledger,
-            parts.message_factory,
-            table=table,
-            find_agent=parts.agents.get,
-            shards=settings.shards,
-            limits=DeadLimits.of(settings),
-        ),
+        dead_lettering=DeadLettering(parts),
         dispatcher=dispatcher or Dispatcher(build_celery(settings)),
         agents=parts.agents,
         consumer=consumer,

@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
-
-import redis
 
 from orchestrator import machine
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord, system_record
+from orchestrator.bootstrap import Container
 from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies import ErrorType
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import derived_uuid, is_session_id, item_id, root_session_id, shard_of
-from orchestrator.ledger import Ledger, Outgoing
+from orchestrator.ledger import Outgoing
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.messages.factory import Thread
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.policy.routing import RoutingTable, above, refusal
+from orchestrator.policy.routing import above, refusal
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Batch, Scripts
 from orchestrator.router.deadletters.store import dead_letter_fields, verified_sender
@@ -36,15 +35,7 @@ _LONGEST: Final = 4_000
 
 
 def escalate(
-    ledger: Ledger,
-    message_factory: MessageFactory,
-    recipient: AgentRecord,
-    message: AgentMessage,
-    rejection: Rejection,
-    *,
-    attempts: int,
-    table: RoutingTable,
-    shards: int,
+    parts: Container, recipient: AgentRecord, message: AgentMessage, rejection: Rejection, *, attempts: int
 ) -> None:
     """Have an agent look at a message that was given up, if the router may give it work.
 
@@ -53,13 +44,14 @@ def escalate(
     Raises:
         KeyringError: the router cannot sign.
     """
+    ledger, message_factory, table = parts.ledger, parts.message_factory, parts.routing
     kind = "escalation" if recipient.name == table.tech_lead else "task-delegation"
     if recipient.external or recipient.system:
         return
     if refusal(kind, system_record(ROUTER).principal, recipient.principal, table) is not None:
         return
     header, conversation = message.header, message.conversation_id
-    session = root_session_id(f"escalated|{recipient.name}|{conversation}", shards)
+    session = root_session_id(f"escalated|{recipient.name}|{conversation}", parts.settings.shards)
     thread = Thread(correlation=derived_uuid("conversation", session))
     title = f"{message.body.type} from {header.sender.agent_name} was not accepted"
     prompt = _prompt(message, rejection, attempts=attempts)
@@ -144,25 +136,16 @@ _ERROR_TYPES: dict[str, ErrorType] = {
 class DeadLettering:
     """Gives messages up, for good."""
 
-    def __init__(
-        self,
-        client: redis.Redis,
-        ledger: Ledger,
-        message_factory: MessageFactory,
-        *,
-        table: RoutingTable,
-        find_agent: Callable[[str], AgentRecord | None],
-        shards: int,
-        limits: DeadLimits,
-    ) -> None:
-        self._redis = client
-        self._ledger = ledger
-        self._message_factory = message_factory
-        self._table = table
-        self._find_agent = find_agent
-        self._shards = shards
-        self._scripts = Scripts(client)
-        self._limits = limits
+    def __init__(self, parts: Container) -> None:
+        self._parts = parts
+        self._redis = parts.redis
+        self._ledger = parts.ledger
+        self._message_factory = parts.message_factory
+        self._table = parts.routing
+        self._find_agent = parts.agents.get
+        self._shards = parts.settings.shards
+        self._scripts = Scripts(parts.redis)
+        self._limits = DeadLimits.of(parts.settings)
         #: Dead letters that were dropped and not logged yet, and when the next line about them may be written.
         self._dropped = 0
         self._next_dropped = 0.0
@@ -311,16 +294,7 @@ class DeadLettering:
         if recipient is None or next_up in {sender, delegator, self._table.operator}:
             return
         try:
-            escalate(
-                self._ledger,
-                self._message_factory,
-                recipient,
-                message,
-                rejection,
-                attempts=attempts,
-                table=self._table,
-                shards=self._shards,
-            )
+            escalate(self._parts, recipient, message, rejection, attempts=attempts)
         except KeyringError as error:
             get_logger().error("escalation-not-signed", agent=next_up, error=str(error))
 

@@ -16,8 +16,8 @@ from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, 
 from orchestrator.ids import is_session_id
 from orchestrator.machine import Clock
 from orchestrator.policy.routing import refusal
-from orchestrator.router.build import build_validator
 from orchestrator.router.received import Rejection
+from orchestrator.router.validation.validator import Validator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Originals:
     def __init__(self, parts: Container, *, clock: Clock, opener: Opener) -> None:
         self._parts = parts
         self._opener = opener
-        self._validator = build_validator(parts, clock)
+        self._validator = Validator(parts, clock)
 
     def verified(self, octets: bytes, what: str, *, sign_unverified: bool) -> Original:
         """Return the message in ``octets``, with the reason why its signature does not count now, if there is one.

@@ -13,10 +13,9 @@ from typing import Final
 import redis
 
 from orchestrator import machine
-from orchestrator.agents.registry import AgentRecord
+from orchestrator.bootstrap import Container
 from orchestrator.envelope.validate import Report
 from orchestrator.log import get_logger
-from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.all_keys import SharedKeys
 from orchestrator.redisdb.scripts import Scripts
@@ -42,6 +41,8 @@ _UNREADABLE: Final = ("message", "low")
 _BESIDE: Final = 1024
 #: Octets that count as one message against the quota of a program.
 _OF_A_MESSAGE: Final = 64 * 1024
+#: Messages a minute that are taken from the outbox of one program in a shard.
+QUOTA: Final = 12_000
 #: Milliseconds between two looks into the outboxes: what blocks until an entry comes is sent all of it.
 LOOK_MS: Final = 100
 
@@ -57,31 +58,18 @@ class Outboxes:
     """The outboxes that one router reads."""
 
     def __init__(
-        self,
-        scripts: Scripts,
-        *,
-        read: Callable[[Entry], Report | None],
-        agents: Callable[[], list[AgentRecord]],
-        table: RoutingTable,
-        shards: int,
-        shared: SharedKeys,
-        max_bytes: int,
-        quota: int = 0,
+        self, parts: Container, *, read: Callable[[Entry], Report | None], shared: SharedKeys
     ) -> None:
-        """``quota`` is how many messages a minute are taken from one outbox; 0: as many as there are.
-
-        ``max_bytes`` are the octets of the largest message, and those that one round reads, give or take one message.
-        """
-        self._scripts = scripts
-        self._streams = RedisStreams(scripts.client)
+        self._scripts = Scripts(parts.redis)
+        self._streams = RedisStreams(parts.redis)
         self._read = read
-        self._agents = agents
-        self._table = table
-        self._shards = shards
+        self._agents = parts.agents
+        self._table = parts.routing
+        self._shards = parts.settings.shards
         self._shared = shared
         self._programs: list[str] = []
-        self._quota = quota
-        self._max_bytes = max_bytes
+        #: Octets of the largest message, and those that one round reads, give or take one message.
+        self._max_bytes = parts.settings.max_message_bytes
         #: Which outbox is read first in the next round.
         self._turn = 0
         #: Until when nothing more is taken from an outbox, on the monotonic clock.
@@ -103,7 +91,7 @@ class Outboxes:
         if machine.monotonic() < self._next_look:
             return
         try:
-            programs = [record.name for record in self._agents() if record.external]
+            programs = [record.name for record in self._agents.all() if record.external]
         except redis.ResponseError as error:
             if not self._shared.hinder(error):
                 raise
@@ -206,10 +194,10 @@ class Outboxes:
 
     def _keep_quota(self, stream: StreamId, *, sent: int, left_ms: int) -> None:
         """Do not read an outbox for the rest of the minute if its program has sent as much as it may."""
-        if 0 < self._quota <= sent and stream not in self._paused:
+        if sent >= QUOTA and stream not in self._paused:
             self._paused[stream] = machine.monotonic() + left_ms / 1000
             get_logger().warning(
-                "outbox-over-quota", program=stream.priority, quota=self._quota, rests_s=round(left_ms / 1000)
+                "outbox-over-quota", program=stream.priority, quota=QUOTA, rests_s=round(left_ms / 1000)
             )
 
     def _fields(self, entry: Entry) -> list[str | bytes | int]:

@@ -19,10 +19,10 @@ from orchestrator.envelope.validate import Report
 from orchestrator.machine import Clock
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.raw_pipeline import ServerClock
-from orchestrator.router.build import build_execution, build_validator
+from orchestrator.router.build import build_execution
 from orchestrator.router.commands import CommandOutcome, message_id_taken
 from orchestrator.router.received import Rejection, shard_of_message
-from orchestrator.router.validation.validator import reject
+from orchestrator.router.validation.validator import Validator, reject
 from orchestrator.runtime.service import shared_keys_of
 from orchestrator.streams import Entry, StreamId
 
@@ -62,7 +62,7 @@ class Preview:
 
     def __init__(self, parts: Container, *, clock: Clock | None = None) -> None:
         self._parts = parts
-        self._validator = build_validator(parts, clock or ServerClock(parts.redis))
+        self._validator = Validator(parts, clock or ServerClock(parts.redis))
         self._execution = build_execution(parts, shared_keys_of(parts.redis, parts.settings))
         parts.ledger.attest = None  # nothing is written, and no key is made for it
 

@@ -6,11 +6,12 @@ The verdict on any entry is a value; only Redis errors are raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from orchestrator.agents.registry import AgentRecord
+from orchestrator.bootstrap import Container
 from orchestrator.display.text import counted
 from orchestrator.envelope import codec, signature
 from orchestrator.envelope.findings import Finding
@@ -18,11 +19,10 @@ from orchestrator.envelope.message_types import MESSAGE_TYPES, SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.opaque import EncryptedBody, OpaqueBody
 from orchestrator.envelope.parse import ParseLimits
-from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.validate import Report, check
 from orchestrator.errors import DecryptionError, InvalidEnvelope, PayloadError, SignatureError, UnknownAgent
 from orchestrator.machine import Clock
-from orchestrator.policy.routing import RoutingTable, refusal
+from orchestrator.policy.routing import refusal
 from orchestrator.router.received import ReceivedMessage, Rejection
 from orchestrator.streams import Entry
 from orchestrator.streams.values import OCTETS_FIELD
@@ -82,6 +82,8 @@ RULES: Final[dict[str, tuple[bool, str]]] = {
 
 #: Milliseconds that the clocks of sender and router may differ.
 CLOCK_SKEW_MS: Final = 300_000
+#: Messages that the chain of one message may name.
+MAX_CHAIN: Final = 1_000
 #: Attempts that a header may ask for.
 MAX_ATTEMPTS: Final = 100
 #: Seconds that the detailed report on a refused message may take; it is made for those that are signed.
@@ -95,32 +97,17 @@ _REMEMBERED: Final = 10_000
 class Validator:
     """Validates entries one by one."""
 
-    def __init__(
-        self,
-        *,
-        keys: signature.KeyLookup,
-        opener: Opener,
-        find_agent: Callable[[str], AgentRecord | None],
-        names: Callable[[], list[str]],
-        table: RoutingTable,
-        clock: Clock,
-        signatures_required: bool,
-        max_bytes: int,
-        max_age_ms: int,
-        max_chain: int,
-        can_encrypt_to: Callable[[str], bool],
-    ) -> None:
-        self._can_encrypt_to = can_encrypt_to
-        self._opener = opener
-        self._keys = keys
-        self._find_agent = find_agent
-        self._names = names
-        self._table = table
+    def __init__(self, parts: Container, clock: Clock) -> None:
+        settings = parts.settings
+        self._recipients = parts.recipients
+        self._opener = parts.opener
+        self._keys = parts.keyring
+        self._agents = parts.agents
+        self._table = parts.routing
         self._clock = clock
-        self._signatures_required = signatures_required
-        self._limits = ParseLimits(size=max_bytes, detail_s=REPORT_S, findings=1)
-        self._max_age_ms = max_age_ms
-        self._max_chain = max_chain
+        self._signatures_required = settings.signatures_required
+        self._limits = ParseLimits(size=settings.max_message_bytes, detail_s=REPORT_S, findings=1)
+        self._max_age_ms = round(settings.message_max_age_s * 1000)
         self._refusals: dict[tuple[str, str, str], tuple[AgentRecord, AgentRecord, str | None]] = {}
 
     def read(self, entry: Entry) -> Report | None:
@@ -168,7 +155,7 @@ class Validator:
         ahead_ms = header.timestamp.instant_ms - self._clock.now_ms()
         if isinstance(received, ReceivedMessage) and ahead_ms > 0:
             received = replace(received, ahead_ms=ahead_ms)
-        recipient = self._find_agent(message.header.recipient.agent_name)
+        recipient = self._agents.get(message.header.recipient.agent_name)
         if isinstance(received, ReceivedMessage) and recipient is not None and recipient.external:
             return replace(received, program=recipient.name)
         return received
@@ -210,7 +197,7 @@ class Validator:
         body = message.body
         if not isinstance(body, OpaqueBody):
             return ReceivedMessage(entry, message, body, digest=digest)
-        sender = self._find_agent(message.header.sender.agent_name)
+        sender = self._agents.get(message.header.sender.agent_name)
         if entry.stream.type not in SESSION_STARTING and not (sender is not None and sender.external):
             return ReceivedMessage(
                 entry, message, None, digest=digest
@@ -238,7 +225,7 @@ class Validator:
     def _unanswerable(self, entry: Entry, message: AgentMessage) -> Rejection | None:
         """Return a rejection if the answer to an encrypted task could not be encrypted; else None."""
         sender = message.header.sender.agent_name
-        if entry.stream.type not in SESSION_STARTING or self._can_encrypt_to(sender):
+        if entry.stream.type not in SESSION_STARTING or self._recipients.can_encrypt_to(sender):
             return None
         return reject(
             "payload",
@@ -281,10 +268,10 @@ class Validator:
                 f"{header.retry_policy.max_attempts} attempts are asked for; ask for at most {MAX_ATTEMPTS}",
                 message,
             )
-        if len(header.conversation_chain) > self._max_chain:
+        if len(header.conversation_chain) > MAX_CHAIN:
             yield reject(
                 "conversation-limit",
-                f"the chain names {counted(len(header.conversation_chain), 'message')}; at most {self._max_chain} are allowed",
+                f"the chain names {counted(len(header.conversation_chain), 'message')}; at most {MAX_CHAIN} are allowed",
                 message,
             )
         if header.conversation_chain and header.correlation_id is None:
@@ -299,7 +286,7 @@ class Validator:
     def _faults_of_parties(self, message: AgentMessage) -> Iterator[Rejection]:
         header = message.header
         name, role = header.sender.agent_name, header.sender.agent_role
-        sender = self._find_agent(name)
+        sender = self._agents.get(name)
         if sender is None:
             yield reject(
                 "sender-unknown", f"no agent {name!r} is registered; register it or start its worker", message
@@ -308,12 +295,12 @@ class Validator:
             yield reject(
                 "sender-role", f"{name!r} is registered as a {sender.role} and claims to be a {role}", message
             )
-        recipient = self._find_agent(header.recipient.agent_name)
+        recipient = self._agents.get(header.recipient.agent_name)
         if recipient is None:
             yield reject(
                 "recipient-unknown",
                 f"no agent {header.recipient.agent_name!r} is registered "
-                f"({UnknownAgent(header.recipient.agent_name, self._names()).known}); start a worker that serves it",
+                f"({UnknownAgent(header.recipient.agent_name, self._agents.names()).known}); start a worker that serves it",
                 message,
             )
         if sender is None or recipient is None:

@@ -19,7 +19,7 @@ from orchestrator.policy.approval import (
     read_request,
     refused,
 )
-from orchestrator.worker.context.arguments import check_timeout, limit_of
+from orchestrator.policy.moments import check_timeout, limit_ms
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.verification import Verifier, callback_of
 from orchestrator.worker.context.waits import Blocking, Taken
@@ -79,7 +79,7 @@ class ApprovalRequests:
             agent=session.agent,
             session=session.id,
             run=effects.held.claim.run,
-            expires_ms=0 if limit_s is None else now_ms + limit_of(limit_s),
+            expires_ms=0 if limit_s is None else now_ms + limit_ms(limit_s),
             default=default,
             reason=reason,
         )

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from orchestrator.errors import InputError, PayloadError
 from orchestrator.ids import shard_of
-from orchestrator.ledger import ClaimedRun
 from orchestrator.ledger.large_text import check_size
 from orchestrator.ledger.launches import FORKED
 from orchestrator.ledger.live_text import Kind, LiveText
@@ -17,8 +16,6 @@ from orchestrator.worker.context.delegation import Delegating
 from orchestrator.worker.context.durable import Durable
 from orchestrator.worker.context.launches import PLAN_GROUP, Planning
 from orchestrator.worker.context.messaging import Messaging
-from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.sending import WrittenMessages
 
 
 class Context(Messaging, Delegating, Durable):
@@ -30,32 +27,6 @@ class Context(Messaging, Delegating, Durable):
     Threads of the agent may have effects and wait in calls at the same time. They are to end before it returns:
     whatever comes after the end of the run raises `ClaimLost`.
     """
-
-    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
-        super().__init__(held, parts)
-        self._environment = parts.environment
-        self._waiting: dict[str, dict[str, Any]] = {}
-        #: Why the answer that this run gave before was not accepted; empty when there was none.
-        self.correction = ""
-        #: What this run's calls of models cost: `spending.reserve` before a call, `settle` after it.
-        self.spending = parts.spending
-        #: Limits of providers: `limits.acquire` before each call of a model, `hold_back` when it says not to call.
-        self.limits = parts.limits
-        #: The durable steps of this try.
-        self.steps = parts.steps
-        #: The settings of the worker.
-        self.settings = parts.settings
-        #: Checks and sends the messages that the agent wrote into its answer.
-        self.written = WrittenMessages(parts.effects, parts.message_sender, parts.launches)
-        #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
-        self.new_memory: str | None = None
-        #: The turns of this try, for the transcript.
-        self.turns: list[Any] = []
-        #: Whether every effect of the agent belongs to a durable step, so that what an earlier try launched stays, and
-        #: `waits` counts it.
-        self.replays = False
-        #: Whether the answer is a text agent's, which its parent is given once, also if it was sent as a message before.
-        self.answers_in_text = False
 
     # --- policies ----------------------------------------------------------------------------
 
@@ -134,7 +105,7 @@ class Context(Messaging, Delegating, Durable):
 
         `orchestra program raise`, `delegate`, `ask` and `mcp` and `current_session()` find the run by it.
         """
-        return self._environment()
+        return self._parts.environment()
 
     # --- plans -------------------------------------------------------------------------------
 
@@ -157,7 +128,7 @@ class Context(Messaging, Delegating, Durable):
             LimitExceeded, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         parsed = parse_plan(plan) if isinstance(plan, str) else plan
-        sessions = Planning(self._effects, self._launches).launch(parsed)
+        sessions = Planning(self._effects, self._parts.launches).launch(parsed)
         if any(assignment.caller == self.agent for assignment in parsed.assignments):
             self._waiting.setdefault(PLAN_GROUP, {"mode": "all"})
         return sessions
@@ -230,18 +201,3 @@ class Context(Messaging, Delegating, Durable):
             return self._effects.retrying("memory", lambda: self._ledger.memory(self.session))
         except PayloadError as error:
             raise PayloadError(f"the memory of session {self.session} cannot be read: {error}") from None
-
-    # --- for the runner ----------------------------------------------------------------------
-
-    @property
-    def has_launched(self) -> bool:
-        """True if this try of the run has launched a child."""
-        return self._effects.launched
-
-    @property
-    def new_waiting(self) -> dict[str, Any] | None:
-        """The waiting policies to save, or None if the agent has set none."""
-        if not self._waiting:
-            return None
-        before = self._held.session.waiting
-        return {**(before if isinstance(before, dict) else {}), **self._waiting}

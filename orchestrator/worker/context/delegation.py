@@ -18,7 +18,7 @@ from orchestrator.messages.factory import Terms
 from orchestrator.operations import requests
 from orchestrator.operations.table import CALL, DELEGATE, DELEGATE_ALL, ESCALATE, REQUEST_REVIEW
 from orchestrator.policy.callback import Callback
-from orchestrator.worker.context.arguments import check_list, check_timeout
+from orchestrator.policy.moments import check_timeout
 from orchestrator.worker.context.launches import LaunchRequest, child_of, heading_of
 from orchestrator.worker.context.view import View
 
@@ -56,7 +56,7 @@ class Delegating(View):
         Raises:
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return tuple(record for record in self._launches.delegates() if not tag or tag in record.tags)
+        return tuple(record for record in self._parts.launches.delegates() if not tag or tag in record.tags)
 
     @property
     def outstanding(self) -> int:
@@ -90,7 +90,7 @@ class Delegating(View):
         """
         request: requests.Delegate = DELEGATE.read({"agent": agent, "task": task, **options})
         kept = DELEGATE.options(request)
-        return self._launches.launch(child_of(request, request["task"], kept=kept))
+        return self._parts.launches.launch(child_of(request, request["task"], kept=kept))
 
     def delegate_all(
         self,
@@ -117,8 +117,8 @@ class Delegating(View):
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
         request: requests.DelegateAll = DELEGATE_ALL.read({"agent": agent, **options})
-        kept, prepare = DELEGATE_ALL.options(request), self._launches.prepare
-        return self._launches.launch_all(prepare(child_of(request, task, kept=kept)) for task in tasks)
+        kept, prepare = DELEGATE_ALL.options(request), self._parts.launches.prepare
+        return self._parts.launches.launch_all(prepare(child_of(request, task, kept=kept)) for task in tasks)
 
     def call(
         self,
@@ -150,12 +150,12 @@ class Delegating(View):
             LimitExceeded, KeyInUse, InputError, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         check_timeout(timeout_s)
-        self._blocking.check_depth(f"a call of {agent!r}")
+        self._parts.blocking.check_depth(f"a call of {agent!r}")
         request: requests.Call = CALL.read({"agent": agent, "task": task, **options})
         kept = CALL.options(request)
-        child = self._launches.launch(child_of(request, request["task"], kept=kept, group=CALL_GROUP))
+        child = self._parts.launches.launch(child_of(request, request["task"], kept=kept, group=CALL_GROUP))
         reply = None if answer is None else lambda item, text: answer(self._callback(item, text))
-        taken = self._blocking.child(child, timeout_s=timeout_s, answer=reply)
+        taken = self._parts.blocking.child(child, timeout_s=timeout_s, answer=reply)
         if taken is None:
             raise TimeoutError(
                 f"session {child} of {agent!r} has not ended after {timeout_s:g} s; its end comes as a callback"
@@ -180,10 +180,11 @@ class Delegating(View):
             WouldDeadlock: too many runs wait for one another in this worker's slot.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        check_list("sessions", sessions)
+        if isinstance(sessions, str):  # it would be taken for a list of its characters
+            raise InputError(f"sessions = {sessions!r} is one text; give a list: sessions=[{sessions!r}]")
         check_timeout(timeout_s)
         if timeout_s > 0:
-            self._blocking.check_depth("a wait for children")
+            self._parts.blocking.check_depth("a wait for children")
         items = self._effects.retrying("children", lambda: self._ledger.items(self.session))
         children = {i.child: i for i in items if i.kind == "completion" and i.callback}
         unknown = [session for session in sessions if session not in children]
@@ -192,7 +193,7 @@ class Delegating(View):
         awaited = list(sessions) or [
             child for child, item in children.items() if item.state in (ItemState.OWED, ItemState.QUEUED)
         ]
-        taken = self._blocking.look(awaited, timeout_s=timeout_s, known=known)
+        taken = self._parts.blocking.look(awaited, timeout_s=timeout_s, known=known)
         self._all = None
         callbacks = tuple(self._callback(*one) for one in taken)
         ended = {callback.session for callback in callbacks if callback.kind == "completion"}
@@ -250,7 +251,7 @@ class Delegating(View):
         if not description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")
         reviewer, effects, title = (
-            self._launches.table.code_reviewer,
+            self._parts.launches.table.code_reviewer,
             self._effects,
             title or heading_of(description),
         )
@@ -273,7 +274,7 @@ class Delegating(View):
         prompt = prompt_of(ReviewRequest(review=given.model_copy(update={"description": description})))
         if files:
             prompt = "\n".join([prompt, "", "Files:", *(f"- {name}" for name in files)])
-        return self._launches.launch(
+        return self._parts.launches.launch(
             LaunchRequest(
                 agent=reviewer,
                 kind="review",
@@ -308,8 +309,8 @@ class Delegating(View):
         reason, priority = request.get("reason"), request.get("priority")
         if not description.strip():
             raise InputError("an escalation needs a description of what is the matter")
-        effects, table, title = self._effects, self._launches.table, title or heading_of(description)
-        has_lead = table.tech_lead != self.agent and self._launches.knows(table.tech_lead)
+        effects, table, title = self._effects, self._parts.launches.table, title or heading_of(description)
+        has_lead = table.tech_lead != self.agent and self._parts.launches.knows(table.tech_lead)
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.escalation(
@@ -327,7 +328,7 @@ class Delegating(View):
             )
 
         if has_lead:
-            return self._launches.launch(
+            return self._parts.launches.launch(
                 LaunchRequest(
                     agent=table.tech_lead,
                     kind="escalate",

@@ -7,12 +7,10 @@ from datetime import datetime
 from typing import Any, TypeVar, cast, overload
 
 from orchestrator.errors import RunSleeps
-from orchestrator.ledger import ClaimedRun
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat
 from orchestrator.policy.approval import Decision, Default
 from orchestrator.policy.moments import moment_ms, wait_ms
-from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.step_call import Call
 from orchestrator.worker.context.view import View
 
@@ -23,11 +21,6 @@ _log = get_logger()
 
 class Durable(View):
     """The part of a run's context with what happens once, however often the run is tried."""
-
-    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
-        super().__init__(held, parts)
-        #: What this run asks a person to approve; `request_approval` is for agents.
-        self.approvals = parts.approvals
 
     def sleep(self, seconds: float) -> None:
         """Wait for so many seconds without keeping the slot; for as long as you like.
@@ -131,7 +124,7 @@ class Durable(View):
             backoff_s=backoff_s,
             type=type,
         )
-        return cast("T", self._steps.run(call))
+        return cast("T", self.steps.run(call))
 
     @overload
     async def astep(
@@ -185,7 +178,7 @@ class Durable(View):
             backoff_s=backoff_s,
             type=type,
         )
-        return await self._steps.arun(call)
+        return await self.steps.arun(call)
 
     @property
     def step_key(self) -> str:
@@ -194,7 +187,7 @@ class Durable(View):
         Raises:
             InputError: no step is executed here.
         """
-        return self._steps.key
+        return self.steps.key
 
     def request_approval(
         self,

@@ -23,6 +23,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ledger import ClaimedRun, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.policy.budget import Cost
 from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.context.step_call import present_step
 from orchestrator.worker.execution.heartbeat import ClaimStatus
@@ -59,6 +60,8 @@ class Effects:
         self.outage: ServerUnavailable | None = None
         #: The key of the last effect that the ledger has acknowledged.
         self.last = ""
+        #: Costs of this try's calls of models.
+        self.spent = Cost()
         #: Whether this try launched anything.
         self.launched = False
         #: What the agent itself wrote of the end of its task: it reports the end of the session, if this run ends it.

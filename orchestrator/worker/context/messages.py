@@ -28,8 +28,8 @@ from orchestrator.messages.factory import Thread, summary
 from orchestrator.messages.progress import status_of
 from orchestrator.operations.requests import Ask, AskLater, RaiseCallback
 from orchestrator.policy.kinds import question_kind
+from orchestrator.policy.moments import limit_ms
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import limit_of
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.event_log import AGENT_CALLBACK, EventLog
 
@@ -138,7 +138,7 @@ class MessageSender:
         if values is not None:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = packed
-        limit_ms = effects.ledger.limits.question_ms if open_s is None else limit_of(open_s)
+        open_ms = effects.ledger.limits.question_ms if open_s is None else limit_ms(open_s)
         self._send(
             "ask",
             None if of_user else to.id if to else session.parent,
@@ -149,7 +149,7 @@ class MessageSender:
             kind=kind,
             priority=urgency,
             extra=extra,
-            open_ms=limit_ms,
+            open_ms=open_ms,
         )
         # A question to the user is among the records of the root that asks.
         self._note_sent(to.id if to else session.parent or session.id, asked_as, outgoing)

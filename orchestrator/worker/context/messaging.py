@@ -21,17 +21,16 @@ from orchestrator.errors import (
     TaskFailed,
 )
 from orchestrator.ids import reply_id
-from orchestrator.ledger import ClaimedRun, Session
+from orchestrator.ledger import Session
 from orchestrator.ledger.large_text import beginning, check_text
 from orchestrator.log import get_logger
 from orchestrator.messages.factory import summary
 from orchestrator.operations import requests
 from orchestrator.operations.table import ASK, ASK_LATER, MESSAGE, STATUS
 from orchestrator.policy.callback import Callback
+from orchestrator.policy.moments import check_timeout
 from orchestrator.policy.sealed_text import ENCRYPTED
-from orchestrator.worker.context.arguments import check_timeout
 from orchestrator.worker.context.messages import Question
-from orchestrator.worker.context.parts import RunParts
 from orchestrator.worker.context.view import View
 from orchestrator.worker.context.waits import Taken
 
@@ -53,11 +52,6 @@ _ATTACHMENT: Final = re.compile(r"[A-Za-z0-9._/-]{1,100}")
 
 class Messaging(View):
     """The part of a run's context with which its agent sends messages."""
-
-    def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
-        super().__init__(held, parts)
-        #: What is attached to the answer of this run, by name.
-        self.attachments: dict[str, str] = {}
 
     def raise_callback(
         self,
@@ -101,7 +95,7 @@ class Messaging(View):
         try:
             if wait:
                 return self._answer_to(question, timeout_s)
-            self._message_sender.send_question(question)
+            self._parts.message_sender.send_question(question)
         except (ClaimLost, SessionStopped, ServerUnavailable):
             raise
         except OrchestraError as error:
@@ -158,7 +152,7 @@ class Messaging(View):
         other = self._find(session or self.parent)
         if other.id != self.parent and other.parent != self.session:
             raise InputError(f"session {session} is no child of {self.session}")
-        return self._message_sender.status_of(other)
+        return self._parts.message_sender.status_of(other)
 
     def ask_later(
         self,
@@ -201,15 +195,17 @@ class Messaging(View):
         return self._callback(item, text).full()
 
     def _ask_parent(self, asked: Question, timeout_s: float | None) -> Taken:
-        self._blocking.check_depth("a question")
+        self._parts.blocking.check_depth("a question")
         if timeout_s is None:  # what is left is for the agent to go on without a reply
             timeout_s = self.patience_s
-        question = self._message_sender.send_question(asked)
-        taken = self._blocking.answer(reply_id(question), question, awaited=self.parent, timeout_s=timeout_s)
+        question = self._parts.message_sender.send_question(asked)
+        taken = self._parts.blocking.answer(
+            reply_id(question), question, awaited=self.parent, timeout_s=timeout_s
+        )
         if taken is None:
             why = f"none came within {timeout_s:.6g} s"
             if not self._effects.withdraw(question, f"no reply in time: {why}", asked=self.parent):
-                taken = self._blocking.take(reply_id(question))
+                taken = self._parts.blocking.take(reply_id(question))
                 why = "it was withdrawn"
             if taken is None:
                 raise NoReply(summary(asked.message), why)
@@ -217,8 +213,8 @@ class Messaging(View):
 
     def _ask_user(self, asked: Question, timeout_s: float | None) -> Taken:
         """Ask the user, and park until the reply is there; the question's own time limit ends the wait."""
-        question = self._message_sender.send_question(asked, open_s=timeout_s)
-        taken = self._blocking.take(reply_id(question), "wait")
+        question = self._parts.message_sender.send_question(asked, open_s=timeout_s)
+        taken = self._parts.blocking.take(reply_id(question), "wait")
         if taken is None:
             _log.info("run-waits-for-user", question=question)
             raise RunSleeps(f"a user's reply to {question}", f"{_FOREVER_S:.0f}")
@@ -239,7 +235,7 @@ class Messaging(View):
             LimitExceeded: the conversation has had more messages than it may.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        return self._message_sender.send_question(Question.of(request), to=to)
+        return self._parts.message_sender.send_question(Question.of(request), to=to)
 
     def reply_to(self, question: str, *, timeout_s: float) -> Callback | None:
         """Return the reply to a question of this session; None if it has not come after ``timeout_s`` seconds.
@@ -253,9 +249,9 @@ class Messaging(View):
         """
         check_timeout(timeout_s)
         if timeout_s > 0:
-            self._blocking.check_depth("a question")
+            self._parts.blocking.check_depth("a question")
         # A root waits for the user, and lends its slot to whatever is below it.
-        taken = self._blocking.answer(
+        taken = self._parts.blocking.answer(
             reply_id(question), question, awaited=self.parent or self.session, timeout_s=timeout_s
         )
         return None if taken is None else self._callback(*taken)
@@ -278,7 +274,7 @@ class Messaging(View):
         item = self._effects.retrying("reply", lambda: self._ledger.item(self.session, name))
         if item is None:
             raise InputError(f"{name!r} is not a question that session {self.session} was asked")
-        return self._message_sender.reply(item, text)
+        return self._parts.message_sender.reply(item, text)
 
     def message(self, to: str, text: str, **options: Unpack[requests.MessageOptions]) -> str:
         """Send a message to the parent or to a child, which is resumed with it; no answer is waited for.
@@ -307,7 +303,7 @@ class Messaging(View):
         if other.id != self.parent and other.parent != self.session:
             raise InputError(f"session {to} is neither the parent nor a child of {self.session}")
         priority, key = request.get("priority") or "normal", request.get("key")
-        return self._message_sender.message(other, text, priority=priority, key=key)
+        return self._parts.message_sender.message(other, text, priority=priority, key=key)
 
     def status(
         self, progress: int | None = None, activity: str = "", **options: Unpack[requests.StatusOptions]
@@ -362,7 +358,7 @@ class Messaging(View):
             InputError: it is too large.
             ClaimLost, SessionStopped, ServerUnavailable: this run cannot go on.
         """
-        self._message_sender.status(body)
+        self._parts.message_sender.status(body)
 
     def report_error(self, error: ErrorReport | Mapping[str, Any]) -> None:
         """Tell the parent of an error, and go on; the parent is resumed with it and need not reply.
@@ -376,7 +372,7 @@ class Messaging(View):
         report = part_of(ErrorReport, error, name="error")
         if not self.has_caller:
             raise InputError(f"session {self.session} has no parent to report an error to; return the report")
-        self._message_sender.report(report)
+        self._parts.message_sender.report(report)
 
     def attach(self, name: str, text: str) -> None:
         """Attach a text to the answer of this run; the parent reads it with `callback.attachment(name)`.

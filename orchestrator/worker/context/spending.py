@@ -11,14 +11,15 @@ import asyncio
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from orchestrator import machine
 from orchestrator.agents.options.llm import ModelPrices
+from orchestrator.config.settings import Settings
 from orchestrator.display.text import word
 from orchestrator.errors import InputError, ProviderAway, RunParked
 from orchestrator.ledger.spending import Granted, Lane, Wait
@@ -71,8 +72,6 @@ class RunSpending:
         self._agent_budget = agent_budget
         self._adding = threading.Lock()
         self._limited: frozenset[str] | None = None
-        #: What this try has spent.
-        self.total = Cost()
 
     @property
     def limited(self) -> frozenset[str]:
@@ -133,7 +132,7 @@ class RunSpending:
             ),
         )
         with self._adding:
-            self.total += cost
+            self._effects.spent += cost
 
 
 def _cost(requests: int, input_tokens: int, output_tokens: int, usd: float) -> Cost:
@@ -254,12 +253,9 @@ class Permit:
 class ProviderLimits:
     """The calls of one run, in one try of it. Safe to share between threads."""
 
-    def __init__(
-        self, effects: Effects, *, limits: Mapping[str, Mapping[Any, int]], longest_wait_s: float
-    ) -> None:
+    def __init__(self, effects: Effects, settings: Settings) -> None:
         self._effects = effects
-        self._limits = limits
-        self._longest_wait_s = longest_wait_s
+        self._settings = settings
         self._lock = threading.Lock()
         #: Numbers of the calls that wait now.
         self._numbers: set[int] = set()
@@ -335,13 +331,13 @@ class ProviderLimits:
         try:
             yield _Call(
                 lane=Lane(provider=provider, model=model, key=key),
-                limit=limit_of(self._limits, provider, model),
+                limit=limit_of(self._settings.provider_limits, provider, model),
                 # Who holds it: its place is free once that run is not at work under this claim.
                 id=f"{claim.run}|{claim.claim}|{machine.token_hex(8)}",
                 waiter=f"{claim.run}:{step.key if step else number}",
                 tokens=tokens,
                 time_limit_s=time_limit_s,
-                until=machine.monotonic() + self._longest_wait_s,
+                until=machine.monotonic() + self._settings.provider_wait_s,
             )
         finally:
             self._numbers.discard(number)

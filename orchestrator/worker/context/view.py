@@ -1,12 +1,15 @@
-"""View of a session for its agent in one run: why it runs, its task, what has come so far."""
+"""State of one run: what its agent sees of the session, and the parts that are made when the agent first uses them."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
+from orchestrator.agents.definition import AgentDefinition
+from orchestrator.bootstrap import Container
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.prompt_text import unpack
 from orchestrator.ids import traceparent
@@ -15,8 +18,15 @@ from orchestrator.ledger.launches import seed_of
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks, render_callbacks
 from orchestrator.policy.guarded_tags import defuse
-from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.verification import callback_of
+from orchestrator.worker.context.approvals import ApprovalRequests
+from orchestrator.worker.context.effects import Effects
+from orchestrator.worker.context.launches import Launches
+from orchestrator.worker.context.messages import MessageSender
+from orchestrator.worker.context.sending import WrittenMessages
+from orchestrator.worker.context.spending import ProviderLimits, RunSpending
+from orchestrator.worker.context.steps import Steps
+from orchestrator.worker.context.verification import Decrypter, Verifier, callback_of
+from orchestrator.worker.context.waits import Blocking
 
 #: Bytes of one child's answer that stand in a prompt; `callbacks` has all of it.
 MAX_PROMPT_BYTES_PER_CALLBACK = 256 * 1024
@@ -34,20 +44,64 @@ class Missing:
     group: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunParts:
+    """The parts of one run, in one try of it: each is made when it is first used.
+
+    Threads of the agent that use one for the first time at once may make it twice, which does no harm: these keep nothing.
+    """
+
+    definition: AgentDefinition
+    effects: Effects
+    steps: Steps
+    verifier: Verifier
+    container: Container
+    #: Makes what the run waits with.
+    make_blocking: Callable[[RunParts], Blocking]
+    #: The environment of programs that take part in the run.
+    environment: Callable[[], dict[str, str]]
+
+    @cached_property
+    def decrypter(self) -> Decrypter:
+        """Opens what the run is given."""
+        return Decrypter(self.effects, self.container.opener)
+
+    @cached_property
+    def message_sender(self) -> MessageSender:
+        """Sends what the agent says to others."""
+        return MessageSender(self.effects, self.container.settings.data)
+
+    @cached_property
+    def blocking(self) -> Blocking:
+        """Waits for what others answer."""
+        return self.make_blocking(self)
+
+    @cached_property
+    def launches(self) -> Launches:
+        """Launches children."""
+        container = self.container
+        return Launches(self.effects, container.routing, container.agents, pressure=container.pressure)
+
+
 class View:
-    """The part of a run's context that the agent reads."""
+    """All state of a run's context, and what the agent reads.
+
+    Parts that not every run has are made when they are first used. Of two threads that do so at once both get the one
+    that is there first, where it keeps something.
+    """
 
     def __init__(self, held: ClaimedRun, parts: RunParts) -> None:
         self._held = held
+        self._parts = parts
         self._effects = parts.effects
         self._claim_status = parts.effects.claim_status
         self._ledger = parts.effects.ledger
-        self._verifier = parts.verifier
-        self._message_sender = parts.message_sender
-        self._blocking = parts.blocking
-        self._launches = parts.launches
-        self._steps = parts.steps
+        self._waiting: dict[str, dict[str, Any]] = {}
         self._all: tuple[Callback, ...] | None = None
+        #: The settings of the worker.
+        self.settings = parts.container.settings
+        #: The durable steps of this try.
+        self.steps = parts.steps
         #: This agent's name.
         self.agent: str = held.session.agent
         #: This session, its parent (empty for a root) and the root of its tree, by id.
@@ -81,6 +135,47 @@ class View:
         self._state_before = copy.deepcopy(self.state)
         #: The task on a start; the callbacks or the user's words on a resume.
         self.prompt: str = self._prompt()
+        #: Why the answer that this run gave before was not accepted; empty when there was none.
+        self.correction = ""
+        #: What is attached to the answer of this run, by name.
+        self.attachments: dict[str, str] = {}
+        #: What the executor keeps of the conversation when this run commits; None leaves it as it is.
+        self.new_memory: str | None = None
+        #: The turns of this try, for the transcript.
+        self.turns: list[Any] = []
+        #: Whether every effect of the agent belongs to a durable step, so that what an earlier try launched stays, and
+        #: `waits` counts it.
+        self.replays = False
+        #: Whether the answer is a text agent's, which its parent is given once, also if it was sent as a message before.
+        self.answers_in_text = False
+
+    @cached_property
+    def spending(self) -> RunSpending:
+        """Costs of this run's calls of models: `spending.reserve` before a call, `settle` after it."""
+        budget = self._parts.definition.budget
+        # Of what all sessions of the agent may spend each shard has its share.
+        share = budget.share(self.settings.shards) if budget is not None else None
+        made: RunSpending = vars(self).setdefault("spending", RunSpending(self._effects, agent_budget=share))
+        return made
+
+    @cached_property
+    def limits(self) -> ProviderLimits:
+        """Limits of providers: `limits.acquire` before each call of a model, `hold_back` when it says not to call."""
+        made: ProviderLimits = vars(self).setdefault("limits", ProviderLimits(self._effects, self.settings))
+        return made
+
+    @cached_property
+    def approvals(self) -> ApprovalRequests:
+        """Approvals that this run asks a person for; `request_approval` is for agents."""
+        limit_s = self.settings.approval_time_limit_s
+        return ApprovalRequests(
+            self._effects, self._parts.blocking, self._parts.verifier, time_limit_s=limit_s
+        )
+
+    @cached_property
+    def written(self) -> WrittenMessages:
+        """Check and sending of the messages that the agent wrote into its answer."""
+        return WrittenMessages(self._effects, self._parts.message_sender, self._parts.launches)
 
     @property
     def traceparent(self) -> str:
@@ -145,7 +240,7 @@ class View:
     def _own_results(self) -> tuple[Callback, ...]:
         items = [item for item in self._ledger.items(self.session) if self._is_delivered(item)]
         texts = self._ledger.texts(self.session, [item.id for item in items])
-        checked = self._verifier.items([(item, texts.get(item.id, "")) for item in items])
+        checked = self._parts.verifier.items([(item, texts.get(item.id, "")) for item in items])
         return tuple(self._callback(item, text) for item, text in checked)
 
     def _is_delivered(self, item: Item) -> bool:
@@ -167,6 +262,19 @@ class View:
     def new_state(self) -> dict[str, Any] | None:
         """The state to save, or None if the agent left it as it was."""
         return self.state if self.state != self._state_before else None
+
+    @property
+    def new_waiting(self) -> dict[str, Any] | None:
+        """The waiting policies to save, or None if the agent has set none."""
+        if not self._waiting:
+            return None
+        before = self._held.session.waiting
+        return {**(before if isinstance(before, dict) else {}), **self._waiting}
+
+    @property
+    def has_launched(self) -> bool:
+        """True if this try of the run has launched a child."""
+        return self._effects.launched
 
 
 def describe_missing(missing: Sequence[Missing]) -> str:

@@ -42,15 +42,12 @@ from orchestrator.log import get_logger, log_context
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.redisdb.client import retry_outages, was_refused
 from orchestrator.worker.container import Runtime
-from orchestrator.worker.context.approvals import ApprovalRequests
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.effects import Effects
-from orchestrator.worker.context.launches import Launches
-from orchestrator.worker.context.messages import MessageSender
-from orchestrator.worker.context.parts import RunParts
-from orchestrator.worker.context.spending import ProviderLimits, RunSpending
 from orchestrator.worker.context.steps import Steps
-from orchestrator.worker.context.verification import Decrypter, Verifier
+from orchestrator.worker.context.verification import Verifier
+from orchestrator.worker.context.view import RunParts
+from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.ending import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
@@ -155,11 +152,18 @@ class _RunOfAgent:
             message_factory=self._message_factory,
             claim_status=self._claim_status,
         )
-        self._verifier = Verifier(self._effects, runtime.parts.authenticity)
-        self._steps = Steps(
-            self._effects, policy=definition.steps, pause=runtime.pause, verify=self._verifier.own
+        verifier = Verifier(self._effects, runtime.parts.authenticity)
+        # In the agent's own thread, whose steps come in order.
+        self._steps = Steps(self._effects, policy=definition.steps, pause=runtime.pause, verify=verifier.own)
+        self._parts = RunParts(
+            definition=definition,
+            effects=self._effects,
+            steps=self._steps,
+            verifier=verifier,
+            container=runtime.parts,
+            make_blocking=self._make_blocking,
+            environment=self._open_gateway,
         )
-        self._message_sender = MessageSender(self._effects, runtime.parts.settings.data)
 
     def complete(self) -> RunEnd:
         settings = self._runtime.parts.settings
@@ -272,12 +276,12 @@ class _RunOfAgent:
 
     def _account(self) -> None:
         """Report which durable steps this try recorded, what it spent on models, and its turns, which the ledger keeps, too."""
-        run, steps, context = self._held.run, self._steps.finished, self._context
-        if context is None or not (steps or context.turns or context.spending.total.requests):
+        run, steps, context, spent = self._held.run, self._steps.finished, self._context, self._effects.spent
+        if context is None or not (steps or context.turns or spent.requests):
             return
         from orchestrator.transcript.model import account
 
-        text, said = account(run.id, run.attempt, steps, context.spending.total, context.turns)
+        text, said = account(run.id, run.attempt, steps, spent, context.turns)
         try:
             outgoing = self._effects.write_status(None, text)
             self._effects.retrying(
@@ -309,47 +313,20 @@ class _RunOfAgent:
         return self._definition.record.retry_ms(self._held.run.failures + 1)
 
     def _make_context(self) -> Context:
-        runtime, effects, settings = self._runtime, self._effects, self._runtime.parts.settings
-        verifier = self._verifier
-        effects.held = self._as_forked(verifier.held())
-        decrypter = Decrypter(effects, runtime.parts.opener)
-        slot_sharing = runtime.slot_sharing
-        blocking = runtime.blocking(
-            effects,
-            self._message_sender,
-            decrypter=decrypter,
-            verifier=verifier,
+        self._effects.held = self._as_forked(self._parts.verifier.held())
+        return Context(self._parts.decrypter.held(), self._parts)
+
+    def _make_blocking(self, parts: RunParts) -> Blocking:
+        """Return what the run waits with; meanwhile its slot executes what is queued, if the worker shares slots."""
+        slot_sharing = self._runtime.slot_sharing
+        return self._runtime.blocking(
+            parts.effects,
+            parts.message_sender,
+            decrypter=parts.decrypter,
+            verifier=parts.verifier,
             slot_sharing=slot_sharing,
             queued=Queued(self._ledger, self._may_take(slot_sharing)) if slot_sharing is not None else None,
             execute=self._execute_beside,
-        )
-        launches = Launches(
-            effects, runtime.parts.routing, runtime.parts.agents, pressure=runtime.parts.pressure
-        )
-        budget = self._definition.budget
-        return Context(
-            decrypter.held(),
-            RunParts(
-                settings=settings,
-                effects=effects,
-                verifier=verifier,
-                message_sender=self._message_sender,
-                blocking=blocking,
-                launches=launches,
-                steps=self._steps,
-                spending=RunSpending(
-                    effects,
-                    # Of what all sessions of the agent may spend each shard has its share.
-                    agent_budget=budget.share(settings.shards) if budget is not None else None,
-                ),
-                limits=ProviderLimits(
-                    effects, limits=settings.provider_limits, longest_wait_s=settings.provider_wait_s
-                ),
-                approvals=ApprovalRequests(
-                    effects, blocking, verifier, time_limit_s=settings.approval_time_limit_s
-                ),
-                environment=self._open_gateway,
-            ),
         )
 
     def _as_forked(self, held: ClaimedRun) -> ClaimedRun:
@@ -440,7 +417,7 @@ class _RunOfAgent:
                 question = self._effects.retrying("refuse", partial(self._ledger.item, about.id, name))
                 if question is not None:
                     text = f"no reply will come: agent {about.agent!r} failed at the question: {why}"
-                    self._message_sender.reply(question, text, refused=True)
+                    self._parts.message_sender.reply(question, text, refused=True)
         except SessionStopped:
             return False
         return True

@@ -114,7 +114,7 @@ def test_a_program_above_its_quota_is_slowed_and_loses_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it wrote stays in its outbox until the minute has passed; every router of the stack keeps to that."""
-    monkeypatch.setattr("orchestrator.router.build.QUOTA", 100)
+    monkeypatch.setattr("orchestrator.router.external.outboxes.QUOTA", 100)
     slow = stack
     box = StreamId(0, OUTBOX, "partner")
     append(slow, box, unsigned(slow), 1000)

@@ -1,7 +1,9 @@
-"""A connection over which nothing comes any more, and no error either: a firewall forgot it, a cable was pulled."""
+"""No lease is renewed and no error comes: a cable was pulled, or an agent holds the interpreter."""
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.ledger import Ledger, RunState
 from orchestrator.redisdb.client import connect
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution import heartbeat
 from tests.door import door_to
 from tests.integration.workers.conftest import StackHarness
 
@@ -49,3 +52,22 @@ def test_a_lease_is_renewed_in_time_over_another_connection(
 @pytest.mark.parametrize(("lease_s", "timeout_s"), [(15, 5), (60, 20), (600, 30), (1, 2)])
 def test_a_command_is_waited_for_far_less_long_than_a_lease_lasts(lease_s: float, timeout_s: float) -> None:
     assert load_settings(lease_s=lease_s, heartbeat_s=0.5).command_timeout_s == timeout_s
+
+
+def test_a_process_that_stands_still_ends_and_says_where(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its slot would be lost for good: nothing in the process can end it, and nobody beside it knows."""
+    monkeypatch.setattr(heartbeat, "_LEAST_STANDSTILL_S", 0.2)
+    monkeypatch.setattr(heartbeat.current_process(), "name", "a process of the pool")
+
+    def computing() -> None:
+        heartbeat.show(redis_url, 0.1)
+        ctypes.PyDLL(None).sleep(100)
+
+    pool_process = multiprocessing.get_context("fork").Process(target=computing)
+    pool_process.start()
+    pool_process.join(30)
+    pool_process.kill()
+    assert pool_process.exitcode == 1
+    assert "in computing" in capfd.readouterr().err

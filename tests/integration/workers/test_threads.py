@@ -64,6 +64,7 @@ def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(
         with ThreadPoolExecutor(12) as pool:
             called = pool.map(lambda text: ctx.call("reviewer", text).result, texts)
             asked = pool.map(ctx.raise_callback, texts)
+            assert len(set(map(id, pool.map(lambda _: ctx.spending, texts)))) == 1  # they pay from one purse
             return f"{list(called)} {list(asked)}"
 
     @stage.agent("lead", role="coordinator")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -56,3 +57,15 @@ def test_an_invalid_example_breaks_the_one_rule_of_its_name(name: str) -> None:
         assert finding.line is not None
         assert finding.path is not None
         assert finding.path.startswith("/")
+
+
+def test_threads_do_not_change_each_others_verdicts() -> None:
+    """One schema and one parser serve them all: validated side by side many times, each gets the verdict it gets alone."""
+    names = ["chain-with-a-gap", "priority-unknown", "header-missing", "doctype-internal", "truncated"]
+    documents = [schemas.read(f"examples/invalid/{name}.xml") for name in names]
+    documents += [schemas.read(f"templates/{name}.xml") for name in ("query", "error", "task-delegation")]
+    alone = [[finding.rule for finding in check(octets).findings] for octets in documents]
+    work = documents * 60
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda octets: [finding.rule for finding in check(octets).findings], work))
+    assert together == alone * 60
