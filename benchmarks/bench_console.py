@@ -5,7 +5,10 @@ A stack with the console, which `--pages` open pages and a scrape of `/metrics` 
 itself again when it is told to. Prints one JSON line: processor seconds of each process, and the console's share of those of the
 router, the callback service, the workers and the server, once with pages and scrapes and once without.
 
-    python benchmarks/bench_console.py [--seconds N] [--pages N] [--children N] [--scrape S]
+With `--tree N` it opens the page of one tree of N sessions instead, every few seconds while router and workers are at work on it, and then
+at rest; the JSON line has the seconds that each took until all of it was there.
+
+    python benchmarks/bench_console.py [--seconds N] [--pages N] [--children N] [--scrape S] [--tree N]
 """
 
 from __future__ import annotations
@@ -156,12 +159,34 @@ def measure(
     }
 
 
+def open_large(stack: LocalStack, client: Client, sessions: int) -> dict[str, object]:
+    (place,) = running(stack.settings.data)
+    access = Access(Rules(folder=stack.settings.data / "console"))
+    watcher = Watcher(place.url, access.make_cookie(Person("bench", "operator")))
+    for path in (f"/trees/{client.submit('lead', '2').id}", "/"):
+        watcher.get(path)  # imports and templates
+    root = client.submit("lead", str(sessions)).id
+    took: dict[str, list[float]] = {"at_work": [], "at_rest": []}
+    sizes = []
+    while len(took["at_rest"]) < 5:
+        time.sleep(3)  # what was read a moment ago is kept that long
+        now = client.session(root)
+        if now.launched < sessions:
+            continue
+        began = time.monotonic()
+        page = watcher.get(f"/trees/{root}")
+        took["at_rest" if now.ended_ms else "at_work"].append(round(time.monotonic() - began, 2))
+        sizes.append(len(page))
+    return {"sessions": sessions, "bytes": max(sizes), "load": os.getloadavg()[0], **took}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--pages", type=int, default=3)
     parser.add_argument("--children", type=int, default=100)
     parser.add_argument("--scrape", type=float, default=15)
+    parser.add_argument("--tree", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -178,6 +203,9 @@ def main() -> None:
         with LocalStack(settings) as stack:
             stack.wait_ready(120)
             with Client(stack.settings) as client:
+                if given.tree:
+                    print(json.dumps(open_large(stack, client, given.tree)))
+                    return
                 server = client._parts.redis.info("server")["process_id"]  # noqa: SLF001
                 print(
                     json.dumps(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.audit.report import make_report
-from orchestrator.audit.report.html import html_of
+from orchestrator.console.rendering import report_page
 
 ROOT = Path(__file__).parent.parent
 IMAGE = Path(__file__).parent / "images" / "audit-report.png"
@@ -39,7 +39,7 @@ def main() -> None:
         report.database = "postgresql://orchestra@db.example/orchestra_audit"
         records = AuditReader(store).conversation(report.longest_conversation, limit=12)
         page = folder / "report.html"
-        page.write_text(html_of(report, records), encoding="utf-8")
+        page.write_text(report_page(report, records), encoding="utf-8")
         subprocess.run(
             [
                 *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import webbrowser
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.console.serving import ConsoleService
 
+#: What is said where libraries are missing.
 INSTALL = "the console needs its libraries: pip install 'agent-orchestra[console]'"
+
+
+def require_templates() -> None:
+    """Raise Refused if the library is missing that makes pages as files."""
+    if find_spec("jinja2") is None:
+        raise Refused("a page needs Jinja2, which is missing: pip install 'agent-orchestra[report]'")
 
 
 @click.command()

@@ -114,6 +114,17 @@ def _time(_context: click.Context, _parameter: click.Parameter, value: str | Non
         raise click.BadParameter(str(error)) from None
 
 
+def _nano(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    """Return an amount of money in billionths of a US dollar."""
+    from orchestrator.errors import InputError
+    from orchestrator.policy.budget import nano_of
+
+    try:
+        return None if value is None else nano_of(value)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Command], Command]:
     """Return an option that takes a time, or how long ago it was; ``--since`` is the parameter ``since_ms``."""
     return click.option(
@@ -315,7 +326,7 @@ _Result = TypeVar("_Result")
 
 
 def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Add ``--state``, ``--agent``, ``--since`` and ``--until``; the command gets the filter as ``only``."""
+    """Add ``--state``, ``--agent``, times and costs; the command gets the filter as ``only``."""
 
     def add(command: Callable[..., _Result]) -> Callable[..., _Result]:
         @click.option(
@@ -335,12 +346,20 @@ def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[
             help="Only those of this agent; may be repeated.",
         )
         @period_options
+        @click.option(
+            "--cost-from",
+            "least_nano",
+            metavar="USD",
+            callback=_nano,
+            help="Only those whose own calls of models cost that much or more.",
+        )
+        @click.option("--cost-to", "most_nano", metavar="USD", callback=_nano, help="That much or less.")
         @functools.wraps(command)
         def wrapper(*args: Any, states: Collection[str], agents: Collection[str], **kwargs: Any) -> _Result:
             from orchestrator.ledger.model import SessionFilter
 
-            period = {name: kwargs.pop(name) for name in ("since_ms", "until_ms")}
-            only = SessionFilter(states=frozenset(states), agents=frozenset(agents), **period)
+            ranges = {name: kwargs.pop(name) for name in ("since_ms", "until_ms", "least_nano", "most_nano")}
+            only = SessionFilter(states=frozenset(states), agents=frozenset(agents), **ranges)
             return command(*args, only=only, **kwargs)
 
         return wrapper

@@ -40,7 +40,7 @@ _DRAWN = 60
     type=click.Choice(["text", "json", "html"]),
     default="text",
     show_default=True,
-    help="How the report is written; html needs the extra `report`.",
+    help="How the report is written; html needs the extra `report` or `console`.",
 )
 @click.option(
     "--out",
@@ -100,7 +100,10 @@ def report(
 
 def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
     from orchestrator.audit import AuditReader
-    from orchestrator.audit.report.html import html_of
+    from orchestrator.cli.console import require_templates
+
+    require_templates()
+    from orchestrator.console.rendering import report_page
 
     drawn = conversation or found.longest_conversation
     reader = AuditReader(store)
@@ -108,7 +111,7 @@ def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
     if conversation and not records:
         raise Refused(f"no conversation {conversation!r} is in {store.name}")
     left_out = reader.count(drawn) - len(records) if len(records) == _DRAWN else 0
-    return html_of(found, records, left_out)
+    return report_page(found, records, left_out)
 
 
 _WIDTH: Final = 80

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, stack_options
 from orchestrator.cli.output import print_json, say, write_raw
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     "--html",
     "as_html",
     is_flag=True,
-    help="Print a page of its own, without a script; needs the extra `console`.",
+    help="Print a page of its own, without a script; needs the extra `report` or `console`.",
 )
 @json_option
 @stack_options
@@ -47,15 +46,12 @@ def transcript(settings: Settings, *, session: str, full: bool, as_html: bool, a
         print_json(TranscriptDocument.of(found))
         return
     if as_html:
-        from orchestrator.cli.console import INSTALL
-        from orchestrator.deployment.local_stack import has_console
+        from orchestrator.cli.console import require_templates
 
-        if not has_console():
-            raise Refused(INSTALL)
-        from orchestrator.console.application import make_templates
+        require_templates()
         from orchestrator.console.transcripts import page
 
-        write_raw(page(found, make_templates()))
+        write_raw(page(found))
         return
     from orchestrator.transcript.rendering import Renderer
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from importlib.resources import files
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -15,8 +14,6 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
 import redis
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -32,13 +29,10 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.console import actions, pages, transcripts
 from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules, refuses
 from orchestrator.console.probes import OPEN, PATHS, StackProbes
+from orchestrator.console.rendering import make_templates
 from orchestrator.console.stack import Stack
-from orchestrator.console.tree import doing
-from orchestrator.display.figures import money, number, share, size, span
-from orchestrator.display.text import counted, visible
 from orchestrator.errors import NoStack, OrchestraError, ServerUnavailable, UnknownSession
 from orchestrator.machine import isoformat
-from orchestrator.policy.budget import RESOURCES, amount
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -397,46 +391,6 @@ async def _form(request: Request) -> dict[str, list[str]]:
         if len(octets) > _MOST_BYTES:
             return {}
     return parse_qs(octets.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=1_000)
-
-
-def make_templates() -> Environment:
-    """Return the templates; whatever is put into one is text, shown so that nothing in it acts."""
-
-    def shown(value: Any) -> Any:
-        return value if isinstance(value, Markup) else visible(str(value))
-
-    def lines(text: str) -> Markup:
-        return Markup(escape(visible(text, lines=True)))  # noqa: S704 - escaped here
-
-    def moment(ms: int) -> Markup:
-        iso = isoformat(ms)
-        return Markup('<time datetime="{}">{} UTC</time>').format(iso, iso[:19].replace("T", " "))
-
-    found = Environment(
-        loader=FileSystemLoader(str(files(__package__) / "templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters.update(
-        money=money,
-        number=number,
-        share=share,
-        size=size,
-        span=span,
-        lines=lines,
-        moment=moment,
-        doing=doing,
-        amount=_amount,
-    )
-    found.globals.update(counted=counted, resources=RESOURCES)
-    return found
-
-
-def _amount(value: int, resource: str) -> str:
-    return amount(resource, value)
 
 
 def mounted(prefix: str, inner: ASGIApp) -> ASGIApp:

@@ -7,17 +7,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from markupsafe import Markup
-
 from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord
 from orchestrator.audit.heads import EitherKeys, proof_of
 from orchestrator.audit.records import MessageRecord
-from orchestrator.audit.sequence import sequence_svg, svg_text
 from orchestrator.audit.text import indented
 from orchestrator.client.history import Event
 from orchestrator.console.actions import may_resume, may_stop
 from orchestrator.console.flame import BY
 from orchestrator.console.flame import flame as flame_of
+from orchestrator.console.rendering import diagram
 from orchestrator.console.sessions import MOST_AT_ONCE, PAGE, Filter, matching
 from orchestrator.console.stack import Stack
 from orchestrator.console.tree import GROUP_ROWS, ORDER, below, picture
@@ -362,13 +360,11 @@ def conversation(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
     as_list = query.get("as") == "list"
     offset, size = _number(query, "from"), MOST if as_list else _DRAWN
     shown = records[offset : offset + size]
-    # Text of agents is text of elements in it: it is made as a tree, and not from strings.
-    drawn = Markup(svg_text(sequence_svg(shown, alone=False)))  # noqa: S704
     return {
         "name": name,
         "records": shown,
         "as_list": as_list,
-        "diagram": "" if as_list else drawn,
+        "diagram": "" if as_list else diagram(shown),
         "offset": offset,
         "size": size,
         "total": len(records),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,10 +12,10 @@ from urllib.parse import urlencode
 
 from orchestrator.audit.reader import AuditReader
 from orchestrator.console.stack import Stack
-from orchestrator.errors import AuditError, InputError
+from orchestrator.errors import AuditError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger.model import Session, SessionFilter, SessionState
-from orchestrator.policy.budget import NANO
+from orchestrator.policy.budget import nano_of
 from orchestrator.policy.moments import parse_past
 
 #: Sessions of one page, and that an action on a filter takes.
@@ -69,17 +68,9 @@ class Filter:
             agents=frozenset(filter(None, [self.agent])),
             since_ms=parse_past(self.since, now_ms=now_ms) if self.since else None,
             until_ms=parse_past(self.until, now_ms=now_ms) if self.until else None,
-            least_nano=_nano(self.least) if self.least else None,
-            most_nano=_nano(self.most) if self.most else None,
+            least_nano=nano_of(self.least) if self.least else None,
+            most_nano=nano_of(self.most) if self.most else None,
         )
-
-
-def _nano(text: str) -> int:
-    with suppress(ValueError, OverflowError):
-        usd = float(text.removeprefix("$").removesuffix("USD"))
-        if 0 <= usd < math.inf:
-            return round(usd * NANO)
-    raise InputError(f"{text!r} is not an amount in US dollars, such as 0.25")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment
-from markupsafe import Markup
-
+from orchestrator.console.rendering import file_page
 from orchestrator.console.stack import Stack
 from orchestrator.policy.budget import Cost
 from orchestrator.transcript.model import PartKind, RunTranscript, Transcript, Turn
@@ -36,14 +33,11 @@ def transcript(stack: Stack, name: str, query: Mapping[str, str]) -> dict[str, A
     }
 
 
-def page(found: Transcript, templates: Environment) -> str:
-    """Return a transcript as a page of its own: with its style, without a script, and without a link that leads elsewhere."""
-    static = files("orchestrator.console") / "static"
+def page(found: Transcript) -> str:
+    """Return a transcript as a file, without a link that leads elsewhere."""
     shown = _shown(found, found.runs, most=None)
-    style = Markup(static.joinpath("console.css").read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    template = templates.get_template("transcript_file.html")
-    return template.render(**shown, style=style, made=made, base="", link=None, before=0, until="")
+    return file_page("transcript_file.html", **shown, made=made, link=None)
 
 
 def _shown(found: Transcript, runs: list[RunTranscript], *, most: int | None) -> dict[str, Any]:

@@ -138,8 +138,10 @@ def picture(
         states: only sessions in these states, with those above them; empty: all.
     """
     top = members[0].id
-    shown = with_those_above(members, lambda one: one.id == top or one.state.value in states)
-    drawing = _Drawing(shown if states else members, opened, folded, pages or {}, bool(states))
+    shown = members
+    if states:
+        shown = with_those_above(members, lambda one: one.id == top or one.state.value in states)
+    drawing = _Drawing(shown, opened, folded, pages or {}, bool(states))
     rows: list[Row] = []
     # A stack of our own: a tree may be deeper than Python's.
     waiting = [drawing.row(members[0], 0)]

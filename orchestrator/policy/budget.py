@@ -5,6 +5,7 @@ Money is counted in billionths of a US dollar, as whole numbers: a token costs l
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -164,6 +165,19 @@ def most_tokens(text: str) -> int:
         elif not space:
             tokens += 1 if sign else len(other.encode(errors="replace"))
     return tokens
+
+
+def nano_of(text: str) -> int:
+    """Return an amount in US dollars in billionths.
+
+    Raises:
+        InputError: it is none.
+    """
+    with suppress(ValueError, OverflowError):
+        usd = float(text.removeprefix("$").removesuffix("USD"))
+        if 0 <= usd < math.inf:
+            return round(usd * NANO)
+    raise InputError(f"{text!r} is not an amount in US dollars, such as 0.25")
 
 
 def amount(resource: str, number: int) -> str:

@@ -8,7 +8,7 @@ from typing import Final, cast
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.records import MessageRecord
 from orchestrator.bootstrap import Container
-from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
+from orchestrator.envelope.bodies import ErrorReport, Query, Reply, StatusUpdate, TaskCompletion
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody, task_id_of
 from orchestrator.envelope.model import Body
@@ -22,6 +22,9 @@ from orchestrator.transcript.model import (
     Delegation,
     RunTranscript,
     Transcript,
+    Verdict,
+    during,
+    json_object,
     repeated,
 )
 
@@ -75,6 +78,7 @@ def from_trail(parts: Container, session: str, trail: AuditReader, *, message: s
     _add_own(told, own, reading)
     if launch is not None:
         _add_children(told, records, launch, reading)
+    _add_approvals(told, records, reading)
     for run in told.runs:
         repeated(run.attempts)
     told.missing.append(_NOT_THERE)
@@ -139,6 +143,27 @@ def _add_children(
             )
         before = [run for run in found.runs if run.created_ms <= child.published_ms]
         (before or found.runs)[-1].delegated.append(given)
+
+
+def _add_approvals(found: Transcript, records: list[MessageRecord], reading: _Reading) -> None:
+    """Add what the session asked a person to approve, and what came of it."""
+    replies = {}
+    for record in records:
+        body = reading.body(record) if record.type == "reply" else None
+        if isinstance(body, Reply):
+            replies[body.in_reply_to] = json_object(body.answer), record.published_ms
+    for record in records:
+        body = reading.body(record) if record.type == "query" and record.sender == found.agent else None
+        request = json_object(body.context.problem) if isinstance(body, Query) and body.context else {}
+        # A session below may be of the same agent; what has no tool is a question.
+        if "tool" not in request or request.get("session") != found.session:
+            continue
+        decision, answered_ms = replies.get(record.message_id, ({}, 0))
+        asked = Verdict.of(request, str(decision.get("approval", "")), record.published_ms)
+        if decision:
+            asked.answer(decision, answered_ms)
+        named = [run for run in found.runs if run.run == request.get("run")]
+        (named[0] if named else during(found.runs, record.published_ms)).approvals.append(asked)
 
 
 class _Reading:

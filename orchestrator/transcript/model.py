@@ -6,8 +6,9 @@ JSON, the HTML and the console.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Literal, Protocol
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
@@ -225,6 +226,21 @@ class Verdict(BaseModel):
     #: When it was answered.
     answered_ms: int = 0
 
+    @classmethod
+    def of(cls, request: Mapping[str, Any], approval: str, asked_ms: int) -> Verdict:
+        """Return an approval that waits for its answer."""
+        facts: dict[str, Any] = {name: str(request.get(name, "")) for name in ("tool", "arguments", "reason")}
+        return cls(id=approval, asked_ms=asked_ms, **facts)
+
+    def answer(self, decision: Mapping[str, Any], at_ms: int) -> None:
+        """Add the answer."""
+        self.answered_ms = at_ms
+        self.by, self.comment = str(decision.get("by", "")), str(decision.get("comment", ""))
+        if decision.get("expired") or decision.get("how") == "expired":
+            self.verdict, self.comment = "expired", f"{decision.get('default', 'deny')} counted"
+        else:
+            self.verdict = "approved" if decision.get("approved") is True else "denied"
+
 
 class RunTranscript(BaseModel):
     """A run: what it was given, its tries, what it launched."""
@@ -296,6 +312,24 @@ class Transcript(BaseModel):
     runs: list[RunTranscript] = []
     #: What is missing, in words.
     missing: list[str] = []
+
+
+def during(runs: list[RunTranscript], at_ms: int) -> RunTranscript:
+    """Return the run in which something happened; one without an id if there was none."""
+    begun = [run for run in runs if run.run and run.created_ms <= at_ms]
+    if begun or runs:
+        return begun[-1] if begun else runs[0]
+    runs.append(RunTranscript(run=""))
+    return runs[0]
+
+
+def json_object(text: Any) -> dict[str, Any]:
+    """Return the object that a text is as JSON; an empty one if it is none."""
+    try:
+        found = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
 
 
 def repeated(attempts: Sequence[Attempt]) -> None:

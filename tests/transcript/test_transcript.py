@@ -265,6 +265,23 @@ def test_the_audit_trail_has_it_when_the_ledger_no_longer_has(stage: Stage) -> N
     assert "deleted by a user" in stage.transcript(session)
 
 
+def test_the_trail_has_who_approved_and_who_did_not(stage: Stage) -> None:
+    allowed, late = stage.client.submit("careful", "600").id, stage.ended("careful", "0.2")
+    [asked] = wait_until(lambda: stage.client.approvals(allowed), "an approval", 60)
+    stage.client.approve(asked.id, "once", by="carl")
+    stage.client.wait(allowed, timeout_s=60)
+    for session in (allowed, late):
+        stage.client.delete(session)
+    words = "? approval of wipe (it is full), approved by carl: once"
+    wait_until(lambda: words in stage.transcript(allowed), "the answer in the trail", 60)
+    found = document(stage, allowed)
+    [told] = found["runs"][0]["approvals"]
+    assert (found["read_from"], told["id"], told["arguments"]) == ("audit", asked.id, '{"path":"/srv"}')
+    wait_until(
+        lambda: "nobody answered in time" in stage.transcript(late), "the end of time in the trail", 60
+    )
+
+
 def test_the_operator_removes_what_was_said_from_the_trail(stage: Stage) -> None:
     session = gone(stage, "picky", "say something private")
     assert "Atlantis" in stage.transcript(session)
@@ -285,7 +302,7 @@ def test_a_session_that_nobody_knows_is_said_in_a_sentence(stage: Stage) -> None
 
 def test_a_page_of_its_own_has_no_script_and_no_link_out(stage: Stage, led: str) -> None:
     html = stage.transcript(led, "--html")
-    assert "default-src 'none'; style-src 'unsafe-inline'" in html
+    assert "default-src &#39;none&#39;; style-src &#39;sha256-" in html
     assert "<script" not in html
     assert not re.search(r"(src|href)=", html)
     assert "&lt;script&gt;" in html

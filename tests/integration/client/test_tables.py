@@ -15,6 +15,7 @@ import pytest
 
 from orchestrator.client.client import Client
 from orchestrator.redisdb import ledger_keys
+from orchestrator.worker.context.context import Context
 from tests.integration.client.conftest import Orchestra
 from tests.integration.client.test_client import asks_two, echo
 from tests.integration.workers.conftest import StackHarness
@@ -35,18 +36,32 @@ def _shown(orchestra: Orchestra, *arguments: str) -> list[str]:
     return [one["session"] for one in json.loads(orchestra(*arguments, "--json").stdout)["sessions"]]
 
 
-def test_sessions_are_filtered_by_state_agent_and_age(
+def spends(ctx: Context) -> str:
+    with ctx.spending.reserve(requests=1, input_tokens=1, usd=0.25) as reservation:
+        reservation.settle(input_tokens=1, usd=0.25)
+    return "dear"
+
+
+def test_sessions_are_filtered_by_state_agent_age_and_cost(
     stage: StackHarness, client: Client, orchestra: Orchestra, root: str
 ) -> None:
     """The limit counts what is shown: what is like that is found behind any number that is not."""
     old = client.submit("solo", "x").id
     stage.play(old)
     others = [client.submit("lead", f"y{number}").id for number in range(3)]
+    stage.agent("dear")(spends)
+    dear = client.submit("dear", "x").id
+    stage.play(dear)
     everything = _shown(orchestra, "sessions")
-    assert set(everything) == {root, old, *others}
+    assert set(everything) == {root, old, dear, *others}
+    assert _shown(orchestra, "sessions", "--cost-from", "0.2", "--cost-to", "$0.25") == [dear]
+    assert _shown(orchestra, "sessions", "--cost-from", "0.26") == []
+    assert _shown(orchestra, "sessions", "--cost-to", "0.1", "--agent", "solo") == [old]
+    assert _shown(orchestra, "tree", dear, "--cost-to", "0.1") == []
+    assert "'much' is not an amount in US dollars" in orchestra("sessions", "--cost-from", "much").stderr
     assert _shown(orchestra, "sessions", "--agent", "solo", "--limit", "1") == [old]
-    assert _shown(orchestra, "sessions", "--state", "finished", "--limit", "1") == [old]
-    assert set(_shown(orchestra, "sessions", "--state", "finished", "--state", "idle")) == {old, root}
+    assert _shown(orchestra, "sessions", "--state", "finished", "--limit", "1") == [dear]
+    assert set(_shown(orchestra, "sessions", "--state", "finished", "--state", "idle")) == {old, dear, root}
     assert _shown(orchestra, "sessions", "--state", "finished", "--agent", "lead") == []
     assert _shown(orchestra, "sessions", "--since", "1h") == everything
     assert _shown(orchestra, "sessions", "--until", "1h") == []

@@ -140,6 +140,14 @@ def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
         assert "damaged: its field 'waiting' cannot be read" in done.stdout
 
 
+def test_an_outline_shows_what_is_damaged_and_passes_over_what_is_gone(two: Two) -> None:
+    _, ill, gone = (one.id for one in two.parts.ledger.tree(two.ill))
+    _retype(two.redis, ledger_keys.session(ill))
+    two.redis.delete(ledger_keys.session(gone))
+    found = [(one.id, one.parent, one.state, one.launched) for one in two.parts.reader.outline(two.ill)]
+    assert found == [(two.ill, "", "idle", 2), (ill, two.ill, "damaged", 0)]
+
+
 @pytest.mark.parametrize("index", [ledger_keys.roots(0), "tree"])
 def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None:
     _retype(two.redis, ledger_keys.tree(two.ill) if index == "tree" else index)
