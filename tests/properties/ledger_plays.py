@@ -253,6 +253,8 @@ class Play:
         self.trail_at = "-"
         self.told: list[str] = []
         self.using: Claim | None = None  #: of the step that is played
+        #: The sessions that the step is about; and those that others, who act amid it, choose first.
+        self.about = self.near = frozenset[str]()
         self.inside = True  #: whether nobody acts between what a step reads and what it does
         self.scripts.between = self._between
         self.scripts.after = self._maybe_crash
@@ -274,6 +276,8 @@ class Play:
         self._maybe_crash()
         if self.chance.random() < 0.1:
             self.inside, using = True, self.using
+            # Who acts at the same moment often acts on the same thing: that is where one overtakes the other.
+            self.near = self.about if self.chance.random() < 0.7 else frozenset()
             try:
                 for _ in range(self.chance.choice([1, 1, 3])):
                     name = self.chance.choices(list(STEPS), self.weights)[0]
@@ -281,7 +285,7 @@ class Play:
                     with contextlib.suppress(ClaimLost, *REFUSALS):
                         self._do(name)
             finally:
-                self.inside, self.using = False, using
+                self.inside, self.using, self.near = False, using, frozenset()
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -308,11 +312,13 @@ class Play:
         return sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
 
     def pick(self, things: Sequence[Any]) -> Any:
-        return self.chance.choice(things) if things else None
+        near = [t for t in things if {getattr(t, "id", ""), getattr(t, "session", "")} & self.near]
+        return self.chance.choice(near or things) if things else None
 
     def session(self, *states: str) -> Session | None:
         names = self._names()
         self.chance.shuffle(names)
+        names.sort(key=lambda name: name not in self.near)
         wanted = {state.encode() for state in states}
         for name in names:
             if wanted and self.client.hget(ledger_keys.session(name), "state") not in wanted:
@@ -368,6 +374,12 @@ class Play:
         self.using = given[0] if given and isinstance(given[0], Claim) else None
         if None in given:
             return
+        if not self.near:
+            self.about = frozenset(
+                filter(
+                    None, (getattr(given[0], of, "") for of in ("id", "session", "parent")) if given else ()
+                )
+            )
         if self.using is None or self.counts(self.using):
             act(*given)
         else:

