@@ -312,8 +312,12 @@ class Play:
         return sorted({key.split(":")[3] for key in ids if key.count(":") == 3})
 
     def pick(self, things: Sequence[Any]) -> Any:
-        near = [t for t in things if {getattr(t, "id", ""), getattr(t, "session", "")} & self.near]
+        near = [thing for thing in things if self._is_near(thing)]
         return self.chance.choice(near or things) if things else None
+
+    def _is_near(self, thing: Any) -> bool:
+        thing = thing[0] if isinstance(thing, tuple) else thing
+        return not self.near.isdisjoint({getattr(thing, "id", ""), getattr(thing, "session", "")})
 
     def session(self, *states: str) -> Session | None:
         names = self._names()
@@ -560,14 +564,18 @@ class Play:
         return rules
 
     def commit(self, claim: Claim) -> None:
-        status = self.chance.choice(["completed"] * 5 + ["failed", "failed", "stopped", "parked"])
+        run = self.ledger.run(claim.run)
+        waits = run is not None and run.awaits  # so its worker parks it, unless what it waits for comes first
+        status = self.chance.choice(
+            [*["completed"] * 5, "failed", "failed", "stopped", *["parked"] * (12 if waits else 1)]
+        )
         done = status == "completed"
         outcome = Outcome(
             status=status,  # type: ignore[arg-type]
             text=self.text(),
             state={"n": 1} if done and self.chance.random() < 0.4 else None,
             waiting=self._policy() if done and self.chance.random() < 0.4 else None,
-            parked_ms=self.chance.choice([0, 1500]),
+            parked_ms=1500 if waits else self.chance.choice([0, 1500]),
             steps_left_out=("s1",) if self.chance.random() < 0.2 else (),
             steps_failed=("s2",) if self.chance.random() < 0.2 else (),
             memory=f"memory {self.chance.randint(1, 3)}" if done and self.chance.random() < 0.4 else None,
@@ -739,6 +747,12 @@ class Play:
             items += [decision_id(q) if q.startswith("apr_") else reply_id(q)] * 3
         item = self.pick(items) or item_id(claim.session, "unknown")
         self.ledger.claim_item(claim, item, waits=self.chance.choice(["wait", "wait", "give up", ""]))
+
+    def block(self, claim: Claim) -> None:
+        """A blocking call: it asks, stands still for the answer, and mostly parks its run."""
+        self.chance.choice([self.ask, self.request_approval])(claim)
+        self.take(claim)
+        self.commit(claim)
 
     def reject(self, claim: Claim) -> None:
         run = self.ledger.run(claim.run)
@@ -1053,7 +1067,7 @@ class Play:
 #: How often each step is taken, beside the others.
 _WEIGHTS = """
     submit 4, start 9, start_any 1, refuse 1, claim 5, claim_next 12, delegate 12, commit 14,
-    ask 5, message 3, reply 4, request_approval 2, decide 2, withdraw 2, give_up 1, take 4,
+    ask 5, block 6, message 3, reply 4, request_approval 2, decide 2, withdraw 2, give_up 1, take 4,
     reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 1, lose 4, stop 2,
     prompt 3, flush 6, events 8, sweep 3, close 2, cleanup 2, reindex 2, restore 1, pause 1,
     unpause 1, limit 2, take_external 1, report 2, program_launch 1, program_says 1, wait 4,
