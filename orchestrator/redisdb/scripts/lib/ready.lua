@@ -97,8 +97,7 @@ end
 
 -- A run of the agent in the tree is at work no longer, or stands still in a call. Returns as `unblock`.
 local function count_out(key, agent, root, now)
-  count_one_less(key, 'agent:' .. agent)
-  count_one_less(key, 'tree:' .. root)
+  count_one_less(key, 'agent:' .. agent, 'tree:' .. root)
   if redis.call('SISMEMBER', beside(key, 'blocked'), root) == 0 then return {} end
   local room = room_in_tree(key, root)
   return unblock(key, root, room and math.min(room, 1) or 1, now)
