@@ -21,7 +21,6 @@
 --          | {'parent', its id}: prove it to that one | {'questions', id, …}: answer them first
 -- include: base
 -- include: termination
--- include: tries
 -- include: past
 local now, claim, status = clock(q.now), q.claim, q.status
 local text, saved, envelope = ARGV[2], ARGV[3], ARGV[4]
@@ -47,6 +46,7 @@ local late = status == 'completed' and overdue(now)
 if late then return { 'late', late } end
 
 if status == 'failed' and count(r.failures) + 1 < (q.attempts or 0) and r.stop == '' then
+  -- include: tries
   local failures, wait_ms = count(r.failures) + 1, q.wait_ms or 0
   local reason = q.try.reason
   note_try(q.try, now, now + wait_ms)
@@ -56,17 +56,17 @@ if status == 'failed' and count(r.failures) + 1 < (q.attempts or 0) and r.stop =
   return { 'retry', failures }
 end
 
--- Whether an item that the run parks for has come since it looked.
-local function is_there()
-  for name, value in pairs(object(RUN)) do
-    local awaited = value == claim and string.match(name, '^awaits:(.*)$')
-    if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
-  end
-  return false
-end
-
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
 if status == 'parked' and r.stop == '' and s.stop_pending == '' then
+  -- include: tries
+  -- Whether an item that the run parks for has come since it looked.
+  local function is_there()
+    for name, value in pairs(object(RUN)) do
+      local awaited = value == claim and string.match(name, '^awaits:(.*)$')
+      if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
+    end
+    return false
+  end
   local wait_ms = is_there() and 0 or q.wait_ms or 0
   local reason = q.try.reason
   note_try(q.try, now, now + wait_ms)
@@ -92,6 +92,7 @@ if status == 'failed' and q.questions and r.stop == '' and s.stop_pending == '' 
   end
 end
 if #asked > 0 then
+  -- include: tries
   if q.questions == 'open' then return { 'questions', unpack(asked) } end
   if q.try then note_try(q.try, now, 0) end
   end_run(r.id, 'failed', text, now, r, s)
@@ -117,28 +118,12 @@ if #asked > 0 then
 end
 
 if status ~= 'completed' then
+  -- include: tries
   if envelope == '' then return { 'envelope' } end
   if q.try then note_try(q.try, now, 0) end
   fail_run(s, r, status, text, now, q.proof)
   report(envelope)
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
-end
-
--- In a waiting policy every quorum that was said again begins to count now: what was delivered is not of it.
-local function from_here_on(policy)
-  local fresh = false
-  for _, rule in pairs(policy) do
-    if rule.mode == 'quorum' and not rule.base then
-      rule.base = {}
-      fresh = true
-    end
-  end
-  if not fresh then return end
-  for name, number in pairs(object(S)) do
-    local group = string.match(name, '^group:(.*):delivered$')
-    local rule = group and rule_of(policy, group)
-    if rule and rule.base then rule.base[group] = count(number) end
-  end
 end
 
 -- When the session is to be resumed although nothing is outstanding, in ms since the epoch, or nil: a rule that was
@@ -158,11 +143,11 @@ end
 local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
 local left_out = {}
 for _, key in ipairs(q.left_out or {}) do left_out[key] = true end
-local function is_recorded(effect)
-  local step = string.match(effect, '^.*|step:(.*)$')
-  return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
-end
 if count(r.attempt) > 1 then
+  local function is_recorded(effect)
+    local step = string.match(effect, '^.*|step:(.*)$')
+    return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
+  end
   local effects = redis.call('HGETALL', EFFECTS)
   for i = 2, #effects, 2 do
     local effect = cjson.decode(effects[i])
@@ -253,7 +238,24 @@ if memory then
 end
 if saved ~= '' or memory then forget_past(S, LARGE_TEXTS, count(r.number), q.keep_runs or 0) end
 if policy then
-  from_here_on(policy)
+  -- include: base
+  -- Every quorum that was said again begins to count now: what was delivered is not of it.
+  local function from_here_on()
+    local fresh = false
+    for _, rule in pairs(policy) do
+      if rule.mode == 'quorum' and not rule.base then
+        rule.base = {}
+        fresh = true
+      end
+    end
+    if not fresh then return end
+    for name, number in pairs(object(S)) do
+      local group = string.match(name, '^group:(.*):delivered$')
+      local rule = group and rule_of(policy, group)
+      if rule and rule.base then rule.base[group] = count(number) end
+    end
+  end
+  from_here_on()
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)
 end
 if parked then redis.call('ZADD', TIMERS, parked, 'flush|' .. s.id) end

@@ -171,10 +171,7 @@ def test_a_result_that_cannot_be_marked_as_published_still_is_outstanding(
 
 
 SHARED = (
-    ledger_keys.running(0),
-    ledger_keys.queued(0),
-    ledger_keys.waiting(0),
-    ledger_keys.timers(0),
+    *(key(0) for key in (ledger_keys.running, ledger_keys.queued, ledger_keys.waiting, ledger_keys.timers)),
     keys.session_events(0),
     keys.totals(0),
 )

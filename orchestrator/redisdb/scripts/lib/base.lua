@@ -80,8 +80,7 @@ local function check(command, ...)
   for _, key in ipairs({...}) do redis.call(command, key) end
 end
 
--- Calls a command with a key and a list, with as much of it at once as Lua takes arguments. Returns the lists that it answers
--- as one.
+-- Calls a command with a key and a list, as much of it at once as Lua takes arguments. Returns the lists it answers as one.
 local function call_with(command, key, list)
   local all = {}
   for from = 1, #list, 1000 do

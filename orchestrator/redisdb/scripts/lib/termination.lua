@@ -247,11 +247,15 @@ local ended_how
 
 -- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now, r, s)
-  if redis.call('ZREM', DISPATCH, id) == 1 then leave_queue(id) end
+  if redis.call('ZREM', DISPATCH, id) == 1 then
+    -- include: ready
+    leave_queue(id)
+  end
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   changed('run', session_of(S), id, state, ended_how and 'how=' .. ended_how)
   if redis.call('EXISTS', RUN .. ':steps', RUN .. ':reserved') > 0 then
+    -- include: steps
     drop_steps(RUN)
     settle_open(S, RUN)
   end
