@@ -1,8 +1,9 @@
 """Loads the Lua scripts beside this module and runs them, one by one or in one round trip.
 
 One file is one transition. It starts with a header (what it does, KEYS, ARGV, Returns) and may name shared parts from
-``lib/`` in lines ``-- include: name``, as may these parts; only what a script uses of them is in it. What it decides on is
-one :func:`request`; KEYS names one key of the shard, and the script makes the others.
+``lib/`` in lines ``-- include: name``, as may these parts; only what a script uses of them is in it. Such a line that is indented
+begins a branch, which ends with its margin: what nothing else uses is made there, when it is come to. What a script decides
+on is one :func:`request`; KEYS names one key of the shard, and the script makes the others.
 What a script that includes ``base`` changes is published for the audit trail in the same step (``lib/transition.lua``).
 Every script is idempotent for the same arguments, because redis-py repeats a command whose answer was lost.
 """
@@ -10,7 +11,6 @@ Every script is idempotent for the same arguments, because redis-py repeats a co
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -26,7 +26,9 @@ from orchestrator.redisdb.raw_pipeline import exchange
 Arg = str | bytes | int | float
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_INCLUDE = re.compile(r"^-- include: (\w+)\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^ *-- include: (\w+)\n", re.MULTILINE)
+#: A branch that names a shared part, and what follows there.
+_BRANCH = re.compile(r"^( +)-- include: \w+\n((?:\1.*\n|\n)*)", re.MULTILINE)
 #: Where the next block of a shared part begins, and what it defines.
 _BLOCK = re.compile(r"^(?=local )", re.MULTILINE)
 _DEFINED = re.compile(r"local (?:function (?P<function>\w+)|(?P<names>\w+(?:, \w+)*))")
@@ -46,17 +48,20 @@ def source(name: str) -> str:
     """
     own = _read(name)
     parts = _parts_of(own)
-    used, known = _names_in(own), 0
-    while known < len(used):
-        known = len(used)
-        for block in itertools.chain.from_iterable(map(_blocks, parts)):
-            if not block.defines or block.defines & used:
-                used |= block.uses
-    kept = (block for part in parts for block in _blocks(part) if not block.defines or block.defines & used)
-    step = "".join(block.text for block in kept) + _INCLUDE.sub("", own)
+    step = _INCLUDE.sub("", _place(own, [block for part in parts for block in _blocks(part)], frozenset()))
     if "base" not in parts:
         return step
     return _read("lib/transition").replace("NAME", name).replace("-- step\n", step)
+
+
+def _place(text: str, blocks: Sequence[_Block], there: frozenset[str]) -> str:
+    """Return a text behind what it uses of these blocks and is not there yet; a branch has what is used only in it."""
+    used, known = _names_in(text), 0
+    while known < len(used):
+        known = len(used)
+        used = used.union(*(b.uses for b in blocks if not b.defines or b.defines & used))
+    new = (b.text for b in blocks if b.defines & used - there or not (b.defines or there))
+    return _BRANCH.sub(lambda branch: _place(branch[2], blocks, there | used), "".join(new) + text)
 
 
 def _parts_of(text: str) -> tuple[str, ...]:
@@ -72,14 +77,14 @@ class _Block(NamedTuple):
 
     text: str
     defines: frozenset[str]  #: empty: it is kept in any case
-    uses: frozenset[str]
+    uses: frozenset[str]  #: beside what its branches use
 
 
 @cache
 def _blocks(part: str) -> tuple[_Block, ...]:
     """Return the blocks of a shared part in their order: each begins at the margin with ``local``."""
     found = []
-    for text in _BLOCK.split(_INCLUDE.sub("", _read(f"lib/{part}"))):
+    for text in _BLOCK.split(_read(f"lib/{part}")):
         defined = _DEFINED.match(text)
         names = (defined["function"] or defined["names"]).replace(",", " ").split() if defined else []
         found.append(_Block(text, frozenset(names), frozenset(_names_in(text))))
@@ -87,8 +92,8 @@ def _blocks(part: str) -> tuple[_Block, ...]:
 
 
 def _names_in(text: str) -> set[str]:
-    """Return the names that a text of Lua uses: no fields, and nothing that stands in comments or quotation marks."""
-    return set(_NAME.findall(_NO_CODE.sub("''", text)))
+    """Return the names that a text of Lua uses outside of its branches: no fields, no comments, nothing that is quoted."""
+    return set(_NAME.findall(_NO_CODE.sub("''", _BRANCH.sub("", text))))
 
 
 @cache
@@ -177,9 +182,8 @@ class Batch:
         return answers
 
     def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, in_full: bool = False) -> list[Any]:
-        if not calls:
-            return []
-        return exchange(self._client, [_command(name, args, in_full=in_full) for name, args in calls])
+        commands = [_command(name, args, in_full=in_full) for name, args in calls]
+        return exchange(self._client, commands) if commands else []
 
 
 def _command(name: str | None, args: tuple[Any, ...], *, in_full: bool) -> tuple[Any, ...]:

@@ -53,8 +53,7 @@ local function is_open(k)
   return may_take[k]
 end
 
--- For each agent that has ready runs, the place of the first one: run, score, and whether there are others. Nothing else
--- changes them during this call.
+-- For each agent that has ready runs, the place of its first one: run, score, and whether there are others.
 local first = {}
 
 -- Looks at the agents `from` … `to`, so many of which have ready runs: where only a few have, at few of the others.

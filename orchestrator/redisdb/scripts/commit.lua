@@ -21,7 +21,6 @@
 --          | {'parent', its id}: prove it to that one | {'questions', id, …}: answer them first
 -- include: base
 -- include: termination
--- include: tries
 -- include: past
 local now, claim, status = clock(q.now), q.claim, q.status
 local text, saved, envelope = ARGV[2], ARGV[3], ARGV[4]
@@ -37,7 +36,7 @@ if r.state ~= 'running' then
 end
 -- The server has started again meanwhile and has lost what it had acknowledged: another try does it again.
 if q.last_effect and redis.call('HEXISTS', EFFECTS, q.last_effect) == 0 then return { 'lost' } end
-local s = session_facts()
+local s = session_facts(status == 'completed')
 if new_parent(s) then return { 'parent', s.parent } end
 END.body, END.message = ARGV[5], q.message or ''
 if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
@@ -47,6 +46,7 @@ local late = status == 'completed' and overdue(now)
 if late then return { 'late', late } end
 
 if status == 'failed' and count(r.failures) + 1 < (q.attempts or 0) and r.stop == '' then
+  -- include: tries
   local failures, wait_ms = count(r.failures) + 1, q.wait_ms or 0
   local reason = q.try.reason
   note_try(q.try, now, now + wait_ms)
@@ -56,18 +56,17 @@ if status == 'failed' and count(r.failures) + 1 < (q.attempts or 0) and r.stop =
   return { 'retry', failures }
 end
 
--- Whether an item that the run parks for has come since it looked.
-local function is_there()
-  local facts = redis.call('HGETALL', RUN)
-  for i = 1, #facts, 2 do
-    local awaited = facts[i + 1] == claim and string.match(facts[i], '^awaits:(.*)$')
-    if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
-  end
-  return false
-end
-
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
 if status == 'parked' and r.stop == '' and s.stop_pending == '' then
+  -- include: tries
+  -- Whether an item that the run parks for has come since it looked.
+  local function is_there()
+    for name, value in pairs(object(RUN)) do
+      local awaited = value == claim and string.match(name, '^awaits:(.*)$')
+      if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
+    end
+    return false
+  end
   local wait_ms = is_there() and 0 or q.wait_ms or 0
   local reason = q.try.reason
   note_try(q.try, now, now + wait_ms)
@@ -82,29 +81,29 @@ end
 
 -- A run that fails at a question costs its asker the answer and nobody the session: the question is answered with the
 -- failure, and whatever else the run carried goes to the next one.
-local asked = {}
+local asked, held = {}, {}
 if status == 'failed' and q.questions and r.stop == '' and s.stop_pending == '' then
   for _, id in ipairs(cjson.decode(r.items)) do
     local record = item(ITEMS, id)
-    if record and record.state == 'claimed' and record.question then asked[#asked + 1] = id end
+    if record and record.state == 'claimed' then
+      held[#held + 1] = { id, record }
+      if record.question then asked[#asked + 1] = id end
+    end
   end
 end
 if #asked > 0 then
+  -- include: tries
   if q.questions == 'open' then return { 'questions', unpack(asked) } end
   if q.try then note_try(q.try, now, 0) end
   end_run(r.id, 'failed', text, now, r, s)
-  for _, id in ipairs(cjson.decode(r.items)) do
-    local record = item(ITEMS, id)
-    if record and record.state == 'claimed' then
-      if record.question then
-        mark_dead(ITEMS, id, record, 'its run failed: ' .. text)
-      else
-        record.state = 'queued'
-        record.run = ''
-        record.taken = nil
-        redis.call('ZADD', QUEUE, score(record.priority, record.seq), id)
-        save(ITEMS, id, record)
-      end
+  for _, one in ipairs(held) do
+    local id, record = one[1], one[2]
+    if record.question then
+      mark_dead(ITEMS, id, record, 'its run failed: ' .. text)
+    else
+      record.state, record.run, record.taken = 'queued', '', nil
+      redis.call('ZADD', QUEUE, score(record.priority, record.seq), id)
+      save(ITEMS, id, record)
     end
   end
   -- One that had given its answer before it was asked has given it still.
@@ -114,34 +113,17 @@ if #asked > 0 then
   redis.call('HDEL', S, 'trouble')
   redis.call('ZADD', WAITING, 'NX', now, s.id)
   had_messages = true
-  session_stop(s)
+  session_stop(s, state)
   return { 'done', state, '0', '1', '0', freed }
 end
 
 if status ~= 'completed' then
+  -- include: tries
   if envelope == '' then return { 'envelope' } end
   if q.try then note_try(q.try, now, 0) end
   fail_run(s, r, status, text, now, q.proof)
   report(envelope)
   return { 'done', status, '1', '1', s.parent == '' and '1' or '0', freed }
-end
-
--- In a waiting policy every quorum that was said again begins to count now: what was delivered is not of it.
-local function from_here_on(policy)
-  local fresh = false
-  for _, rule in pairs(policy) do
-    if rule.mode == 'quorum' and not rule.base then
-      rule.base = {}
-      fresh = true
-    end
-  end
-  if not fresh then return end
-  local facts = redis.call('HGETALL', S)
-  for i = 1, #facts, 2 do
-    local group = string.match(facts[i], '^group:(.*):delivered$')
-    local rule = group and rule_of(policy, group)
-    if rule and rule.base then rule.base[group] = count(facts[i + 1]) end
-  end
 end
 
 -- When the session is to be resumed although nothing is outstanding, in ms since the epoch, or nil: a rule that was
@@ -161,11 +143,11 @@ end
 local orphans, lost_owed, lost_queued, unasked = {}, 0, 0, {}
 local left_out = {}
 for _, key in ipairs(q.left_out or {}) do left_out[key] = true end
-local function is_recorded(effect)
-  local step = string.match(effect, '^.*|step:(.*)$')
-  return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
-end
 if count(r.attempt) > 1 then
+  local function is_recorded(effect)
+    local step = string.match(effect, '^.*|step:(.*)$')
+    return step and not left_out[step] and redis.call('HEXISTS', RUN .. ':steps', 'h:' .. step) == 1
+  end
   local effects = redis.call('HGETALL', EFFECTS)
   for i = 2, #effects, 2 do
     local effect = cjson.decode(effects[i])
@@ -185,8 +167,9 @@ if count(r.attempt) > 1 then
 end
 
 local carried, delivered, of_group = {}, 0, {}
-for _, id in ipairs(cjson.decode(r.items)) do
-  local record = item(ITEMS, id)
+local ids = cjson.decode(r.items)
+for i, found in ipairs(call_with('HMGET', ITEMS, ids)) do
+  local id, record = ids[i], item_of(found)
   if record and record.state == 'claimed' then
     carried[#carried + 1] = { id, record }
     if record.kind == 'completion' then
@@ -197,7 +180,7 @@ for _, id in ipairs(cjson.decode(r.items)) do
   if record and record.kind ~= 'completion' then had_messages = true end
 end
 local pending = count(s.launched) - count(s.delivered) - count(s.dead) - delivered - lost_owed - lost_queued
-local waits = redis.call('ZCARD', QUEUE) - lost_queued > 0
+local waits = queued - lost_queued > 0
 -- A session that is to be ended is not over by an answer: it waits for the service to end it.
 local stop_pending = s.stop_pending ~= ''
 local policy = q.waiting and cjson.decode(q.waiting) or nil
@@ -212,10 +195,8 @@ for _, sha256 in ipairs(needed) do
   if redis.call('EXISTS', large_text(sha256)) == 0 then return { 'whole' } end
 end
 
-for _, one in ipairs(carried) do
-  one[2].state = 'delivered'
-  save(ITEMS, one[1], one[2])
-end
+for _, one in ipairs(carried) do one[2].state = 'delivered' end
+save_all(ITEMS, carried)
 for name, more in pairs(of_group) do redis.call('HINCRBY', S, name, more) end
 if delivered > 0 then redis.call('HINCRBY', S, 'delivered', delivered) end
 for _, orphan in ipairs(orphans) do
@@ -239,8 +220,8 @@ for _, id in ipairs(unasked) do
   end
 end
 end_run(r.id, 'completed', '', now, r, s)
-redis.call('HDEL', S, 'trouble', 'proof', 'attachments')
-redis.call('HDEL', BODIES, 'whole', 'end')
+if has.said then redis.call('HDEL', S, 'trouble', 'proof', 'attachments') end
+if texts[1] or texts[2] then redis.call('HDEL', BODIES, 'whole', 'end') end
 if not over then redis.call('HSET', BODIES, 'result', text) end
 if whole then
   keep(large_text(whole.sha256), LARGE_TEXTS, whole.sha256)
@@ -257,19 +238,33 @@ if memory then
 end
 if saved ~= '' or memory then forget_past(S, LARGE_TEXTS, count(r.number), q.keep_runs or 0) end
 if policy then
-  from_here_on(policy)
+  -- include: base
+  -- Every quorum that was said again begins to count now: what was delivered is not of it.
+  local function from_here_on()
+    local fresh = false
+    for _, rule in pairs(policy) do
+      if rule.mode == 'quorum' and not rule.base then
+        rule.base = {}
+        fresh = true
+      end
+    end
+    if not fresh then return end
+    for name, number in pairs(object(S)) do
+      local group = string.match(name, '^group:(.*):delivered$')
+      local rule = group and rule_of(policy, group)
+      if rule and rule.base then rule.base[group] = count(number) end
+    end
+  end
+  from_here_on()
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)
 end
 if parked then redis.call('ZADD', TIMERS, parked, 'flush|' .. s.id) end
 local state = over and 'finished' or 'idle'
 redis.call('HSET', S, 'state', state, 'run', '', 'updated_ms', now, 'ended_ms', over and now or 0)
 changed('session', s.id, '-', state)
-local result_owed = '0'
+local result_owed = over and s.parent == '' and '1' or '0'
 if over then
-  if s.parent == '' then
-    owe_result(s.id, now)
-    result_owed = '1'
-  end
+  if result_owed == '1' then owe_result(s.id, now) end
   local attachments = nil
   if q.attachments then
     attachments = cjson.decode(q.attachments)
@@ -282,11 +277,9 @@ if over then
   if earlier and earlier.state == 'queued' then
     mark_dead(P_ITEMS, said, earlier, 'the result says the same')
     redis.call('ZREM', P_QUEUE, said)
-  elseif earlier then
-    if callback then
-      callback.said = said
-      save(P_ITEMS, callback_of(s), callback)
-    end
+  elseif earlier and callback then
+    callback.said = said
+    save(P_ITEMS, callback_of(s), callback)
   end
   report(envelope)
 end
@@ -296,5 +289,5 @@ if r.stop ~= '' and (not over or r.stop_state == 'deleted') then
   redis.call('XADD', STOPS, '*', 'session', s.id, 'parent', '', 'event', 'stop', 'state', r.stop_state,
     'reason', r.stop)
 end
-session_stop(s)
+session_stop(s, state)
 return { 'done', state, over and '1' or '0', '1', result_owed, freed }

@@ -20,15 +20,12 @@ dead_forget(KEYS[4], KEYS[5], member)
 local audited = dead_audited(KEYS[1])
 if audited and string.match(member, '^.-%z(.-)%z') > audited then dead_unaudited(KEYS[5], 1, clock('')) end
 redis.call('XDEL', KEYS[1], ARGV[1])
-local first
-local at = 3
+local first, at = nil, 3
 for i = 6, #KEYS do
   local last = at + tonumber(ARGV[at])
   local id = append(KEYS[i], KEYS[2], unpack(ARGV, at + 1, last))
   first = first or id
   at = last + 1
 end
-if KEYS[3] ~= KEYS[1] then
-  redis.call('SET', KEYS[3], first, 'NX', 'PX', ARGV[2])
-end
+if KEYS[3] ~= KEYS[1] then redis.call('SET', KEYS[3], first, 'NX', 'PX', ARGV[2]) end
 return first

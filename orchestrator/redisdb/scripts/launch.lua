@@ -28,9 +28,6 @@
 -- include: base
 -- include: request
 -- include: new
--- include: conversation
--- include: mark
--- include: ready
 local now, launches = clock(q.now), q.launches
 local SESSION, TIMERS, TOTALS = KEYS[1], in_shard('timers'), in_shard('totals')
 
@@ -227,6 +224,9 @@ end
 -- A message of an external program is a session and its first run in one step with the mark and the acknowledgement. Its
 -- sender is no session of this ledger, or one that an external program runs: it is owed an envelope and no callback.
 local function message()
+  -- include: conversation
+  -- include: mark
+  -- include: ready
   local l, m = launches[1], q.mark
   local READY, TURNS = in_shard('ready:' .. l.agent), in_shard('turns:' .. l.agent)
   local RUN, QUEUED, CONVERSATION = in_shard('run:' .. q.run), in_shard('queued'), in_shard(m.conversation)

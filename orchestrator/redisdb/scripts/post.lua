@@ -83,8 +83,7 @@ end
 check('ZCARD', QUEUE, WAITING, TIMERS)
 if is_approval(id) or q.answers and is_approval(q.answers) then check('ZCARD', APPROVALS) end
 check('HLEN', BODIES, TOTALS)
-check('XLEN', EVENTS)
-if STREAM then check('XLEN', STREAM) end
+check('XLEN', EVENTS, STREAM)
 local s = fields(SESSION, 'id', 'state', 'run')
 if s.id == '' then return { 'unknown' } end
 if CLOSED[s.state] then return { 'closed', s.state } end

@@ -10,5 +10,5 @@ if new_parent(s) then return { 'parent', s.parent } end
 if s.id == '' then return { 'unknown' } end
 if s.state ~= 'pending' or s.run ~= '' then return { 'over', s.state } end
 close_session(s, 'failed', q.reason or '', now, q.proof)
-session_stop(s)
+session_stop(s, 'failed')
 return { 'refused' }

@@ -24,7 +24,5 @@ local id = redis.call('XADD', KEYS[2], '*', unpack(fields))
 dead_enter(KEYS[6], KEYS[7], dead_member_of({id, fields}))
 local limits = {tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), now - tonumber(ARGV[8])}
 local dropped = dead_make_room(KEYS[2], KEYS[6], KEYS[7], ARGV[3], limits, now)
-for i = 10, 9 + reports do
-  publish(KEYS[3], KEYS[4], ARGV[i])
-end
+for i = 10, 9 + reports do publish(KEYS[3], KEYS[4], ARGV[i]) end
 return {id, dropped}

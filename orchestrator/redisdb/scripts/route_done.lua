@@ -25,13 +25,12 @@ end
 for n, m in ipairs(q.messages) do
   local stream, seen, conversation = in_shard(m.stream), in_shard(m.seen), conversation_of(in_shard(m.conversation))
   local entry, mark_ms, first, limit, digest = m.entry, m.mark_ms, m.first, m.most, m.digest
-  local wrong = nil
+  local wrong, verdict = nil, 'd'
   if conversation.root and conversation.root ~= first then
     wrong = 'c'
   elseif limit > 0 and conversation.count + conversation.added >= limit then
     wrong = 'l'
   end
-  local verdict = 'd'
   if not wrong and redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     conversation.root = first
     conversation.used = true

@@ -50,5 +50,5 @@ redis.call('HSET', S, 'state', 'finished', 'run', '', 'updated_ms', now, 'ended_
 changed('session', s.id, '-', 'finished')
 if s.parent == '' then owe_result(s.id, now) end
 tell_parent(s, q.status, ARGV[2], now, q.proof)
-session_stop(s)
+session_stop(s, 'finished')
 return { 'done', 'finished' }

@@ -14,7 +14,7 @@ if s.id == '' then return { 'unknown' } end
 if new_parent(s) then return { 'parent', s.parent } end
 local deleting = q.state == 'deleted'
 -- An heir that had finished may be failed by what it was handed.
-local at_rest = s.state == 'finished' and s.run == '' and s.stop_pending == '' and redis.call('ZCARD', QUEUE) == 0
+local at_rest = s.state == 'finished' and s.run == '' and s.stop_pending == '' and queued == 0
 if CLOSED[s.state] or (at_rest and not deleting) then
   if not (deleting and s.state ~= 'deleted') then return { 'over', s.state } end
   -- a session that has ended keeps what it told its parent; only its own records are closed
@@ -22,7 +22,7 @@ if CLOSED[s.state] or (at_rest and not deleting) then
   changed('session', s.id, '-', 'deleted')
   redis.call('ZADD', CLOSING, now, s.id)
   if s.parent == '' then owe_result(s.id, now) end
-  session_stop(s)
+  session_stop(s, 'deleted')
   return { 'ended', '' }
 end
 local unstarted, r = '', nil
@@ -44,7 +44,7 @@ if r then
   fail_run(s, r, q.state, reason, now, q.proof)
 else
   close_session(s, q.state, reason, now, q.proof)
-  session_stop(s)
+  session_stop(s, q.state)
 end
 report(unpack(ARGV, 2))
 return { 'ended', unstarted }

@@ -21,5 +21,5 @@ local function decoded(text) return text and text ~= '' and cjson.decode(text) o
 local whole, attachments = decoded(said[2]), decoded(more.attachments)
 END.body, END.message = said[3] or '', more.report
 tell_parent(s, CLOSED[s.state] and 'failed' or q.status, text, now, more.proof, whole, attachments)
-session_stop(s)
+session_stop(s, s.state)
 return { 'told' }

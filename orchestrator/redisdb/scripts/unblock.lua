@@ -6,6 +6,5 @@
 -- Complexity: O(runs that are ready again).
 -- include: base
 -- include: ready
-local room = room_in_tree(KEYS[1], ARGV[2])
-local most = tonumber(ARGV[3])
+local room, most = room_in_tree(KEYS[1], ARGV[2]), tonumber(ARGV[3])
 return unblock(KEYS[1], ARGV[2], math.max(0, room and math.min(room, most) or most), clock(ARGV[1]))

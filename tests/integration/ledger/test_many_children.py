@@ -49,6 +49,16 @@ def test_a_flush_that_finds_nothing_ready_costs_the_same_with_many_queued(
     assert len(play.resume(root).items) == MANY
 
 
+def test_a_child_costs_few_commands(play: Play, redis: redis_py.Redis) -> None:
+    """Those inside scripts, too, from its launch to its parent's resume."""
+    root = play.submit()
+    redis.config_resetstat()
+    for child in _fan(play, root, {"": {"mode": "all"}}, g=MANY)["g"]:
+        play.finish(child)
+    play.resume(root)
+    assert sum(command["calls"] for command in redis.info("commandstats").values()) <= 126 * MANY
+
+
 def test_something_urgent_overtakes_what_was_looked_at(play: Play, ledger: Ledger) -> None:
     """A question resumes the parent though its policy is not met, and what waited goes on waiting."""
     root = play.submit()

@@ -74,13 +74,8 @@ def test_a_service_outlives_indexes_of_another_type(
     service = threading.Thread(target=stack.service.run, args=(stop,))
     service.start()
     try:
-        for spoilt in (
-            ledger_keys.timers(0),
-            ledger_keys.waiting(0),
-            ledger_keys.closing(0),
-            ledger_keys.results(0),
-            keys.session_events(0),
-        ):
+        indexes = (ledger_keys.timers, ledger_keys.waiting, ledger_keys.closing, ledger_keys.results)
+        for spoilt in (*(key(0) for key in indexes), keys.session_events(0)):
             with while_spoilt(redis, spoilt):
                 for _ in range(2):
                     stack.reaper.run_once()
@@ -176,10 +171,7 @@ def test_a_result_that_cannot_be_marked_as_published_still_is_outstanding(
 
 
 SHARED = (
-    ledger_keys.running(0),
-    ledger_keys.queued(0),
-    ledger_keys.waiting(0),
-    ledger_keys.timers(0),
+    *(key(0) for key in (ledger_keys.running, ledger_keys.queued, ledger_keys.waiting, ledger_keys.timers)),
     keys.session_events(0),
     keys.totals(0),
 )

@@ -1,10 +1,11 @@
 -- Shared by all scripts: reading hashes, time, publishing an envelope.
+-- Fields of a hash by name, '' where one is missing; and the values as they are, in their order.
 local function fields(key, ...)
   local names = {...}
   local values = redis.call('HMGET', key, unpack(names))
   local t = {}
   for i, name in ipairs(names) do t[name] = values[i] or '' end
-  return t
+  return t, values
 end
 
 -- The time in milliseconds: the server's, unless a test says otherwise.
@@ -23,6 +24,13 @@ end
 local function object(key) return by_name(redis.call('HGETALL', key)) end
 
 local function count(text) return tonumber(text) or 0 end
+
+-- The value of a counter of a hash that has this text, to be written again; what is no whole number is refused as ever.
+local function counter(key, name, text)
+  if not text then return 0 end
+  if #text < 16 and (text == '0' or string.find(text, '^%-?[1-9]%d*$')) then return tonumber(text) end
+  return redis.call('HINCRBY', key, name, 0)
+end
 
 -- The key of the same shard that has this name behind the hash tag.
 local function beside(key, name) return string.match(key, '^[^{]*{[^}]*}:') .. name end
@@ -72,8 +80,7 @@ local function check(command, ...)
   for _, key in ipairs({...}) do redis.call(command, key) end
 end
 
--- Calls a command with a key and a list, with as much of it at once as Lua takes arguments. Returns the lists that it answers
--- as one.
+-- Calls a command with a key and a list, as much of it at once as Lua takes arguments. Returns the lists it answers as one.
 local function call_with(command, key, list)
   local all = {}
   for from = 1, #list, 1000 do
@@ -164,10 +171,10 @@ local function rule_of(policy, group) return policy[group] or policy[''] or { mo
 -- Whether a group of the session `key` has what its rule waits for: any | all | quorum; a quorum that can no
 -- longer be reached is met as well. Of a quorum are those callbacks that come: none that died by policy, and none
 -- that an earlier run had when the rule was made (its `base`, for each group).
-local function is_met(key, rule, group)
+-- `c`: the numbers of the group's owed, launched and dead ones, if the caller has read them.
+local function is_met(key, rule, group, c)
   if rule.mode == 'any' or rule.mode == nil then return true end
-  local c = redis.call('HMGET', key, group_field(group, 'owed'), group_field(group, 'launched'),
-    group_field(group, 'dead'))
+  c = c or redis.call('HMGET', key, group_field(group, 'owed'), group_field(group, 'launched'), group_field(group, 'dead'))
   local owed, launched, dead = count(c[1]), count(c[2]), count(c[3])
   if owed <= 0 then return true end
   local had = rule.base and rule.base[group] or 0

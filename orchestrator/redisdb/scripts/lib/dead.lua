@@ -52,7 +52,6 @@ local function dead_audited(dead)
       return string.format('%020.0f-%020.0f', tonumber(ms), tonumber(seq))
     end
   end
-  return nil
 end
 
 -- So many dead letters went that the audit writer has not read, and will not.
@@ -65,8 +64,7 @@ end
 -- limits: entries, bytes, entries and bytes of one sender, time in ms before which a dead letter is too old.
 local function dead_make_room(dead, index, usage, sender, limits, now)
   local entries, bytes, own_entries, own_bytes, before = unpack(limits)
-  local dropped, unaudited = 0, 0
-  local audited
+  local dropped, unaudited, audited = 0, 0, nil
   local function used(field) return tonumber(redis.call('HGET', usage, field) or '0') end
   local function drop(member)
     local padded = string.match(member, '^.-%z(.-)%z')

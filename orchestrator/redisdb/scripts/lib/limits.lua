@@ -15,10 +15,16 @@ local function count_in(key, agent, root)
   redis.call('HINCRBY', beside(key, 'at-work'), 'tree:' .. root, 1)
 end
 
-local function count_one_less(key, whose)
-  if redis.call('HINCRBY', beside(key, 'at-work'), whose, -1) <= 0 then
-    redis.call('HDEL', beside(key, 'at-work'), whose)
+-- One less is at work of each of these. Where none is left, none is remembered.
+local function count_one_less(key, ...)
+  local at_work, gone, left = beside(key, 'at-work'), {}, {}
+  local numbers = redis.call('HMGET', at_work, ...)
+  for i, whose in ipairs({...}) do
+    local number = counter(at_work, whose, numbers[i]) - 1
+    if number <= 0 then gone[#gone + 1] = whose else left[#left + 1], left[#left + 2] = whose, number end
   end
+  call_with('HDEL', at_work, gone)
+  call_with('HSET', at_work, left)
 end
 
 -- What keeps an agent's ready runs from being taken: 'paused' | 'limit', or nil. `ready` is the key of these runs.

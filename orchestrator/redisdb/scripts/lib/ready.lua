@@ -27,8 +27,7 @@ end
 -- so that it takes less than twice as long as alone, what else it has to wait for included.
 local FEW_TURNS = 16
 
--- Put a run that is queued among the ready ones, if it is not there. `given`: what a call that does so for several has read
--- and written of turns.
+-- Put a run that is queued among the ready ones, if it is not there. `given`: the turns that this call has read and written.
 local function make_ready(ready, turns, run, root, priority, given)
   local rank = RANK[priority] or RANK.normal
   local known = ready .. ' ' .. rank .. ' ' .. root
@@ -97,9 +96,9 @@ end
 
 -- A run of the agent in the tree is at work no longer, or stands still in a call. Returns as `unblock`.
 local function count_out(key, agent, root, now)
-  count_one_less(key, 'agent:' .. agent)
-  count_one_less(key, 'tree:' .. root)
+  count_one_less(key, 'agent:' .. agent, 'tree:' .. root)
   if redis.call('SISMEMBER', beside(key, 'blocked'), root) == 0 then return {} end
+  -- include: limits
   local room = room_in_tree(key, root)
   return unblock(key, root, room and math.min(room, 1) or 1, now)
 end

@@ -23,14 +23,22 @@ end
 -- because its record is damaged, does not happen. Of one that was told before, it is not read: nobody is told twice.
 local callback = nil
 
-local function session_facts()
-  local s = fields(S, 'id', 'agent', 'parent', 'state', 'run', 'launched', 'delivered', 'dead', 'owed',
-    'questions', 'callback', 'parent_notified', 'task', 'runs', 'message', 'stop_pending', 'root')
+-- What the session has of the fields that an end takes from it, and from its texts; and how many items are queued.
+local has, texts, queued
+
+-- What is known of the session, once nothing hinders its end: of its own going on, where it `goes_on`.
+local function session_facts(goes_on)
+  local s, known = fields(S, 'limit_due_ms', 'review_due_ms', 'trouble', 'proof', 'attachments', 'id', 'agent', 'parent',
+    'state', 'run', 'launched', 'delivered', 'dead', 'owed', 'questions', 'callback', 'parent_notified', 'task', 'runs',
+    'message', 'stop_pending', 'root')
+  has = { limit = known[1], review = known[2], said = known[3] or known[4] or known[5] }
   P = s.parent ~= '' and session_key(s.parent) or S
   P_ITEMS, P_QUEUE = P .. ':items', P .. ':queue'
   RUN = RUN or s.run ~= '' and in_shard('run:' .. s.run) or S
-  check('ZCARD', QUEUE, P_QUEUE, RUNNING, DISPATCH, WAITING, CLOSING, TIMERS, RESULTS)
-  check('HLEN', BODIES, TOTALS)
+  queued = redis.call('ZCARD', QUEUE)
+  check('ZCARD', RUNNING, DISPATCH, WAITING, TIMERS, s.parent ~= '' and P_QUEUE or RESULTS, not goes_on and CLOSING or nil)
+  texts = redis.call('HMGET', BODIES, 'whole', 'end', 'result')
+  check('HLEN', TOTALS)
   check('XLEN', STOPS, STREAM)
   if s.parent ~= '' and s.parent_notified ~= '1' then
     local fine, found = pcall(item, P_ITEMS, callback_of(s))
@@ -43,9 +51,8 @@ end
 -- By what the session had to have ended by now: limit | review, or nil. The sweep, which fails such sessions, may not have
 -- noticed yet.
 local function overdue(now)
-  local due = redis.call('HMGET', S, 'limit_due_ms', 'review_due_ms')
-  for i, timer in ipairs({ 'limit', 'review' }) do
-    if due[i] and count(due[i]) <= now then return timer end
+  for _, timer in ipairs({ 'limit', 'review' }) do
+    if has[timer] and count(has[timer]) <= now then return timer end
   end
 end
 
@@ -55,13 +62,13 @@ local affects_parent = true
 -- Whether the run that ends carried messages, whose senders may wait until they are dealt with.
 local had_messages = false
 
--- A parent that is busy is looked at when its run ends; one whose policy is not met, when it is.
-local function wakes(parent, record)
+-- A parent that is busy is looked at when its run ends; one whose policy is not met, when it is. `counted`: as for `is_met`.
+local function wakes(parent, record, counted)
   if record.awaited or CLOSED[parent.state] then return true end
   if parent.run ~= '' then return false end
   if parent.waiting == '' then return true end
   local group = record.group or ''
-  local fine, met = pcall(function() return is_met(P, rule_of(cjson.decode(parent.waiting), group), group) end)
+  local fine, met = pcall(function() return is_met(P, rule_of(cjson.decode(parent.waiting), group), group, counted) end)
   -- The callback service says what is wrong with a policy that cannot be read.
   return not fine or met
 end
@@ -71,18 +78,16 @@ end
 local END = { body = '', message = '' }
 
 -- A session has ended with this text. A child's parent is told: its callback goes from owed to queued, or dies where nobody
--- can take it.
--- `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so; `attachments`
--- refers to what is attached to the answer.
+-- can take it. `whole` refers to the whole of a large text, of which `text` is the beginning; `proof` is who says so;
+-- `attachments` refers to what is attached to the answer.
 local function tell_parent(s, status, text, now, proof, whole, attachments)
   proof = proof or ''
   local id, record = callback_of(s), callback
   local told = record and (record.state == 'owed' or record.state == 'none' and record.reports)
-  if told then redis.call('HDEL', BODIES, 'result') end
+  if told and texts[3] then redis.call('HDEL', BODIES, 'result') end
   redis.call('HSET', BODIES, told and id or 'result', text)
   if END.body ~= '' then redis.call('HSET', BODIES, 'end', END.body) end
-  redis.call('HSET', S, 'proof', proof, 'report', END.message)
-  if s.parent ~= '' then redis.call('HSET', S, 'parent_notified', '1') end
+  redis.call('HSET', S, 'proof', proof, 'report', END.message, unpack(s.parent ~= '' and { 'parent_notified', '1' } or {}))
   if not record then return end -- a root, or a parent that was told of an earlier end
   record.status = status
   record.at_ms = now
@@ -100,8 +105,10 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     end
     return
   end
-  local parent = fields(P, 'state', 'run', 'waiting')
-  local reason = nil
+  local in_group = group_field(record.group, 'owed')
+  local parent, known = fields(P, 'state', 'run', 'waiting', in_group, group_field(record.group, 'launched'),
+    group_field(record.group, 'dead'), 'owed', 'seq')
+  local reason, counted = nil, nil
   if CLOSED[parent.state] then
     reason = 'parent ' .. parent.state
   elseif status == 'failed' and record.on_failure == 'ignore' then
@@ -113,7 +120,6 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
     redis.call('XADD', STOPS, '*', 'session', s.parent, 'parent', '', 'event', 'stop', 'state', 'failed',
       'reason', 'child ' .. s.id .. ' failed: ' .. text)
   end
-  count_callbacks(P, record.group, 'owed', -1)
   record.size = #text + #END.body
   record.whole = whole
   record.attachments = attachments
@@ -123,17 +129,20 @@ local function tell_parent(s, status, text, now, proof, whole, attachments)
   if reason then
     record.state = 'dead'
     record.reason = reason
+    count_callbacks(P, record.group, 'owed', -1)
     count_callbacks(P, record.group, 'dead', 1)
     notice(P, 'dead', s.parent, '1', reason)
     if not CLOSED[parent.state] then redis.call('ZADD', WAITING, 'NX', now, s.parent) end
   else
     record.state = 'queued'
-    record.seq = redis.call('HINCRBY', P, 'seq', 1)
+    record.seq = counter(P, 'seq', known[8]) + 1
+    counted = { counter(P, in_group, known[4]) - 1, known[5], known[6] }
+    redis.call('HSET', P, 'owed', counter(P, 'owed', known[7]) - 1, in_group, counted[1], 'seq', record.seq)
     redis.call('ZADD', P_QUEUE, score(record.priority, record.seq), id)
     redis.call('ZADD', WAITING, 'NX', now, s.parent)
   end
   save(P_ITEMS, id, record)
-  affects_parent = wakes(parent, record)
+  affects_parent = wakes(parent, record, counted)
 end
 
 -- Everything in the session's queue and in the hands of its run is dead, with the reason.
@@ -181,16 +190,15 @@ local function close_session(s, state, reason, now, proof)
   tell_parent(s, 'failed', reason, now, proof)
 end
 
--- Every end of a run is followed by this: the callback service is told that the session stopped, in which state,
+-- Every end of a run is followed by this: the callback service is told that the session stopped, in which `state`,
 -- and how far its parent is, which it would have to ask for otherwise. It is not told what can move nobody; who
 -- waits for an answer from outside hears it here, too.
-local function session_stop(s)
-  local state = redis.call('HGET', S, 'state')
+local function session_stop(s, state)
   local parent = s.parent
   -- A review that has ended was done in time, whatever a user makes of its session later.
   if state ~= 'idle' then
     redis.call('ZREM', TIMERS, 'review|' .. s.id, 'limit|' .. s.id)
-    redis.call('HDEL', S, 'review_due_ms', 'limit_due_ms')
+    if has.limit or has.review then redis.call('HDEL', S, 'review_due_ms', 'limit_due_ms') end
   end
   if state == 'idle' then
     -- Its parent has no part in this, and it itself has none while nothing is queued and no deadline is to be kept.
@@ -239,12 +247,18 @@ local ended_how
 
 -- The run leaves the records of what is at work, and its steps go with it.
 local function end_run(id, state, reason, now, r, s)
-  if redis.call('ZREM', DISPATCH, id) == 1 then leave_queue(id) end
+  if redis.call('ZREM', DISPATCH, id) == 1 then
+    -- include: ready
+    leave_queue(id)
+  end
   stop_counting(now, r, s)
   redis.call('HSET', RUN, 'state', state, 'ended_ms', now, 'reason', reason)
   changed('run', session_of(S), id, state, ended_how and 'how=' .. ended_how)
-  drop_steps(RUN)
-  settle_open(S, RUN)
+  if redis.call('EXISTS', RUN .. ':steps', RUN .. ':reserved') > 0 then
+    -- include: steps
+    drop_steps(RUN)
+    settle_open(S, RUN)
+  end
   redis.call('ZREM', RUNNING, id)
 end
 
@@ -256,5 +270,5 @@ local function fail_run(s, r, state, reason, now, proof)
   if not fine then redis.call('HSET', RUN, 'items', '[]') end
   bury(fine and type(carried) == 'table' and carried or {}, 'resume ' .. state .. ': ' .. reason)
   close_session(s, state, reason, now, proof)
-  session_stop(s)
+  session_stop(s, state)
 end
