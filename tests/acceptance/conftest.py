@@ -65,7 +65,7 @@ class Terminal:
     folder: Path
     env: dict[str, str]
     #: Where the process is not what a test is about: whether commands that only look and ask run in this one, and
-    #: those that go on running are forked from one that has everything imported.
+    #: others are forked from one that has everything imported.
     in_process: bool = True
     background: list[Background] = field(default_factory=list)
 
@@ -74,6 +74,13 @@ class Terminal:
         arguments = orchestra_arguments(command) if self.in_process else None
         if arguments is not None:
             return run_here(arguments, self.folder, {**self.env, **env})
+        if self._forks(words := simple_words(command)):
+            with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+                forked = self._fork(command, words, env, output.fileno(), errors.fileno())
+                code = forked.wait(2 * RETRY_FOR_S)
+                output.seek(0)
+                errors.seek(0)
+                return subprocess.CompletedProcess(command, code, output.read(), errors.read())
         return subprocess.run(
             ["/bin/sh", "-c", command],
             check=False,
@@ -94,11 +101,11 @@ class Terminal:
     def start(self, command: str, **env: str) -> Background:
         """Type a command and leave it running."""
         log = self.folder / f"terminal-{len(self.background)}.log"
-        words = simple_words(command)
-        if self.in_process and (words[:1] == ["orchestra"] or words[:4] == WORKER):
-            process: subprocess.Popen[bytes] | ForkedProcess = self._fork(command, words, log, env)
-        else:
-            with log.open("wb") as output:
+        process: subprocess.Popen[bytes] | ForkedProcess
+        with log.open("wb") as output:
+            if self._forks(words := simple_words(command)):
+                process = self._fork(command, words, env, output.fileno())
+            else:
                 process = subprocess.Popen(
                     ["/bin/sh", "-c", f"exec {command}"],
                     cwd=self.folder,
@@ -111,10 +118,15 @@ class Terminal:
         self.background.append(Background(process, log))
         return self.background[-1]
 
-    def _fork(self, command: str, words: list[str], log: Path, env: dict[str, str]) -> ForkedProcess:
+    def _forks(self, words: list[str]) -> bool:
+        return self.in_process and (words[:1] == ["orchestra"] or words[:2] + words[3:4] == WORKER)
+
+    def _fork(
+        self, command: str, words: list[str], env: dict[str, str], output: int, errors: int | None = None
+    ) -> ForkedProcess:
         module = ["tests.acceptance.typed", str(self.folder), *words]
-        with log.open("wb") as output:
-            forked = forks().fork(module, env={**self.env, **env}, log=output.fileno())
+        # What it would say on the descriptor for being ready nobody hears: it is that of its errors.
+        forked = forks().fork(module, env={**self.env, **env}, log=output, ready=errors)
         assert forked is not None
         return ForkedProcess(forked, command)
 
@@ -182,8 +194,8 @@ TALK = frozenset(
 )
 
 
-#: How the command line of a worker begins, which is forked as those of `orchestra` are.
-WORKER = ["celery", "-A", "workers", "worker"]
+#: How the command line of a worker begins, but for its app; it is forked as those of `orchestra` are.
+WORKER = ["celery", "-A", "worker"]
 #: What these commands import beside services and workers.
 TYPED = [
     "orchestrator.cli.demo",

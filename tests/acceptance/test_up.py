@@ -20,7 +20,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
-from tests.acceptance.conftest import Terminal, run_here
+from tests.acceptance.conftest import RETRY_FOR_S, Terminal, run_here
 from tests.acceptance.shouting import AGENTS
 from tests.tls import tls_server
 from tests.waiting import wait_until
@@ -192,48 +192,59 @@ def test_interrupting_while_agents_do_not_load_ends_it(place: Place) -> None:
 # --- started wrongly: one line, an exit code, nothing left --------------------------------------------------------
 
 
-def assert_refused(place: Place, process: subprocess.Popen[str], words: str, *, code: int = 2) -> None:
-    _, errors = process.communicate(timeout=50)
-    assert process.returncode == code
-    last = errors.strip().splitlines()[-1]
-    assert last.startswith("Error: "), errors
-    assert words in last, errors
-    assert "Traceback" not in errors
-    assert errors.strip().count("\n") == 0, errors
-    place.assert_nothing_left()
+def assert_refused(terminal: Terminal, command: str, words: str, *, code: int = 2, **env: str) -> None:
+    up = terminal.start(f"orchestra up {command}", **env)
+    assert up.process.wait(RETRY_FOR_S) == code, up.output
+    assert (up.output.startswith("Error: "), up.output.count("\n")) == (True, 1), up.output
+    assert words in up.output
+    terminal.assert_nothing_left()
 
 
-@linux
-def test_an_unreachable_redis(place: Place) -> None:
-    assert_refused(
-        place,
-        place.up("--redis-url", "redis://:hunter2@127.0.0.1:1/0"),
-        "cannot reach Redis at redis://:***@",
-        code=4,
-    )
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
+        ("from orchestrator import agent\n\n\ndef broken(:\n    ...\n", "mine.py: line 4: SyntaxError"),
+        (
+            "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
+            "twin",
+        ),
+        (
+            MODEL.format(model="anthropc:claude-x"),
+            "there is no provider 'anthropc'; did you mean 'anthropic'?",
+        ),
+        (MODEL.format(model="claude-x"), "write provider:name"),
+        (MODEL.format(model="anthropic:claude-x"), "set ANTHROPIC_API_KEY in the worker's environment"),
+        (MODEL.format(model="groq:x"), "pip install 'pydantic-ai-slim[groq]'"),
+    ],
+    ids=[
+        *("import-error", "broken", "named-twice", "provider-misspelt", "no-provider", "no-key", "no-client")
+    ],
+)
+def test_agents_that_cannot_be_loaded(content: str, words: str, terminal: Terminal) -> None:
+    (terminal.folder / "mine.py").write_text(content)
+    assert_refused(terminal, "--agents mine.py", words)
+    # Nothing was started for it: no server, no service, no worker.
+    data = terminal.folder / ".orchestra"
+    assert not [*data.glob("**/*.log"), *data.glob("**/*valkey*")]
 
 
-@linux
-def test_a_server_that_keeps_nothing_is_named(
-    place: Place, start_valkey: Callable[..., ValkeyProcess]
+def test_what_it_cannot_run_on_is_named(
+    terminal: Terminal, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
-    process = place.up("--redis-url", start_valkey(durable=False).url)
-    read_until(process, "ready after")
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=50)
-    assert errors == (
-        "Warning: the server keeps no append-only file: a restart loses everything; set appendonly yes, and appendfsync always\n"
-    )
-
-
-@linux
-def test_a_wrong_password(place: Place, start_valkey: Callable[..., ValkeyProcess]) -> None:
+    """A server that is away, another one's password, a data folder, and settings."""
+    away = "redis://:hunter2@127.0.0.1:1/0"
+    assert_refused(terminal, f"--redis-url {away}", "cannot reach Redis at redis://:***@", code=4)
     server = start_valkey(durable=False)
     with connect(server.url) as client:
         client.config_set("requirepass", "right")
-    assert_refused(
-        place, place.up("--redis-url", server.url + "&password=wrong"), "refused the password in the URL"
-    )
+    wrong = f"{server.url}&password=wrong"
+    assert_refused(terminal, "", "refused the password in the URL", ORCHESTRA_REDIS_URL=wrong)
+    (terminal.folder / "file").write_text("in the way")
+    assert_refused(terminal, "--data file/data", "cannot write to the data folder")
+    assert_refused(terminal, "", "ORCHESTRA_LEASE_S: ", ORCHESTRA_LEASE_S="soon")
+    named = "ORCHESTRA_BROKER_URL: not a URL; write it like"
+    assert_refused(terminal, "", named, ORCHESTRA_BROKER_URL="host")
 
 
 class _OldRedis(socketserver.StreamRequestHandler):
@@ -253,61 +264,27 @@ class _OldRedis(socketserver.StreamRequestHandler):
                 self.wfile.write(b"+PONG\r\n" if words[0] == b"PING" else b"+OK\r\n")
 
 
-@linux
-def test_a_redis_that_is_too_old(place: Place) -> None:
+def test_a_redis_that_is_too_old(terminal: Terminal) -> None:
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _OldRedis) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        process = place.up("--redis-url", f"redis://127.0.0.1:{server.server_address[1]}/0")
-        assert_refused(place, process, "is version 5.0.14; agent-orchestra needs Redis 6.2 or newer")
+        url = f"redis://127.0.0.1:{server.server_address[1]}/0"
+        assert_refused(
+            terminal, f"--redis-url {url}", "is version 5.0.14; agent-orchestra needs Redis 6.2 or newer"
+        )
         server.shutdown()
 
 
 @linux
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
-        (
-            "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
-            "twin",
-        ),
-        (
-            MODEL.format(model="anthropc:claude-x"),
-            "there is no provider 'anthropc'; did you mean 'anthropic'?",
-        ),
-        (MODEL.format(model="claude-x"), "write provider:name"),
-        (MODEL.format(model="anthropic:claude-x"), "set ANTHROPIC_API_KEY in the worker's environment"),
-        (MODEL.format(model="groq:x"), "pip install 'pydantic-ai-slim[groq]'"),
-    ],
-    ids=["import-error", "named-twice", "provider-misspelt", "no-provider", "no-key", "no-client"],
-)
-def test_agents_that_cannot_be_loaded(content: str, words: str, place: Place) -> None:
-    (place.home / "mine.py").write_text(content)
-    process = place.up("--agents", "mine.py")
-    assert_refused(place, process, words)
-    # Nothing was started for it: no server, no service, no worker.
-    assert not list((place.home / "data").glob("**/*.log"))
-    assert not list((place.home / "data").glob("**/*valkey*"))
-
-
-@linux
-def test_agents_of_a_broken_file_are_named_with_their_line(place: Place) -> None:
-    (place.home / "mine.py").write_text("from orchestrator import agent\n\n\ndef broken(:\n    ...\n")
-    assert_refused(place, place.up("--agents", "mine.py"), "mine.py: line 4: SyntaxError")
-
-
-@linux
-def test_a_data_folder_that_cannot_be_written_to(place: Place) -> None:
-    (place.home / "file").write_text("in the way")
-    assert_refused(place, place.up("--data", "file/data"), "cannot write to the data folder")
-
-
-@linux
-def test_a_wrong_setting(place: Place) -> None:
-    assert_refused(place, place.up(ORCHESTRA_LEASE_S="soon"), "ORCHESTRA_LEASE_S: ")
-    assert_refused(
-        place, place.up(ORCHESTRA_BROKER_URL="host"), "ORCHESTRA_BROKER_URL: not a URL; write it like"
+def test_a_server_that_keeps_nothing_is_named(
+    place: Place, start_valkey: Callable[..., ValkeyProcess]
+) -> None:
+    process = place.up("--redis-url", start_valkey(durable=False).url)
+    read_until(process, "ready after")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=50)
+    assert errors == (
+        "Warning: the server keeps no append-only file: a restart loses everything; set appendonly yes, and appendfsync always\n"
     )
 
 
@@ -329,7 +306,11 @@ def test_a_full_disk(place: Place) -> None:
             client.set(f"key{written}", "x" * 20_000)
     except Exception:
         assert written > 0
-    assert_refused(place, process, "the disk is full or broken")
+    _, errors = process.communicate(timeout=50)
+    assert process.returncode == 2
+    assert (errors.startswith("Error: "), errors.count("\n")) == (True, 1), errors
+    assert "the disk is full or broken" in errors
+    place.assert_nothing_left()
     client.close()
 
 

@@ -10,11 +10,15 @@ import sys
 import tempfile
 
 from orchestrator.cli import main
+from orchestrator.runtime.service import READY_VARIABLE
 
 
 def run(folder: str, program: str, *arguments: str) -> None:
     """Do what the program does."""
     os.chdir(folder)
+    if errors := os.environ.pop(READY_VARIABLE, ""):
+        os.dup2(int(errors), 2)
+        os.close(int(errors))
     tempfile.tempdir = None  # found anew, from this process's own environment
     sys.argv = [program, *arguments]
     if program == "celery":
