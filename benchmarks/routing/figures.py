@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from orchestrator.envelope.bodies import Task
 from orchestrator.ids import derived_uuid, root_session_id
 from orchestrator.messages.factory import Thread
 from orchestrator.streams import StreamId, stream_key
@@ -87,7 +88,11 @@ def delegations(bench: Bench, count: int) -> dict[str, Any]:
         session = root_session_id(f"bench-{number}")
         thread = Thread(correlation=derived_uuid("conversation", session))
         letter = parts.message_factory.delegation(
-            sender="operator", recipient="lead", task_id=session, title="t", description="d", thread=thread
+            sender="operator",
+            recipient="lead",
+            task_id=session,
+            task=Task(title="t", description="d"),
+            thread=thread,
         )
         parts.ledger.submit(
             session, agent="lead", prompt="d", envelope=letter, correlation=thread.correlation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -12,13 +11,14 @@ from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token
 from orchestrator.crashpoints import failpoint
+from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.prompt_text import pack, prompt_of_task, task_of
 from orchestrator.errors import EmptyPrompt, KeyInUse, UnknownAgent
 from orchestrator.ids import derived_uuid, root_session_id, shard_of
 from orchestrator.ledger import SessionState, Submitted
 from orchestrator.ledger.large_text import Seal, check_size
 from orchestrator.ledger.launches import Fork
-from orchestrator.messages.factory import Terms, Thread, delivery_of, summary
+from orchestrator.messages.factory import Terms, Thread, summary
 from orchestrator.operations.requests import Submit
 from orchestrator.operations.table import SUBMIT
 from orchestrator.policy.budget import Budget
@@ -100,21 +100,16 @@ class Submission:
         heading = title or summary(words)
         now_ms = 0 if at is None else parts.ledger.server_ms()
         at_ms = 0 if at is None else moment_ms(at, now_ms=now_ms, what="at")
-        delivery = delivery_of(request)
-        if delivery.expires_s is not None:
-            # Until it begins it does not expire.
-            delivery = replace(delivery, expires_s=delivery.expires_s + max(0, at_ms - now_ms) / 1000)
+        if (expires_s := request.get("expires_s")) is not None:
+            expires_s += max(0, at_ms - now_ms) / 1000  # until it begins it does not expire
         budget = Budget.of(request.get("budget")) or Budget.of(parts.settings.tree_budget)
-        terms = Terms.of({**request, "budget": budget}, plan=planned)
+        terms = Terms.of({**request, "budget": budget, "expires_s": expires_s}, plan=planned)
         letter = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
             task_id=session,
-            title=heading,
-            description=words,
+            task=(structured or Task()).model_copy(update={"title": heading, "description": words}),
             thread=thread,
-            task=structured,
-            delivery=delivery,
             terms=terms,
         )
         parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))

@@ -131,25 +131,9 @@ class LedgerCore(LedgerReader):
             return ""
         return self.attest(Statement.of_record(item, session, record, text), by=by, to=to)
 
-    def attest_end(
-        self,
-        about: Session,
-        status: str,
-        said: str,
-        *,
-        whole: Mapping[str, Any] | None = None,
-        attachments: Mapping[str, Any] | None = None,
-        message: str = "",
-        body: str = "",
-        by: str,
-    ) -> str:
-        """Return ``by``'s proof of how a session ended, with its answer or its failure; empty if nothing is attested
-        here.
-        """
-        if self.attest is None:
-            return ""
-        end = Statement.of_end(about, status, said, whole, attachments, message=message, body=body)
-        return self.attest(end, by=by, to=about.delegator)
+    def attest_end(self, about: Session, end: Statement, *, by: str) -> str:
+        """Return ``by``'s proof of how a session ended, see `Statement.of_end`; empty if nothing is attested here."""
+        return "" if self.attest is None else self.attest(end, by=by, to=about.delegator)
 
     def attest_task(self, session: str, facts: Mapping[str, Any], prompt: str, task: str, *, by: str) -> str:
         """Return ``by``'s proof of a session's task with these fields; empty if nothing is attested here."""

@@ -267,16 +267,16 @@ class Runs:
         """The proof that the agent of a session says how it ends; empty while the session does not end."""
         if about is None or envelope is None:
             return ""
-        return self._core.attest_end(
+        end = decode.Statement.of_end(
             about,
             said["status"],
             short.text,
-            whole=short.ref,
-            attachments=said["attachments"],
+            short.ref,
+            said["attachments"],
             message=envelope.message_id,
             body=said["body"],
-            by=about.agent,
         )
+        return self._core.attest_end(about, end, by=about.agent)
 
     def _keep_memory(self, claim: Claim, outcome: Outcome) -> Truncated:
         """Store an executor's memory of its conversation; it expires by itself if the commit does not come."""

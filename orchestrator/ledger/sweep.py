@@ -289,7 +289,8 @@ class Termination:
     def _attest_failure(self, session_id: str, reason: str, by: str) -> str:
         """Return ``by``'s proof that it has ended a session, for this reason; empty if nothing is attested here."""
         found = self._core.find([session_id]) if self._core.attest is not None else []
-        return self._core.attest_end(found[0], "failed", reason, by=by) if found else ""
+        ends = [decode.Statement.of_end(session, "failed", reason) for session in found]
+        return self._core.attest_end(found[0], ends[0], by=by) if found else ""
 
     def refuse(self, session_id: str, reason: str, *, by: str = "") -> bool:
         """Fail a session that never started, in the name of ``by``; False when it did, or has ended already."""

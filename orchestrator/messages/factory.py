@@ -17,16 +17,12 @@ from orchestrator.envelope.bodies import (
     Dependency,
     ErrorDetails,
     ErrorReport,
-    ErrorType,
     Escalation,
     EscalationMatter,
-    EscalationReason,
-    File,
     LaunchTerms,
     Message,
     Query,
     QueryContext,
-    RecommendedAction,
     RecoveryOption,
     Reply,
     Review,
@@ -37,7 +33,7 @@ from orchestrator.envelope.bodies import (
 )
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
-from orchestrator.envelope.model_values import Priority, Severity, Timestamp, with_values
+from orchestrator.envelope.model_values import Priority, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
@@ -87,11 +83,6 @@ class Delivery:
 AS_ROUTED = Delivery()
 
 
-def delivery_of(options: Mapping[str, Any]) -> Delivery:
-    """Return the delivery that the options of a launch ask for, see `operations.requests.LaunchOptions`."""
-    return Delivery(**{each.name: options.get(each.name) for each in fields(Delivery)})
-
-
 def _limits(budget: Budget) -> BudgetLimits:
     limits = budget.limits
     return BudgetLimits(
@@ -118,12 +109,15 @@ class Terms:
 
     options: Mapping[str, Any] = field(default_factory=dict)  #: those of its launch that its message repeats
     plan: bool = False  #: whether its prompt is a plan that it carries out before its agent is called
+    after: Sequence[str] = ()  #: the tasks that must be completed before it begins
+    delivery: Delivery = AS_ROUTED  #: how its message is delivered
 
     @classmethod
     def of(cls, options: Mapping[str, Any], *, plan: bool = False) -> Terms:
-        """Return the terms in the options of a launch."""
+        """Return the terms in the options of a launch, see `operations.requests.LaunchOptions`."""
         given = {name: options[name] for name in IN_MESSAGES if options.get(name) not in (None, "")}
-        return cls(options=given, plan=plan)
+        delivery = Delivery(**{each.name: options.get(each.name) for each in fields(Delivery)})
+        return cls(options=given, plan=plan, after=options.get("after") or (), delivery=delivery)
 
     @property
     def budget(self) -> Budget | None:
@@ -133,10 +127,13 @@ class Terms:
     @property
     def time_limit_ms(self) -> int:
         """Milliseconds within which the session must have ended; 0: as long as it takes."""
-        return self.in_message().time_limit_ms or 0
+        terms = self.in_message()
+        return (terms.time_limit_ms if terms is not None else None) or 0
 
-    def in_message(self) -> LaunchTerms:
-        """Return them as the body of a message has them."""
+    def in_message(self) -> LaunchTerms | None:
+        """Return them as the body of a message has them; None: it has nothing of them."""
+        if not self.options and not self.plan:
+            return None
         rows = ((value, *IN_MESSAGES[name]) for name, value in self.options.items())
         return LaunchTerms(
             **{element: write(value) for value, element, write, _ in rows}, plan=self.plan or None
@@ -192,35 +189,18 @@ class MessageFactory:
         sender: str,
         recipient: str,
         task_id: str,
-        title: str,
-        description: str,
+        task: Task,
         thread: Thread,
-        after: Sequence[str] = (),
-        task: Task | None = None,
-        delivery: Delivery = AS_ROUTED,
         terms: Terms = NO_TERMS,
     ) -> Outgoing:
-        """``sender`` gives ``recipient`` a task; a root is given its task by `operator`.
-
-        ``after`` are the tasks that must be completed before this one begins. ``task`` has the other fields,
-        and ``terms`` say what its session is given.
-        """
-        given = task or Task()
+        """``sender`` gives ``recipient`` a task, which gets this id; a root is given its task by `operator`."""
+        before = (Dependency(task_id=other, type="depends-on") for other in terms.after)
         body = TaskDelegation(
-            task=with_values(
-                given,
-                task_id=task_id,
-                title=title,
-                description=description,
-                dependencies=(
-                    *given.dependencies,
-                    *(Dependency(task_id=other, type="depends-on") for other in after),
-                ),
-            ),
+            task=with_values(task, task_id=task_id, dependencies=(*task.dependencies, *before)),
             assignment=self._assignment(sender, recipient),
-            launch=None if terms == NO_TERMS else terms.in_message(),
+            launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=delivery)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
 
     def completion(
         self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
@@ -242,16 +222,15 @@ class MessageFactory:
         recipient: str,
         message: str,
         thread: Thread,
-        error_type: ErrorType = "task-failed",
-        severity: Severity = "critical",
-        recommended: RecommendedAction = "escalate",
         details: str = "",
+        error: ErrorReport | None = None,
     ) -> Outgoing:
-        """Return the report that a session has failed, was stopped or could not start, or a message was not accepted."""
-        body = ErrorReport(
-            error_id=new_message_id(),
-            error_type=error_type,
-            severity=severity,
+        """Return the report that a session has failed, was stopped or could not start, or a message was not accepted.
+
+        ``error`` has the other fields.
+        """
+        body = with_values(
+            error or ErrorReport(message=message),
             message=message,
             details=ErrorDetails(context_data=details) if details else None,
             recovery_options=(
@@ -260,7 +239,7 @@ class MessageFactory:
                     text="ask the agent that delegated this task to you", priority=2, type="escalate"
                 ),
             ),
-            recommended_action=recommended,
+            recommended_action=(error and error.recommended_action) or "escalate",
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 
@@ -304,32 +283,17 @@ class MessageFactory:
         recipient: str,
         task_id: str,
         reviewed: str,
-        title: str,
-        description: str,
+        review: Review,
         thread: Thread,
-        files: tuple[str, ...] = (),
-        priority: Priority | None = None,
-        review: Review | None = None,
-        terms: Terms = NO_TERMS,
+        terms: Terms,
     ) -> Outgoing:
-        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own.
-
-        ``review`` has the other fields.
-        """
-        given = review or Review()
+        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own."""
         body = ReviewRequest(
-            review=with_values(
-                given,
-                task_id=task_id,
-                reviewed_task_id=given.reviewed_task_id or reviewed,
-                title=title,
-                description=description,
-                files=(*given.files, *(File(path=path, text="to be reviewed") for path in files)),
-            ),
+            review=with_values(review, task_id=task_id, reviewed_task_id=review.reviewed_task_id or reviewed),
             assignment=self._assignment(sender, recipient),
-            launch=None if terms == NO_TERMS else terms.in_message(),
+            launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
 
     def escalation(
         self,
@@ -338,32 +302,19 @@ class MessageFactory:
         recipient: str,
         task_id: str,
         escalated: str,
-        title: str,
-        description: str,
+        matter: EscalationMatter,
         thread: Thread,
-        reason: EscalationReason | None = None,
-        priority: Priority | None = None,
-        matter: EscalationMatter | None = None,
         terms: Terms = NO_TERMS,
     ) -> Outgoing:
-        """Return the escalation by which ``sender`` hands ``recipient`` what its task ``escalated`` cannot settle.
-
-        ``matter`` has the other fields.
-        """
-        given = matter or EscalationMatter()
+        """Return the escalation by which ``sender`` hands ``recipient`` what its task ``escalated`` cannot settle."""
         body = Escalation(
             escalation=with_values(
-                given,
-                task_id=task_id,
-                escalated_task_id=given.escalated_task_id or escalated,
-                reason=reason or given.reason,
-                title=title,
-                description=description,
+                matter, task_id=task_id, escalated_task_id=matter.escalated_task_id or escalated
             ),
             assignment=self._assignment(sender, recipient),
-            launch=None if terms == NO_TERMS else terms.in_message(),
+            launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
 
     def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
         """Return a message outside of any task, such as another prompt of a user."""

@@ -201,6 +201,15 @@ class _Lane:
     pool: Executor
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tries:
+    """Bounds of the attempts to give one event to one target."""
+
+    attempts: int = ATTEMPTS
+    timeout_s: float = TIMEOUT_S
+    backoff_s: float = 1
+
+
 class Notifier:
     """A copy of the notifier."""
 
@@ -209,26 +218,20 @@ class Notifier:
         client: redis.Redis,
         ledger: Ledger,
         targets: Sequence[Target],
+        settings: Settings,
         *,
         consumer: str,
-        shards: int = 1,
-        attempts: int = ATTEMPTS,
-        timeout_s: float = TIMEOUT_S,
-        backoff_s: float = 1,
-        events: Collection[str] = tuple(EVENTS),
-        dead_limits: DeadLimits | None = None,
+        tries: Tries | None = None,
         pool: Callable[[int, str], Executor] = ThreadPoolExecutor,
     ) -> None:
         self._scripts = Scripts(client)
-        self._dead_limits = dead_limits or DeadLimits()
+        self._dead_limits = DeadLimits.of(settings)
         self._streams = RedisStreams(client)
         self._ledger = ledger
         self._consumer = consumer
-        self._sources = ledger_streams(NOTICES, shards)
-        self._attempts = attempts
-        self._timeout_s = timeout_s
-        self._backoff_s = backoff_s
-        self._events = frozenset(events)
+        self._sources = ledger_streams(NOTICES, settings.shards)
+        self._tries = tries or Tries()
+        self._events = frozenset(settings.notify_events)
         self._lanes = [self._lane(target, pool(AT_ONCE, f"notify-{target.name}")) for target in targets]
         self._in_flight: dict[tuple[str, StreamId, str], tuple[_Lane, Entry, Future[str]]] = {}
         self._looks = 0
@@ -284,7 +287,7 @@ class Notifier:
                 continue
             wait_s = self._wait_s(waiting.deliveries)
             if waiting.consumer != self._consumer and waiting.consumer not in dead:
-                wait_s += self._timeout_s + _MARGIN_S  # another copy may be at it
+                wait_s += self._tries.timeout_s + _MARGIN_S  # another copy may be at it
             wait_ms = round(wait_s * 1000)
             if waiting.idle_ms < wait_ms:
                 continue
@@ -294,7 +297,7 @@ class Notifier:
 
     def _wait_s(self, tried: int) -> float:
         """Return the seconds from the beginning of one attempt to that of the next."""
-        return min(_LONGEST_S, self._backoff_s * 2.0 ** min(tried - 1, 20))
+        return min(_LONGEST_S, self._tries.backoff_s * 2.0 ** min(tried - 1, 20))
 
     def _begin(self, lane: _Lane, entry: Entry) -> None:
         if entry.extra.get("event") not in self._events:
@@ -333,7 +336,7 @@ class Notifier:
     def _record_failure(self, lane: _Lane, entry: Entry, reason: str) -> None:
         shard, attempt = entry.stream.shard, entry.deliveries
         log = _log.bind(target=lane.target.name, event=f"{shard:02x}-{entry.id}")
-        if attempt < self._attempts:
+        if attempt < self._tries.attempts:
             again_s = self._wait_s(attempt)
             log.warning("notification-failed", attempt=attempt, reason=reason, again_in_s=again_s)
             return
@@ -384,8 +387,6 @@ def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:
         # Without keys: encrypted text never goes to a target.
         Ledger(client),
         targets_of(settings),
+        settings,
         consumer=consumer_name("notifier"),
-        shards=settings.shards,
-        events=settings.notify_events,
-        dead_limits=DeadLimits.of(settings),
     )

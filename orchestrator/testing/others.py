@@ -10,6 +10,7 @@ from typing import Any
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord
 from orchestrator.client.approvals import answer_approval
+from orchestrator.envelope.bodies import Task
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
 from orchestrator.ledger import CLOSED, ClaimedRun, Launch, Outcome, Outgoing, Session, SessionState, Start
@@ -93,8 +94,7 @@ class Others:
             sender=sender,
             recipient=given.agent,
             task_id=session,
-            title=given.title,
-            description=given.prompt,
+            task=Task(title=given.title, description=given.prompt),
             thread=thread,
         )
 

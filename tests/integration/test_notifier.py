@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
@@ -30,8 +31,7 @@ from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import ConfigurationError
 from orchestrator.machine import isoformat
-from orchestrator.notifier import CommandTarget, Notifier, Target, Webhook, targets_of
-from orchestrator.notifier.targets import read_secret
+from orchestrator.notifier import EVENTS, CommandTarget, Notifier, Target, Webhook, service, targets
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import acl_line, role_rules
 from orchestrator.redisdb.holders import connect_holder
@@ -116,9 +116,10 @@ def receiver() -> Iterator[Receiver]:
     server.server_close()
 
 
-def make(stage: StackHarness, *targets: Target, consumer: str = "n1", **options: object) -> Notifier:
-    given = {"attempts": 4, "timeout_s": 0.4, "backoff_s": 0.02, **options}
-    return Notifier(stage.redis, stage.ledger, targets, consumer=consumer, **given)  # type: ignore[arg-type]
+def make(stage: StackHarness, *targets: Target, consumer: str = "n1", **given: Any) -> Notifier:
+    settings = stage.settings.model_copy(update={"notify_events": given.pop("events", EVENTS)})
+    tries = service.Tries(**{"attempts": 4, "timeout_s": 0.4, "backoff_s": 0.02, **given})
+    return Notifier(stage.redis, stage.ledger, targets, settings, consumer=consumer, tries=tries)
 
 
 def webhook(receiver: Receiver, timeout_s: float = 0.4) -> Webhook:
@@ -331,8 +332,8 @@ def test_it_needs_no_more_than_its_role_allows(
     client = redis_py.Redis.from_url(redis_url, username="notifier", password="secret", protocol=2)
     try:
         ledger = Container(client, stage.settings).ledger
-        options = {"attempts": 2, "timeout_s": -5, "backoff_s": 0.02}
-        notifier = Notifier(client, ledger, [webhook(receiver)], consumer="n1", **options)  # type: ignore[arg-type]
+        tries = service.Tries(attempts=2, timeout_s=-5, backoff_s=0.02)
+        notifier = Notifier(client, ledger, [webhook(receiver)], stage.settings, consumer="n1", tries=tries)
         receiver.answers = [500, 204, 500, 500]
         told = fails(stage)
         until(notifier, lambda: len(receiver.got) == 2 and not pending(stage))
@@ -488,20 +489,20 @@ def test_a_group_that_was_lost_is_made_again(stage: StackHarness, receiver: Rece
 
 def test_the_secret_is_made_once_and_for_its_owner_only(stage: StackHarness, tmp_path: Path) -> None:
     settings = stage.settings.model_copy(update={"notify_url": "https://example.invalid/T0K3N"})
-    (target,) = targets_of(settings)
+    (target,) = targets.targets_of(settings)
     assert target.name == "webhook"
     path = settings.notify_secret_path
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert read_secret(path) == read_secret(path)
+    assert targets.read_secret(path) == targets.read_secret(path)
     assert "T0K3N" not in repr(settings)
     path.chmod(0o644)
     with pytest.raises(ConfigurationError, match="others may read"):
-        read_secret(path)
+        targets.read_secret(path)
     short = tmp_path / "short"
     short.write_text("short")
     short.chmod(0o600)
     with pytest.raises(ConfigurationError, match="shorter than 16 bytes"):
-        read_secret(short)
+        targets.read_secret(short)
 
 
 @pytest.mark.parametrize(

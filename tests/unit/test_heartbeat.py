@@ -22,11 +22,9 @@ class Leases:
 
 
 def heartbeat(leases: Leases, run: str, *, time_limit_s: float, end: Any) -> Heartbeat:
-    claim = Claim(run=run, claim="c", session="ses_0", parent="", root="ses_0")
     return Heartbeat(
         leases,  # type: ignore[arg-type]
-        claim,
-        ClaimStatus(claim),
+        ClaimStatus(Claim(run=run, claim="c", session="ses_0", parent="", root="ses_0")),
         interval_s=0.02,
         time_limit_s=time_limit_s,
         grace_s=0,

@@ -12,7 +12,7 @@ from orchestrator import machine
 from orchestrator.agents.registry import ROUTER, SYSTEM_AGENTS, AgentRecord, system_record
 from orchestrator.bootstrap import Container
 from orchestrator.crashpoints import failpoint
-from orchestrator.envelope.bodies import ErrorType
+from orchestrator.envelope.bodies import ErrorReport, ErrorType, EscalationMatter, Task
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.errors import KeyringError, UnknownSession, WrongState
@@ -61,9 +61,11 @@ def escalate(
             recipient=recipient.name,
             task_id=session,
             escalated=header.message_id,
-            title=title,
-            description=prompt,
-            reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
+            matter=EscalationMatter(
+                title=title,
+                description=prompt,
+                reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
+            ),
             thread=thread,
         )
     else:
@@ -71,8 +73,7 @@ def escalate(
             sender=ROUTER,
             recipient=recipient.name,
             task_id=session,
-            title=title,
-            description=prompt,
+            task=Task(title=title, description=prompt),
             thread=thread,
         )
     made = ledger.submit(
@@ -342,9 +343,12 @@ class DeadLettering:
             thread=Thread(
                 correlation=message.conversation_id, chain=(header.message_id, *header.conversation_chain)
             ),
-            error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
-            severity="critical" if message.body.type in SESSION_STARTING else "warning",
-            recommended="retry" if rejection.retryable else "escalate",
+            error=ErrorReport(
+                message=rejection.reason,
+                error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
+                severity="critical" if message.body.type in SESSION_STARTING else "warning",
+                recommended_action="retry" if rejection.retryable else "escalate",
+            ),
             details=json.dumps({"rule": rejection.rule, "attempts": attempts}),
         )
 

@@ -13,11 +13,11 @@ from typing import Final
 
 from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
-from orchestrator.envelope.bodies import TaskDelegation
+from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.codec import encode_unsigned
 from orchestrator.envelope.message_types import MAX_TIMEOUT_S, LaunchBody
 from orchestrator.envelope.model import AgentMessage, Party
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.prompt_text import pack, prompt_of, title_of
 from orchestrator.envelope.sealing import Opener
 from orchestrator.envelope.signature import sign_message
@@ -25,7 +25,7 @@ from orchestrator.errors import InputError, Refused
 from orchestrator.ids import derived_uuid, new_message_id, root_session_id
 from orchestrator.ledger.large_text import Seal
 from orchestrator.machine import Clock, SystemClock
-from orchestrator.messages.factory import Terms, Thread, delivery_of
+from orchestrator.messages.factory import Terms, Thread
 from orchestrator.notifier import NOTIFICATION, targets_of
 from orchestrator.operations.table import SUBMIT
 from orchestrator.policy.budget import Budget
@@ -271,11 +271,8 @@ class Replays:
             sender=OPERATOR,
             recipient=recipient,
             task_id=session,
-            title=title,
-            description=prompt if task is None else task.description,
+            task=Task(title=title, description=prompt) if task is None else with_values(task, title=title),
             thread=thread,
-            task=task,
-            delivery=delivery_of(request),
             terms=terms,
         )
         parts.ledger.submit(

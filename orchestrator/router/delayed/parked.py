@@ -80,6 +80,21 @@ class Tasks:
     standing: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wait:
+    """A message waits for its next attempt, or for what it names, and then its attempt goes on."""
+
+    due_ms: int
+    #: When the attempt began that goes on; None: the next attempt follows.
+    since_ms: int | None = None
+    #: The agent that is to be registered, if that is what it waits for; or empty.
+    agent: str = ""
+    #: The tasks that it waits for, if it does.
+    tasks: Tasks | None = None
+    #: Until when it waits for that agent, or for those tasks; 0: for tasks, as long as it takes.
+    until_ms: int = 0
+
+
 def parked_id(entry: Entry) -> str:
     """The id under which an entry is parked."""
     return f"{entry.stream.type}:{entry.stream.priority}:{entry.id}"
@@ -99,24 +114,16 @@ class DelayedMessages:
         self,
         entry: Entry,
         message: AgentMessage,
+        wait: Wait,
         *,
-        due_ms: int,
         attempt: int,
         now_ms: int,
         rule: str,
         reason: str,
-        since_ms: int | None = None,
-        tasks: Tasks | None = None,
-        agent: str = "",
-        until_ms: int = 0,
     ) -> bool:
-        """Let an entry wait until ``due_ms``; False: another router has dealt with it.
-
-        ``since_ms`` is when the attempt began that goes on after the wait; None: the next one begins then.
-        ``tasks`` are the tasks that it waits for, if it does; ``agent`` the agent whose registration it waits for.
-        ``until_ms`` is when it stops waiting; 0: for tasks, as long as it takes.
-        """
+        """Let an entry wait; False: another router has dealt with it."""
         shard, name = entry.stream.shard, parked_id(entry)
+        tasks = wait.tasks
         own, waited_for = (tasks.task_id, json.dumps(tasks.waited_for)) if tasks is not None else ("", "")
         task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in SESSION_STARTING else ""
@@ -126,7 +133,7 @@ class DelayedMessages:
             "sender": message.header.sender.agent_name,
             "conversation": message.conversation_id,
             "attempt": attempt,
-            "since": "" if since_ms is None else since_ms,
+            "since": "" if wait.since_ms is None else wait.since_ms,
             "parked": now_ms,
             "rule": rule,
             "reason": reason,
@@ -134,15 +141,15 @@ class DelayedMessages:
             "task": own,
             "tasks": waited_for,
             "standing": tasks.standing if tasks is not None else "",
-            "agent": agent,
-            "until": until_ms,
+            "agent": wait.agent,
+            "until": wait.until_ms,
         }
         asked = request(
             group=ROUTER_GROUP,
             entry=entry.id,
             stream=in_its_shard(stream_key(entry.stream)),
             parked=name,
-            due_ms=due_ms,
+            due_ms=wait.due_ms,
             reason=reason,
             session=session,
             task=own,

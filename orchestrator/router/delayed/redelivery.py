@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Final
 
 from orchestrator import machine
@@ -17,7 +16,7 @@ from orchestrator.machine import Clock
 from orchestrator.policy.retry import Backoff, RetryEnd, decide
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.router.delayed.dependencies import FIRST_LOOK_MS, BlockedTask, Dependencies
-from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages
+from orchestrator.router.delayed.parked import DelayedMessage, DelayedMessages, Wait
 from orchestrator.router.received import ReceivedMessage, Rejection, attempt_of, since_of
 from orchestrator.router.validation.validator import reject
 from orchestrator.streams import Entry
@@ -35,19 +34,6 @@ RETRY_FOR_MS: Final = 10_000
 FIRST_RETRY_LOOK_MS: Final = 100
 #: Milliseconds between two looks whether an agent is registered.
 AGENT_LOOK_MS: Final = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """A message waits for its next attempt, or for what it names, and then its attempt goes on."""
-
-    due_ms: int
-    #: When the attempt began that goes on; None: the next attempt follows.
-    since_ms: int | None = None
-    #: The agent that is to be registered, if that is what it waits for; or empty.
-    agent: str = ""
-    #: Until when it waits for that agent.
-    until_ms: int = 0
 
 
 class Retries:
@@ -181,14 +167,16 @@ class Redelivery:
         parked = self._delayed.park(
             received.entry,
             received.message,
-            due_ms=now_ms + FIRST_LOOK_MS,
+            Wait(
+                due_ms=now_ms + FIRST_LOOK_MS,
+                since_ms=blocked.since_ms,
+                tasks=blocked.tasks,
+                until_ms=blocked.until_ms,
+            ),
             attempt=received.attempt,
             now_ms=now_ms,
-            since_ms=blocked.since_ms,
             rule="",
             reason=blocked.reason,
-            tasks=blocked.tasks,
-            until_ms=blocked.until_ms,
         )
         self._look_in(FIRST_LOOK_MS)
         return parked
@@ -200,14 +188,11 @@ class Redelivery:
         parked = self._delayed.park(
             entry,
             rejection.message,
-            due_ms=wait.due_ms,
+            wait,
             attempt=attempt_of(entry) + (wait.since_ms is None),
             now_ms=now_ms,
-            since_ms=wait.since_ms,
             rule=rejection.rule,
             reason=rejection.reason,
-            agent=wait.agent,
-            until_ms=wait.until_ms,
         )
         failpoint("router.parked")
         self._look_in(wait.due_ms - now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -49,6 +50,19 @@ def seal_for(session: Session, reader: str) -> Seal | None:
     return Seal(label=session.root, by=ROUTER, to=(reader,)) if session.encrypted else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A message, as it goes into the queue of a session."""
+
+    text: str
+    kind: str
+    title: str = ""  #: what people see of it
+    opens: bool = False  #: whether it is a question of the speaker, which is open from now on
+    answers: str = ""  #: the question of the session that it answers
+    priority: str = ""  #: by default that of the message
+    body: str = ""  #: the parts of the message beside the text, as JSON
+
+
 class SessionMessages:
     """Makes the steps that put messages into the queues of sessions."""
 
@@ -74,44 +88,32 @@ class SessionMessages:
         self,
         received: ReceivedMessage,
         session: Session,
-        speaker: Session | None,
+        letter: Letter,
         *,
-        text: str,
-        kind: str,
-        title: str,
-        opens: bool = False,
-        answers: str = "",
-        priority: str = "",
+        speaker: Session | None = None,
         facts: Sequence[str | int] = (),
-        body: str = "",
     ) -> ScriptCommand:
         """The step that puts a message into the queue of a session.
 
         Args:
             received: the message.
             session: the session whose queue it goes into.
+            letter: what goes into it.
             speaker: the session that sends it, if the ledger records that; or None.
-            text: its text.
-            kind: the kind of the item.
-            title: what people see of it.
-            opens: it is a question of the speaker, which is open from now on.
-            answers: the question of ``session`` that it answers; or empty.
-            priority: by default that of the message.
             facts: names and values, in turn, that are written down about the speaker.
-            body: the parts of the message beside the text, as JSON.
         """
-        opens = opens and speaker is not None
+        opens, answers = letter.opens and speaker is not None, letter.answers
         record: dict[str, Any] = {
-            "kind": kind,
-            "priority": priority or received.entry.stream.priority,
+            "kind": letter.kind,
+            "priority": letter.priority or received.entry.stream.priority,
             "child": speaker.id if speaker is not None else "",
             "agent": received.sender,
-            "title": beginning(title, MAX_BESIDE_BYTES),
+            "title": beginning(letter.title, MAX_BESIDE_BYTES),
             "status": "",
             "message": received.id,
             **({"question": True} if opens else {}),
             **({"answers": answers} if answers else {}),
-            **({"body": body} if body else {}),
+            **({"body": letter.body} if letter.body else {}),
             **({"sealed": True} if received.sealed else {}),
         }
 
@@ -139,7 +141,7 @@ class SessionMessages:
             item = question_id(speaking, f"message|{received.sender}|{received.id}")
         else:
             item = item_id(session.id, f"message|{received.sender}|{received.id}")
-        record, text = self._as_kept(session, record, text)
+        record, text = self._as_kept(session, record, letter.text)
         # Who signed the message is known here and nowhere later.
         record["proof"] = self._ledger.attest_item(
             item, session.id, record, text, by=ROUTER, to=session.agent
@@ -195,7 +197,8 @@ class ExternalLaunches:
                 if not self._resolver.takes_part(received, session):
                     return Resolved(not_taking_part(received))
                 title, prompt = _title_and_prompt(received, body)
-                return self._mailbox.put(received, session, None, text=prompt, kind="escalation", title=title)
+                letter = Letter(text=prompt, kind="escalation", title=title)
+                return self._mailbox.put(received, session, letter)
         return self._begin(received, body)
 
     def _home(self, received: ReceivedMessage) -> int:

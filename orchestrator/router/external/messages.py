@@ -9,7 +9,7 @@ from orchestrator.envelope import bodies
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.envelope.prompt_text import details_of, pack_body, prompt_of
 from orchestrator.errors import InputError, KeyringError
-from orchestrator.ledger import OVERDUE, Ledger, Session, layout
+from orchestrator.ledger import OVERDUE, Ledger, Session, decode, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
 from orchestrator.messages.factory import MessageFactory, Thread, summary
 from orchestrator.messages.progress import status_of
@@ -29,7 +29,7 @@ from orchestrator.router.commands import (
     rejected,
     session_unknown,
 )
-from orchestrator.router.external.launches import SessionMessages, seal_for
+from orchestrator.router.external.launches import Letter, SessionMessages, seal_for
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 
@@ -109,12 +109,9 @@ class ExternalMessages:
                 return self._mailbox.put(
                     received,
                     parent,
-                    session,
-                    text=why,
-                    kind="blocker",
-                    title=session.title,
+                    Letter(text=why, kind="blocker", title=session.title, body=_packed(body)),
+                    speaker=session,
                     facts=facts,
-                    body=_packed(body),
                 )
         facts = self._mailbox.facts_as_kept(session, facts or ["activity", session.activity])
         names, args = layout.call(session.id, *facts, mark=self._limits.mark(received))
@@ -138,7 +135,8 @@ class ExternalMessages:
             return Resolved(session_unknown(received))
         seal, write = seal_for(session, session.delegator), self._ledger.seals.write
         text, packed = write(text, seal), write(_packed(body), seal)
-        prove = self._ledger.attest_end
+        end = decode.Statement.of_end(session, status, text, message=received.id, body=packed)
+        late = decode.Statement.of_end(session, "failed", OVERDUE["limit"])
 
         def read(answer: Any) -> CommandOutcome:
             if known := outcome_of(answer[0], received):
@@ -165,9 +163,9 @@ class ExternalMessages:
             mark=self._limits.mark(received),
             status=status,
             message=received.id,
-            proof=prove(session, status, text, message=received.id, body=packed, by=ROUTER),
+            proof=self._ledger.attest_end(session, end, by=ROUTER),
             late=OVERDUE["limit"],
-            late_proof=prove(session, "failed", OVERDUE["limit"], by=ROUTER),
+            late_proof=self._ledger.attest_end(session, late, by=ROUTER),
         )
         return ScriptCommand(
             script="route_report",
@@ -191,9 +189,8 @@ class ExternalMessages:
         parent = self._resolver.session(session.parent, received.recipient, received)
         if parent is None:
             return Batched.ACK_ONLY  # a root: whoever gave it its task reads the envelope
-        return self._mailbox.put(
-            received, parent, session, text=text, kind=kind, title=session.title, body=_packed(body)
-        )
+        letter = Letter(text=text, kind=kind, title=session.title, body=_packed(body))
+        return self._mailbox.put(received, parent, letter, speaker=session)
 
     # --- to another session ------------------------------------------------------------------
 
@@ -218,7 +215,7 @@ class ExternalMessages:
         _, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
-        return self._mailbox.put(received, recipient, None, text=text, kind=kind, title=title)
+        return self._mailbox.put(received, recipient, Letter(text=text, kind=kind, title=title))
 
     def _question(
         self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "", body: str = ""
@@ -226,17 +223,8 @@ class ExternalMessages:
         sender, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
-        return self._mailbox.put(
-            received,
-            recipient,
-            sender,
-            text=text,
-            kind="query",
-            title=title,
-            opens=True,
-            priority=urgency,
-            body=body,
-        )
+        letter = Letter(text=text, kind="query", title=title, opens=True, priority=urgency, body=body)
+        return self._mailbox.put(received, recipient, letter, speaker=sender)
 
     def _how_far(self, received: ReceivedMessage) -> Step:
         """The system itself answers how far a session is; no session is resumed."""
@@ -279,16 +267,8 @@ class ExternalMessages:
         if self._resolver.session(asked, received.sender, received) is None:
             reason = f"question {body.in_reply_to} was put to another session than one of {received.sender!r}"
             return Resolved(rejected("unauthorised", reason, received))
-        return self._mailbox.put(
-            received,
-            recipient,
-            None,
-            text=body.answer,
-            kind="reply",
-            title="",
-            answers=question,
-            priority="high",
-        )
+        letter = Letter(text=body.answer, kind="reply", answers=question, priority="high")
+        return self._mailbox.put(received, recipient, letter)
 
     def _asked(self, session: Session, message_id: str) -> tuple[str, str]:
         """The open question of a session that was put with this message, and the session that was asked; or ''."""

@@ -95,7 +95,9 @@ class Stack:
         self._notifier(self.parts(process), target, name, threads).run(Stop(process))
 
     def _notifier(self, parts: Container, target: Target, consumer: str, threads: Executor) -> Notifier:
-        return Notifier(parts.redis, parts.ledger, [target], consumer=consumer, pool=lambda *_: threads)
+        return Notifier(
+            parts.redis, parts.ledger, [target], self.settings, consumer=consumer, pool=lambda *_: threads
+        )
 
     def router(self, process: Process) -> None:
         parts = self.parts(process)

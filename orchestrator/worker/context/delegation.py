@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from typing_extensions import Unpack
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import Escalation, EscalationMatter, Review, ReviewRequest, Task
+from orchestrator.envelope.bodies import Escalation, EscalationMatter, File, Review, ReviewRequest, Task
+from orchestrator.envelope.model_values import with_values
 from orchestrator.envelope.prompt_text import prompt_of
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id
@@ -24,6 +25,8 @@ from orchestrator.worker.context.view import View
 
 #: Delegations that are waited for at once; no policy for other groups concerns them.
 CALL_GROUP: Final = "call:"
+
+_Described = TypeVar("_Described", Review, EscalationMatter)
 
 
 @dataclass(frozen=True)
@@ -245,16 +248,12 @@ class Delegating(View):
             LimitExceeded, KeyInUse, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         request: requests.RequestReview = REQUEST_REVIEW.read({"description": description, **options})
-        given = cast("Review", request.get("review") or Review())
-        description, title = _named(request, given)
-        files, priority = request.get("files") or (), request.get("priority")
-        if not description.strip():
+        review = _described(cast("Review", request.get("review") or Review()), request)
+        files = request.get("files") or ()
+        if not review.description.strip():
             raise InputError("a review request needs a description of what is to be reviewed")
-        reviewer, effects, title = (
-            self._parts.launches.table.code_reviewer,
-            self._effects,
-            title or heading_of(description),
-        )
+        reviewer, effects = self._parts.launches.table.code_reviewer, self._effects
+        to_review = tuple(File(path=path, text="to be reviewed") for path in files)
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.review_request(
@@ -262,23 +261,19 @@ class Delegating(View):
                 recipient=reviewer,
                 task_id=child,
                 reviewed=self.session,
-                title=title,
-                description=description,
-                files=tuple(files),
+                review=with_values(review, files=(*review.files, *to_review)),
                 thread=effects.work_thread,
-                priority=priority,
                 terms=Terms.of(request),
-                review=given,
             )
 
-        prompt = prompt_of(ReviewRequest(review=given.model_copy(update={"description": description})))
+        prompt = prompt_of(ReviewRequest(review=review))
         if files:
             prompt = "\n".join([prompt, "", "Files:", *(f"- {name}" for name in files)])
         return self._parts.launches.launch(
             LaunchRequest(
                 agent=reviewer,
                 kind="review",
-                title=title,
+                title=review.title,
                 description=prompt,
                 options=cast("requests.DelegateOptions", request),
                 kept=REQUEST_REVIEW.options(request),
@@ -304,12 +299,10 @@ class Delegating(View):
             LimitExceeded, KeyInUse, ClaimLost, SessionStopped, ServerUnavailable: as for `delegate`.
         """
         request: requests.Escalate = ESCALATE.read({"description": description, **options})
-        given = cast("EscalationMatter", request.get("matter") or EscalationMatter())
-        description, title = _named(request, given)
-        reason, priority = request.get("reason"), request.get("priority")
-        if not description.strip():
+        matter = _described(cast("EscalationMatter", request.get("matter") or EscalationMatter()), request)
+        if not matter.description.strip():
             raise InputError("an escalation needs a description of what is the matter")
-        effects, table, title = self._effects, self._parts.launches.table, title or heading_of(description)
+        effects, table = self._effects, self._parts.launches.table
         has_lead = table.tech_lead != self.agent and self._parts.launches.knows(table.tech_lead)
 
         def write(child: str) -> Outgoing:
@@ -318,13 +311,9 @@ class Delegating(View):
                 recipient=table.tech_lead if has_lead else table.operator,
                 task_id=child,
                 escalated=self.session,
-                title=title,
-                description=description,
-                reason=reason,
+                matter=with_values(matter, reason=request.get("reason") or matter.reason),
                 thread=effects.work_thread,
-                priority=priority,
                 terms=Terms.of(request),
-                matter=given,
             )
 
         if has_lead:
@@ -332,16 +321,14 @@ class Delegating(View):
                 LaunchRequest(
                     agent=table.tech_lead,
                     kind="escalate",
-                    title=title,
-                    description=prompt_of(
-                        Escalation(escalation=given.model_copy(update={"description": description}))
-                    ),
+                    title=matter.title,
+                    description=prompt_of(Escalation(escalation=matter)),
                     options=cast("requests.DelegateOptions", request),
                     kept=ESCALATE.options(request),
                     write=write,
                 )
             )
-        effect = effects.key("escalate", title, description, given=request.get("key"))
+        effect = effects.key("escalate", matter.title, matter.description, given=request.get("key"))
         child = child_session_id(self.session, f"{self.run}:{effect}")
         outgoing = effects.write(lambda: write(child))
         effects.attempt(
@@ -352,8 +339,8 @@ class Delegating(View):
         return None
 
 
-def _named(
-    request: requests.RequestReview | requests.Escalate, given: Review | EscalationMatter
-) -> tuple[str, str]:
-    """Return the description and the title, which may stand in the further parts."""
-    return request.get("description") or given.description, request.get("title") or given.title
+def _described(matter: _Described, request: requests.RequestReview | requests.Escalate) -> _Described:
+    """Return the further parts of a request with its description and title, which may stand in either."""
+    description = request.get("description") or matter.description
+    title = request.get("title") or matter.title or heading_of(description)
+    return with_values(matter, description=description, title=title)

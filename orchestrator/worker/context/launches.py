@@ -15,7 +15,7 @@ from orchestrator.errors import InputError, KeyInUse, PlanError
 from orchestrator.ids import child_session_id, shard_of
 from orchestrator.ledger import Launch, Outgoing, SessionState
 from orchestrator.ledger.large_text import check_size
-from orchestrator.messages.factory import Terms, delivery_of, summary
+from orchestrator.messages.factory import Terms, summary
 from orchestrator.operations.requests import Call, Delegate, DelegateAll, DelegateOptions
 from orchestrator.operations.table import DELEGATE
 from orchestrator.policy.plan import Assignment, Plan
@@ -152,18 +152,14 @@ class Launches:
         )
 
     def _delegation(self, child: str, request: LaunchRequest) -> Outgoing:
-        options = request.options
+        task = request.task or Task()
         return self._effects.message_factory.delegation(
             sender=self._effects.held.session.agent,
             recipient=request.agent,
             task_id=child,
-            title=request.title,
-            description=request.description,
+            task=task.model_copy(update={"title": request.title, "description": request.description}),
             thread=self._effects.work_thread,
-            after=options.get("after") or (),
-            task=request.task,
-            delivery=delivery_of(options),
-            terms=Terms.of(options),
+            terms=Terms.of(request.options),
         )
 
     def _admit(self, launch: Launch) -> None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from orchestrator.agents.registry import OPERATOR
@@ -72,6 +71,18 @@ class Question:
             key=cast("AskLater", request).get("key"),
             query=_query_of(cast("Ask", request)),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Item:
+    """An item for the queue of another session, with the envelope that says the same."""
+
+    id: str
+    text: str
+    kind: str
+    priority: Priority
+    envelope: Outgoing
+    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 class MessageSender:
@@ -139,18 +150,9 @@ class MessageSender:
             # As text: the scripts that read and write the record know neither empty lists nor long numbers.
             extra["context"] = packed
         open_ms = effects.ledger.limits.question_ms if open_s is None else limit_ms(open_s)
-        self._send(
-            "ask",
-            None if of_user else to.id if to else session.parent,
-            message,
-            outgoing,
-            effect=effect,
-            item=asked_as,
-            kind=kind,
-            priority=urgency,
-            extra=extra,
-            open_ms=open_ms,
-        )
+        item = _Item(id=asked_as, text=message, kind=kind, priority=urgency, envelope=outgoing, extra=extra)
+        asks = None if of_user else to.id if to else session.parent
+        self._send("ask", asks, item, effect=effect, open_ms=open_ms)
         # A question to the user is among the records of the root that asks.
         self._note_sent(to.id if to else session.parent or session.id, asked_as, outgoing)
         event = {
@@ -237,52 +239,33 @@ class MessageSender:
         effect = effects.key(kind, about)
         sent = item_id(session.parent, f"{effects.held.claim.run}:{effect}")
         outgoing = effects.write_own(body)
-        self._send(
-            "report",
-            session.parent,
-            text,
-            outgoing,
-            effect=effect,
-            item=sent,
-            kind=kind,
-            priority=priority,
-            extra={"body": pack_body(body)},
-        )
+        extra = {"body": pack_body(body)}
+        item = _Item(id=sent, text=text, kind=kind, priority=priority, envelope=outgoing, extra=extra)
+        self._send("report", session.parent, item, effect=effect)
         self._note_sent(session.parent, sent, outgoing)
 
     def _send(
-        self,
-        what: str,
-        to: str | None,
-        text: str,
-        outgoing: Outgoing,
-        *,
-        effect: str,
-        item: str,
-        kind: str,
-        priority: Priority,
-        extra: Mapping[str, str] = MappingProxyType({}),
-        open_ms: int | None = None,
+        self, what: str, to: str | None, item: _Item, *, effect: str, open_ms: int | None = None
     ) -> str:
-        """Put a text into the queue of the session ``to``, or ask the user for None; ``open_ms``: it is a question."""
+        """Put an item into the queue of the session ``to``, or ask the user for None; ``open_ms``: it is a question."""
         effects, session = self._effects, self._effects.held.session
         ledger, claim, conversation = effects.ledger, effects.held.claim, effects.thread.correlation
-        about = {"agent": session.agent, "title": session.title, "message": outgoing.message_id, **extra}
+        about = {"agent": session.agent, "title": session.title, "message": item.envelope.message_id}
 
         def send() -> str:
             return ledger.send(
                 claim,
                 claim.session if to is None else to,
-                text,
+                item.text,
                 effect=effect,
-                item_id=item,
-                kind=kind,
-                priority=priority,
-                envelope=outgoing,
+                item_id=item.id,
+                kind=item.kind,
+                priority=item.priority,
+                envelope=item.envelope,
                 opens=open_ms is not None or to is None,
                 open_ms=(open_ms or 0) if to is None else None,
                 conversation=conversation,
-                extra=about,
+                extra={**about, **item.extra},
             )
 
         return effects.attempt(what, send, effect=effect)
@@ -377,9 +360,8 @@ class MessageSender:
                 sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
             )
         )
-        return self._send(
-            "message", to.id, text, outgoing, effect=effect, item=sent, kind="message", priority=priority
-        )
+        item = _Item(id=sent, text=text, kind="message", priority=priority, envelope=outgoing)
+        return self._send("message", to.id, item, effect=effect)
 
 
 def urgency_of(kind: str, priority: str | None) -> Priority:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+from orchestrator.envelope.bodies import ErrorReport
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.parse import ParseLimits
 from orchestrator.envelope.payload import MAX_PAYLOAD_BYTES
@@ -187,8 +188,7 @@ class Decrypter:
                 recipient=item.agent,
                 message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
                 thread=effects.thread,
-                error_type="validation-error",
-                severity="warning",
+                error=ErrorReport(message=reason, error_type="validation-error", severity="warning"),
             )
         )
         effects.attempt(

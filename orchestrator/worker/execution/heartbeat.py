@@ -107,7 +107,7 @@ class ClaimStatus:
     """Status of a claim: may its run go on? Shared by its agent and its heartbeat."""
 
     def __init__(self, claim: Claim) -> None:
-        self._claim = claim
+        self.claim = claim
         self.lost = False  #: whether the run belongs to somebody else by now, or has ended
         self._stop_reason = ""
         self.timed_out = False  #: whether it was a time limit that asked it to stop
@@ -145,9 +145,9 @@ class ClaimStatus:
             SessionStopped: it was asked to stop.
         """
         if self.lost:
-            raise ClaimLost(self._claim.run)
+            raise ClaimLost(self.claim.run)
         if self._stop_reason:
-            raise SessionStopped(self._claim.session, self._stop_reason)
+            raise SessionStopped(self.claim.session, self._stop_reason)
 
 
 class Heartbeat:
@@ -156,7 +156,6 @@ class Heartbeat:
     def __init__(
         self,
         ledger: Ledger,
-        claim: Claim,
         claim_status: ClaimStatus,
         *,
         interval_s: float,
@@ -166,7 +165,7 @@ class Heartbeat:
         beats: Beats,
     ) -> None:
         self._ledger = ledger
-        self._claim = claim
+        self._claim = claim_status.claim
         self._claim_status = claim_status
         self._interval_s = interval_s
         self._ends_at = claim_status.ends_at = machine.monotonic() + time_limit_s

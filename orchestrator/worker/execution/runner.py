@@ -169,7 +169,6 @@ class _RunOfAgent:
         settings = self._runtime.parts.settings
         heartbeat = Heartbeat(
             self._ledger,
-            self._held.claim,
             self._claim_status,
             interval_s=settings.heartbeat_s,
             time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,

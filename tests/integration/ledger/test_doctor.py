@@ -21,6 +21,7 @@ from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.doctor import Diagnosis, Doctor, Severity
 from orchestrator.doctor.health import NEEDED
+from orchestrator.envelope.bodies import Task
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
 from orchestrator.ledger import ClaimedRun
 from orchestrator.messages.factory import Thread
@@ -59,8 +60,7 @@ class Ward:
             sender="operator",
             recipient="lead",
             task_id=self.root,
-            title="t",
-            description="d",
+            task=Task(title="t", description="d"),
             thread=Thread(correlation=self.correlation),
         )
         ledger.submit(self.root, agent="lead", prompt="p", envelope=launch, correlation=self.correlation)
@@ -84,8 +84,7 @@ class Ward:
             sender="lead",
             recipient="reviewer",
             task_id=child,
-            title=name,
-            description="d",
+            task=Task(title=name, description="d"),
             thread=Thread.of(held.session),
         )
         on_failure = "ignore" if name == "dead" else "deliver"

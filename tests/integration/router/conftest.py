@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -17,13 +17,14 @@ from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, system_reco
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import Settings, load_settings
+from orchestrator.envelope.bodies import EscalationMatter, Review, Task
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model_values import Timestamp, with_values
 from orchestrator.envelope.signature import sign_message
 from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import child_session_id, derived_uuid, new_claim_id, new_message_id, root_session_id
-from orchestrator.ledger import ClaimedRun, Launch, Outgoing, RunRef
-from orchestrator.messages.factory import Thread
+from orchestrator.ledger import ClaimedRun, Launch, RunRef
+from orchestrator.messages.factory import Terms, Thread
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect, is_outage
 from orchestrator.redisdb.raw_pipeline import ServerClock
@@ -156,8 +157,7 @@ class Stack:
             sender="operator",
             recipient=agent,
             task_id=session,
-            title="a task",
-            description="do it",
+            task=Task(title="a task", description="do it"),
             thread=thread,
         )
         self.parts.ledger.submit(
@@ -180,22 +180,26 @@ class Stack:
         effect: str = "one",
         title: str = "a child",
         description: str = "do it",
-        write: Callable[..., Outgoing] | None = None,
+        matter: Task | Review | EscalationMatter | None = None,
+        after: Sequence[str] = (),
         options: Mapping[str, Any] = MappingProxyType({}),
-        **body: Any,
     ) -> Launch:
-        """What a session at work launches: by default a delegation. ``options`` are those of the ledger's launch."""
-        session = parent.session
+        """What a session at work launches: by default a delegation.
+
+        ``options`` are those of the ledger's launch.
+        """
+        session, factory = parent.session, self.parts.message_factory
         child = child_session_id(session.id, effect)
-        envelope = (write or self.parts.message_factory.delegation)(
-            sender=session.agent,
-            recipient=agent,
-            task_id=child,
-            title=title,
-            description=description,
-            thread=Thread.of(session),
-            **body,
-        )
+        matter = with_values(matter or Task(), title=title, description=description)
+        about: dict[str, Any] = {"sender": session.agent, "recipient": agent, "task_id": child}
+        about |= {"thread": Thread.of(session), "terms": Terms(after=after)}
+        match matter:
+            case Task():
+                envelope = factory.delegation(task=matter, **about)
+            case Review():
+                envelope = factory.review_request(review=matter, reviewed=session.id, **about)
+            case EscalationMatter():
+                envelope = factory.escalation(matter=matter, escalated=session.id, **about)
         launch = Launch(
             effect=effect,
             child_id=child,

@@ -498,8 +498,7 @@ def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Sta
         sender="lead",
         recipient="reviewer",
         task_id=other,
-        title="x",
-        description="x",
+        task=Task(title="x", description="x"),
         thread=Thread.of(lead.session),
     )
     launch = Launch(
@@ -674,8 +673,7 @@ def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -
     """As one that a program asks for."""
     ledger, root = stack.parts.ledger, stack.submit()
     stack.router().run_once()
-    write = stack.parts.message_factory.review_request
-    child = stack.launch(stack.claim(root), "code-reviewer", write=write, reviewed=root).child_id
+    child = stack.launch(stack.claim(root), "code-reviewer", matter=Review()).child_id
     stack.router("two").run_once()
     assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
     ledger.stop(child, "enough", force=True)

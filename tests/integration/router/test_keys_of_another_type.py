@@ -12,6 +12,7 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.validate import check
 from orchestrator.redisdb import keys
 from orchestrator.router.deadletters.replay import Replays
+from orchestrator.router.delayed.parked import Wait
 from orchestrator.router.router import Router
 from orchestrator.streams import OUTBOX, ROUTER_GROUP, Portion, StreamId, stream_key
 from tests.integration.router.conftest import Stack
@@ -85,7 +86,7 @@ def test_an_entry_that_cannot_be_parked_stays_pending(stack: Stack) -> None:
     waiting = stack.delayed
 
     def park() -> bool:
-        return waiting.park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
+        return waiting.park(entry, message, Wait(due_ms=0), attempt=2, now_ms=0, rule="r", reason="later")
 
     with overwritten(stack.redis, keys.parked(0)), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         park()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.envelope.bodies import Message, TaskCompletion
+from orchestrator.envelope.bodies import EscalationMatter, Message, Review, TaskCompletion
 from orchestrator.ledger import ClaimedRun, ItemState, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
@@ -47,8 +47,7 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
     """When no reviewer is registered in time."""
     held = at_work(stack, "lead")
     stack.parts.agents.withdraw("code-reviewer")
-    write = stack.parts.message_factory.review_request
-    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
+    child = stack.launch(held, "code-reviewer", matter=Review()).child_id
     exhaust(stack, stack.router("later", jitter=lambda: 0.0))
     assert "no agent 'code-reviewer' is registered" in failed_callback(stack, held, child)
 
@@ -56,9 +55,7 @@ def test_a_review_by_nobody_comes_back_as_a_failure(stack: Stack) -> None:
 def test_an_escalation_that_is_not_allowed_comes_back_as_a_failure(stack: Stack) -> None:
     """By the table a specialist does not escalate to the tech-lead; it is told whom it can ask."""
     held = at_work(stack, "reviewer")
-    child = stack.launch(
-        held, "tech-lead", write=stack.parts.message_factory.escalation, escalated=held.session.id
-    ).child_id
+    child = stack.launch(held, "tech-lead", matter=EscalationMatter()).child_id
     stack.router("later").run_once()
     assert "ask whoever gave 'reviewer' its task" in failed_callback(stack, held, child)
 
@@ -126,8 +123,7 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 ) -> None:
     """In the time that the user's routing table gives it; by default a day."""
     held = at_work(stack, "lead")
-    write = stack.parts.message_factory.review_request
-    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
+    child = stack.launch(held, "code-reviewer", matter=Review()).child_id
     config = tmp_path / "orchestra.toml"
     config.write_text("[routing.review-request]\ntimeout_s = 2\n")
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
@@ -145,8 +141,7 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
 def test_a_review_has_a_day_by_default(stack: Stack) -> None:
     """From when it was asked for, by the server's clock."""
     held = at_work(stack, "lead")
-    write = stack.parts.message_factory.review_request
-    child = stack.launch(held, "code-reviewer", write=write, reviewed=held.session.id).child_id
+    child = stack.launch(held, "code-reviewer", matter=Review()).child_id
     stack.router("later").run_once()
     due_ms = stack.redis.zscore(ledger_keys.timers(0), f"review|{child}")
     assert 0 <= stack.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

@@ -24,6 +24,7 @@ from orchestrator.reconciler.delivery import hand_over
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys
 from orchestrator.router.deadletters.replay import Replays
+from orchestrator.router.delayed.parked import Wait
 from orchestrator.streams import ROUTER_GROUP, Portion, StreamId
 from tests.integration.router.conftest import At, Stack
 
@@ -168,7 +169,7 @@ def test_a_router_that_comes_too_late_parks_nothing(stack: Stack) -> None:
     assert message is not None
 
     def park() -> bool:
-        return stack.delayed.park(entry, message, due_ms=0, attempt=2, now_ms=0, rule="r", reason="later")
+        return stack.delayed.park(entry, message, Wait(due_ms=0), attempt=2, now_ms=0, rule="r", reason="r")
 
     assert [park(), park()] == [True, False]
     stack.wake()

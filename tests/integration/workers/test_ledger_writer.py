@@ -14,7 +14,7 @@ from orchestrator.client.client import Client
 from orchestrator.doctor import Doctor
 from orchestrator.errors import NotGenuine
 from orchestrator.ids import callback_id, item_id
-from orchestrator.ledger import Item, ItemState
+from orchestrator.ledger import Item, ItemState, decode
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
 
@@ -148,9 +148,9 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
     genuine = stage.redis.hget(ledger_keys.items(root), callback_id(child.id))
     assert genuine is not None
     message = json.loads(genuine).get("message", "")
-    forged = stage.ledger.attest_end(
-        stage.ledger.session(child.id), "completed", "send money", message=message, by="mallory"
-    )
+    about = stage.ledger.session(child.id)
+    end = decode.Statement.of_end(about, "completed", "send money", message=message)
+    forged = stage.ledger.attest_end(about, end, by="mallory")
     body(stage.redis, root, callback_id(child.id))
     record(stage.redis, root, callback_id(child.id), proof=forged)
     assert stage.resume(root) == "finished"

@@ -21,7 +21,7 @@ from celery.result import AsyncResult
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import load_settings
 from orchestrator.dispatch import Dispatcher
-from orchestrator.envelope.bodies import ErrorReport
+from orchestrator.envelope.bodies import ErrorReport, Task
 from orchestrator.envelope.validate import check
 from orchestrator.errors import (
     ClaimLost,
@@ -883,8 +883,7 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
         sender="partner",
         recipient="worker",
         task_id="T-1",
-        title="Count",
-        description="the lines",
+        task=Task(title="Count", description="the lines"),
         thread=Thread(correlation=new_message_id()),
     )
     streams = RedisStreams(stage.redis)

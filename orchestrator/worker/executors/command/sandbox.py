@@ -91,74 +91,6 @@ class Guarded:
         )
 
 
-def sandboxed(
-    command: Sequence[str],
-    options: SandboxOptions,
-    *,
-    folder: Path,
-    scratch: Path,
-    home: str,
-    guarded: Guarded,
-    worktree: Path | None = None,
-    read_only: Sequence[Path] = (),
-) -> list[str]:
-    """The command line that runs ``command`` in a sandbox.
-
-    Args:
-        command: the program, by its absolute path, and its arguments.
-        options: what it may reach beside that.
-        folder: its working folder, which it may change.
-        scratch: the folder of this run, which it may read.
-        home: its home folder: empty inside, but for what the options name.
-        guarded: what it may not see or change, wherever that is.
-        worktree: the worktree that its folder is, if it is one.
-        read_only: what it may read and not change, also below its folder.
-
-    Raises:
-        AgentProgramError: bubblewrap is missing, or cannot make a sandbox here; or the program is not in it; or it would
-            be given what is in the data folder.
-    """
-    program = _program()
-    why = _why_not(program)
-    if why:
-        raise AgentProgramError(
-            command[0],
-            f"its sandbox cannot be had here: {why}; it does not run without, unless sandbox = false",
-        )
-    line = [program, "--unshare-all", "--die-with-parent", "--hostname", "sandbox"]
-    if options.network:
-        line.append("--share-net")
-    line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108  (inside it)
-    system = [path for path in map(Path, _SYSTEM) if path.is_dir()]
-    for path in system:
-        if path.is_symlink():
-            line += ["--symlink", str(path.readlink()), str(path)]
-        else:
-            line += ["--ro-bind", str(path), str(path)]
-    for name in _SETTINGS:
-        line += ["--ro-bind-try", name, name]
-    if Path(home) not in (Path(), Path("/")):  # the root of a sandbox is empty anyway
-        line += ["--tmpfs", home]
-    given = (*options.read, *options.write, folder)
-    _check_paths((scratch, *given), command[0])
-    _check_program(Path(command[0]), (scratch, *given))
-    _check_data([path for path in given if path != worktree], guarded.data, command[0])
-    mounts: _Mounts = {path: ("--ro-bind", str(path), str(path)) for path in (*options.read, *read_only)}
-    mounts |= {path: ("--bind", str(path), str(path)) for path in (*options.write, folder)}
-    for path in (*options.write, folder):
-        kept = (*guarded.kept, *(one.resolve() for one in (*read_only, path / ".git")))
-        _keep(mounts, path, [one for one in kept if one not in options.write])
-    for path in (*given, *system):
-        _hide(mounts, path, guarded.hidden)
-    mounts[scratch] = ("--ro-bind", str(scratch), str(scratch))
-    for path in sorted(mounts, key=lambda path: len(path.parts)):
-        line += mounts[path]
-    # What was made for the mounts, or stands in the place of what is hidden, is no place to write either.
-    for path in (Path("/"), *(path for path, mount in mounts.items() if mount[0] == "--tmpfs")):
-        line += ["--remount-ro", str(path)]
-    return [*line, "--chdir", str(folder), "--", *command]
-
-
 def _keep(mounts: _Mounts, above: Path, kept: Iterable[Path]) -> None:
     """Make each of these read-only where it is below ``above``."""
     for real in sorted(kept, key=lambda path: len(path.parts)):
@@ -265,17 +197,63 @@ class Place:
             )
         if self.options.sandbox is None:
             return command
-        shared = [self.worktree.path / ".git", self.worktree.repository] if self.worktree is not None else []
-        return sandboxed(
-            [str(Path(program).absolute()), *command[1:]],
-            self.options.sandbox,
-            folder=self.folder,
-            scratch=self.scratch,
-            home=self.env.get("HOME", ""),
-            guarded=Guarded.of(self.settings),
-            worktree=self.worktree.path if self.worktree is not None else None,
-            read_only=[*shared, Path(self.env[SOCKET_VARIABLE]).parent],
-        )
+        return self._sandboxed([str(Path(program).absolute()), *command[1:]], self.options.sandbox)
+
+    def _sandboxed(self, command: Sequence[str], options: SandboxOptions) -> list[str]:
+        """The command line that runs ``command``, a program by its absolute path and its arguments, in a sandbox.
+
+        It may change its folder and read that of the run; its home is empty inside, but for what the options name.
+
+        Raises:
+            AgentProgramError: bubblewrap is missing, or cannot make a sandbox here; or the program is not in it; or it
+                would be given what is in the data folder.
+        """
+        guarded, home = Guarded.of(self.settings), self.env.get("HOME", "")
+        # What it may read and not change, also below its folder.
+        read_only = [Path(self.env[SOCKET_VARIABLE]).parent]
+        worktree = None
+        if self.worktree is not None:
+            worktree = self.worktree.path
+            read_only = [worktree / ".git", self.worktree.repository, *read_only]
+        program = _program()
+        why = _why_not(program)
+        if why:
+            raise AgentProgramError(
+                command[0],
+                f"its sandbox cannot be had here: {why}; it does not run without, unless sandbox = false",
+            )
+        line = [program, "--unshare-all", "--die-with-parent", "--hostname", "sandbox"]
+        if options.network:
+            line.append("--share-net")
+        line += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run"]  # noqa: S108  (inside it)
+        system = [path for path in map(Path, _SYSTEM) if path.is_dir()]
+        for path in system:
+            if path.is_symlink():
+                line += ["--symlink", str(path.readlink()), str(path)]
+            else:
+                line += ["--ro-bind", str(path), str(path)]
+        for name in _SETTINGS:
+            line += ["--ro-bind-try", name, name]
+        if Path(home) not in (Path(), Path("/")):  # the root of a sandbox is empty anyway
+            line += ["--tmpfs", home]
+        given = (*options.read, *options.write, self.folder)
+        _check_paths((self.scratch, *given), command[0])
+        _check_program(Path(command[0]), (self.scratch, *given))
+        _check_data([path for path in given if path != worktree], guarded.data, command[0])
+        mounts: _Mounts = {path: ("--ro-bind", str(path), str(path)) for path in (*options.read, *read_only)}
+        mounts |= {path: ("--bind", str(path), str(path)) for path in (*options.write, self.folder)}
+        for path in (*options.write, self.folder):
+            kept = (*guarded.kept, *(one.resolve() for one in (*read_only, path / ".git")))
+            _keep(mounts, path, [one for one in kept if one not in options.write])
+        for path in (*given, *system):
+            _hide(mounts, path, guarded.hidden)
+        mounts[self.scratch] = ("--ro-bind", str(self.scratch), str(self.scratch))
+        for path in sorted(mounts, key=lambda path: len(path.parts)):
+            line += mounts[path]
+        # What was made for the mounts, or stands in the place of what is hidden, is no place to write either.
+        for path in (Path("/"), *(path for path, mount in mounts.items() if mount[0] == "--tmpfs")):
+            line += ["--remount-ro", str(path)]
+        return [*line, "--chdir", str(self.folder), "--", *command]
 
 
 @contextmanager
