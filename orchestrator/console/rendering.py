@@ -154,7 +154,7 @@ class _Chart:
     def marks(self) -> Sequence[int]:
         """Times on the axis."""
         columns = (self.end_ms - self.begin_ms) // self.each_ms
-        return range(self.begin_ms, self.end_ms, math.ceil(columns / _MARKS) * self.each_ms)
+        return range(self.begin_ms, max(self.columns) + 1, math.ceil(columns / _MARKS) * self.each_ms)
 
     def share(self, ms: int) -> float:
         """Return what a duration is of the whole."""

@@ -15,7 +15,7 @@ from orchestrator.ids import approval_of, decision_id
 from orchestrator.ledger.journal import read_headers
 from orchestrator.ledger.large_text import Decrypted
 from orchestrator.ledger.ledger import Ledger
-from orchestrator.ledger.model import CLOSED, Item, Run, RunState, Session, SessionState
+from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.reader import Printed
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.policy.callback_text import render_callbacks
@@ -126,7 +126,8 @@ class _Reading:
         steps = read_headers(run.last_steps) if run.ended_ms else self._ledger.journal.headers(run.id)
         for attempt in attempts:
             attempt.turns = self._turns(run, attempt.number)
-            if not attempt.turns and attempt.how == RunState.RUNNING:
+            if not attempt.turns and attempt is attempts[-1] and not run.ended_ms:
+                # It is at work, or its process died and the run waits to be tried again.
                 attempt.turns = self._so_far(run)
             words = printed.get((run.id, attempt.number))
             if not attempt.turns and words is not None:
@@ -172,7 +173,7 @@ class _Reading:
             return []
 
     def _so_far(self, run: Run) -> list[Turn]:
-        """Return what a run that is at work has recorded of its conversation: the answers of its model."""
+        """Return what a run that has not ended has recorded of its conversation: the answers of its model and its tools."""
         turns = []
         for record in sorted(self._ledger.journal.read(run.id).values(), key=lambda one: one.header.at_ms):
             if record.header.how == "done" and record.header.key.startswith(("model#", "tool:")):
@@ -181,7 +182,9 @@ class _Reading:
                     turns.append(_answered(value, record.header.at_ms))
                 elif value and turns:
                     tool, _, call = record.header.key.removeprefix("tool:").rpartition("#")[0].partition(":")
-                    turns[-1].add("result", value, tool=tool, call=call)
+                    said = json_object(value).get("result", value)
+                    shown = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+                    turns[-1].add("result", shown, tool=tool, call=call)
         return turns
 
     def _delegation(self, item: Item, at_ms: int) -> Delegation:

@@ -196,9 +196,12 @@ def beside(settings: Settings, folder: Path, client: Client) -> Iterator[Running
             end()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window; without it the tests are skipped, or fail where CI promised it."""
+    """Chromium without a window; without it the tests are skipped, or fail where CI promised it.
+
+    Its driver has an event loop at work, beside which the tests of other modules could run none.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:

@@ -87,12 +87,13 @@ def test_a_browser_shows_the_report_and_asks_for_nothing(database: TrailDatabase
         " ".join(" ".join(total.itertext()).split()) for total in page.xpath("//section[@class='tiles']/div")
     ]
     assert totals[0].startswith("5 messages")
+    assert totals[1].endswith("1 dead letter, 0 tried again")
     assert totals[3] == "2 callbacks 0 delivered, 1 pending, 1 dead"
     assert totals[4] == "$1.50 for models 34 tokens in 2 calls"
     columns = page.xpath("//svg[@role='img' and @aria-label='messages by hour, 3 at most']//g/title/text()")
     assert [column.partition(": ")[2] for column in columns] == [
-        "2 delivered, 0 dead letters",
-        "2 delivered, 1 dead letters",
+        "2 delivered, 0 dead",
+        "2 delivered, 1 dead",
     ]
     assert page.xpath("//tr[th/bdi = 'query']/td//rect/@width") == ["50.000%"]
     bars = page.xpath("//section[h2 = 'Callbacks promised and kept']//td//rect")

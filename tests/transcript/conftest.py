@@ -19,7 +19,9 @@ from tests.waiting import wait_until
 
 SECRET = "swordfish"
 AGENTS = """
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -182,6 +184,21 @@ lingering = model(
     [TextPart("I begin."), ToolCallPart("linger", {{"path": "a"}}, "call_1")],
     [TextPart("done")],
     tools=[linger],
+)
+
+
+def die(path: str) -> str:
+    "Kill its own process."
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+dying = model(
+    "dying",
+    [TextPart("I touch it."), ToolCallPart("look", {{"path": "right.txt"}}, "call_1")],
+    [TextPart("And now."), ToolCallPart("die", {{"path": "a"}}, "call_2")],
+    tools=[look, die],
+    attempts=2,
+    backoff_s=600,
 )
 
 

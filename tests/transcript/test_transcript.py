@@ -237,6 +237,20 @@ def test_a_run_at_work_shows_what_it_has_recorded(stage: Stage) -> None:
     assert "at last" in parts(document(stage, session)["runs"][0], "result")[0]["text"]
 
 
+def test_what_was_said_before_its_process_died_is_there_while_the_run_waits(stage: Stage) -> None:
+    session = stage.client.submit("dying", "go").id
+
+    def died() -> Any:
+        runs = document(stage, session)["runs"]
+        return [run for run in runs if run["attempts"] and run["attempts"][-1]["how"] == "died"]
+
+    [run] = wait_until(died, "the end of its process", 60)
+    assert run["state"] == "queued"
+    assert [part["text"] for part in parts(run, "text")] == ["I touch it.", "And now."]
+    assert parts(run, "result")[0]["text"] == f"the contents {HOSTILE}"
+    stage.client.stop(session)
+
+
 def gone(stage: Stage, agent: str, prompt: str = "go") -> str:
     """A session that has ended and was deleted from the ledger, and whose messages the trail has."""
     session = stage.ended(agent, prompt)

@@ -70,6 +70,12 @@
     if (!isPaused()) tell();
     if (again) setTimeout(refresh, 300);
   };
+  // An update that was asked for before its reader went elsewhere would take back what they did.
+  document.body.addEventListener("htmx:beforeSwap", ({ detail }) => {
+    if (detail.requestConfig.elt !== document.body || detail.pathInfo.requestPath === location.href) return;
+    detail.shouldSwap = false;
+    again = true;
+  });
   const warn = (text) => { away.textContent = text; away.hidden = !text; };
   const listen = () => {
     source = new EventSource(document.body.dataset.events);
