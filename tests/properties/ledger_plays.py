@@ -161,8 +161,11 @@ class RepeatingScripts(Scripts):
         if answer != [b"envelope"]:  # it did nothing, and is to come with one
             self.late = [*self.late[-40:], call]
         self.calls += 1
+        # A budget's refusal is told each time it is given.
+        said_again = call[0] == "reserve" and answer[0] == b"refused"
         if (
-            call[0] in ("renew", "make_ready", "release_call", "unblock")
+            said_again
+            or call[0] in ("renew", "make_ready", "release_call", "unblock")
             or self._chance.random() > self._share
         ):
             return
