@@ -137,8 +137,6 @@ class Runs:
         make_envelope: Callable[[], Outgoing],
         about: Session | None = None,
         expect_over: bool = False,
-        attempts: int = 1,
-        retry_ms: int = 0,
         following: PollRequest | None = None,
         answer_questions: Callable[[Sequence[str]], bool] | None = None,
     ) -> Committed | RetryLater | TooLate:
@@ -146,8 +144,7 @@ class Runs:
 
         The envelope that reports the end of the session is made only when the session has ended, or
         at once when the caller expects that. With ``about``, the session as it was when the run was claimed, its agent
-        vouches for what that end says. ``attempts`` is how often the agent may fail in all, and ``retry_ms`` how
-        long the run waits then, in milliseconds, before it may be claimed again.
+        vouches for what that end says.
         ``following`` is fulfilled in the same round trip, whatever becomes of the commit.
         ``answer_questions`` answers the questions of these ids with the failure, if the run fails and carries any:
         the session then goes on without them. It returns False if that cannot be done.
@@ -178,8 +175,8 @@ class Runs:
                 claim=claim.claim,
                 parent=parent,
                 status=outcome.status,
-                attempts=attempts,
-                wait_ms=outcome.parked_ms if outcome.status == "parked" else retry_ms,
+                attempts=outcome.attempts,
+                wait_ms=outcome.parked_ms if outcome.status == "parked" else outcome.retry_ms,
                 provider=outcome.provider,
                 **({"try": ended} if outcome.status in ("failed", "parked") else {}),
                 waiting="" if outcome.waiting is None else json.dumps(outcome.waiting),

@@ -235,6 +235,8 @@ class Outcome:
     state: JSON = None  #: new saved state, or None to leave it as it is
     waiting: JSON = None  #: new waiting policy, or None to leave it as it is
     parked_ms: int = 0  #: how long a parked run waits before it is tried again
+    attempts: int = 1  #: how often the agent may fail in all
+    retry_ms: int = 0  #: how long a run that failed waits then before it may be claimed again
     provider: str = ""  #: the provider whose limits a parked run waits for, in one word
     steps_left_out: tuple[str, ...] = ()  #: recorded steps that this try did not ask for
     steps_failed: tuple[str, ...] = ()  #: steps whose errors the run failed with

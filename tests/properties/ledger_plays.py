@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -592,13 +593,12 @@ class Play:
         answer = None
         if self.chance.random() < 0.5:
             answer = self._answer_for(claim)
+        expect_over, attempts = self.chance.random() < 0.3, self.chance.randint(1, 3)
         self.ledger.commit(
             claim,
-            outcome,
+            replace(outcome, attempts=attempts, retry_ms=self.chance.choice([0, 700])),
             make_envelope=lambda: self.envelope("task-completion"),
-            expect_over=self.chance.random() < 0.3,
-            attempts=self.chance.randint(1, 3),
-            retry_ms=self.chance.choice([0, 700]),
+            expect_over=expect_over,
             following=poll,
             answer_questions=answer,
         )

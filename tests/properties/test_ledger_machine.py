@@ -196,9 +196,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def _commit(self, run: str, claim: str, status: str, attempts: int) -> Any:
         return self.ledger.commit(
             self._claim_object(run, claim),
-            Outcome(status=status, text="t"),  # type: ignore[arg-type]
+            Outcome(status=status, text="t", attempts=attempts),  # type: ignore[arg-type]
             make_envelope=_envelope,
-            attempts=attempts,
         )
 
     @precondition(lambda self: self.stale)

@@ -1,11 +1,14 @@
-"""A call of a step's function: its time limit, and the wait before the next call after an error."""
+"""A call of a step's function: its time limit, the wait before the next call, and the form in which its value is kept."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import inspect
+import json
+import sys
 import threading
+import typing
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -14,8 +17,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
 from orchestrator import machine
-from orchestrator.errors import InputError
+from orchestrator.errors import DamagedRecord, InputError
 from orchestrator.policy.retry import run_backoff_ms
 from orchestrator.policy.steps import effect_key, is_step_name
 
@@ -23,6 +28,11 @@ from orchestrator.policy.steps import effect_key, is_step_name
 MAX_BACKOFF_MS: Final = 60_000
 #: Seconds between two looks whether a run that waits may go on.
 LOOK_S: Final = 0.25
+
+JSON: Final = "json"
+BYTES: Final = "bytes"
+TYPED: Final = "typed"
+_MODEL: Final = "model:"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +121,61 @@ class Call:
             run_backoff_ms(tries, "exponential", base_ms=base_ms, cap_ms=MAX_BACKOFF_MS, jitter=jitter) / 1000
         )
 
+    def encode(self, key: str, value: Any) -> tuple[str, bytes]:
+        """Return the tag and the bytes of what the step of this key gave. The tag says how it is read again.
+
+        Nothing is imported by a name that stands in the ledger.
+
+        Raises:
+            InputError: the value has no form that can be read again.
+        """
+        if self.type is not None:
+            return TYPED, _dump(key, value, self.type)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return BYTES, bytes(value)
+        if isinstance(value, BaseModel):
+            name = f"{value.__class__.__module__}:{value.__class__.__qualname__}"
+            if _loaded(name) is not value.__class__:
+                raise InputError(
+                    f"step {key!r} gave a {value.__class__.__qualname__}, which no module holds under that name; "
+                    f"give the step type={value.__class__.__name__}"
+                )
+            return _MODEL + name, value.model_dump_json().encode()
+        try:
+            return JSON, json.dumps(value).encode()
+        except (TypeError, ValueError) as error:
+            annotation = return_type(self.function)
+            if annotation is None:
+                raise InputError(
+                    f"step {key!r} gave a {value.__class__.__name__}, which is no JSON value ({error}); give the step "
+                    "type=…, or annotate what its function returns"
+                ) from error
+            return TYPED, _dump(key, value, annotation)
+
+    def decode(self, key: str, tag: str, octets: bytes) -> Any:
+        """Return the value that :meth:`encode` was given.
+
+        Raises:
+            DamagedRecord: it cannot be read as what it is to be.
+        """
+        try:
+            if tag == BYTES:
+                return octets
+            if tag == JSON and self.type is None:
+                return json.loads(octets)
+            known = return_type(self.function) if self.type is None and tag == TYPED else self.type
+            if known is None and tag.startswith(_MODEL):
+                known = _loaded(tag.removeprefix(_MODEL))
+            if known is None:
+                raise DamagedRecord(
+                    f"step {key!r}", f"{tag!r} is no type that this worker knows; give the step type=…"
+                )
+            return TypeAdapter(known).validate_json(octets)
+        except (ValueError, ValidationError) as error:
+            raise DamagedRecord(
+                f"step {key!r}", f"its value is not what the agent expects: {error}"
+            ) from None
+
 
 class StepScope:
     """Scope of one call of a step's function."""
@@ -151,3 +216,28 @@ def executing(scope: StepScope) -> Iterator[None]:
         yield
     finally:
         _present.reset(token)
+
+
+def return_type(function: Callable[..., Any]) -> Any:
+    """Return the annotated return type of a function; None if it has none, or it cannot be resolved."""
+    try:
+        return typing.get_type_hints(function).get("return")
+    except (NameError, TypeError, AttributeError):
+        return None
+
+
+def _dump(step: str, value: Any, type: Any) -> bytes:
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(type)
+        return adapter.dump_json(adapter.validate_python(value))
+    except (ValueError, PydanticSchemaGenerationError) as error:
+        raise InputError(f"step {step!r} gave a value that is not of its type {type!r}: {error}") from error
+
+
+def _loaded(name: str) -> type[BaseModel] | None:
+    """Return a model that a loaded module holds; modules are never imported for it."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, BaseModel) else None

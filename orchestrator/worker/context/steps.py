@@ -35,7 +35,6 @@ from orchestrator.ledger.decode import Statement
 from orchestrator.log import get_logger
 from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.policy.steps import Sequence, is_within, step_key, unasked_steps
-from orchestrator.worker.context import step_codec
 from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.step_call import LOOK_S, Call, StepScope, executing, present_step
 
@@ -322,14 +321,14 @@ class Steps:
     # --- recording -----------------------------------------------------------------------------
 
     def _done(self, asked: _Asked, call: Call, value: Any, began: float, *, tries: int) -> Any:
-        tag, octets = step_codec.encode(asked.key, value, type=call.type, function=call.function)
+        tag, octets = call.encode(asked.key, value)
         header = StepHeader(
             key=asked.key, how="done", codec=tag, order=asked.order, tries=tries, took_ms=_took_ms(began)
         )
         record = self._record(header, octets)
         # Read back as a later try reads it, so that both go on with the same value.
         if record.header.claim == self._claim.claim:
-            return step_codec.decode(asked.key, tag, octets, type=call.type, function=call.function)
+            return call.decode(asked.key, tag, octets)
         return self._again(record, call)
 
     def _fail(
@@ -373,7 +372,7 @@ class Steps:
         octets = self._effects.retrying("step", lambda: self._journal.value(self._claim, record))
         if header.how == "failed":
             _raise_recorded(header.key, octets)
-        return step_codec.decode(header.key, header.codec, octets, type=call.type, function=call.function)
+        return call.decode(header.key, header.codec, octets)
 
 
 def _so_far(asked: _Asked, call: Call) -> tuple[int, int]:

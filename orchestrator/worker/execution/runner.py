@@ -372,7 +372,9 @@ class _RunOfAgent:
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
             retry_outages(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
-        outcome = dataclasses.replace(outcome, last_effect=self._effects.last)
+        outcome = dataclasses.replace(
+            outcome, last_effect=self._effects.last, attempts=attempts, retry_ms=retry_ms
+        )
         try:
             done = retry_outages(
                 lambda: self._ledger.commit(
@@ -381,8 +383,6 @@ class _RunOfAgent:
                     make_envelope=partial(ending.report, outcome, self._effects),
                     about=session,
                     expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
-                    attempts=attempts,
-                    retry_ms=retry_ms,
                     following=following,
                     # Which items it carries cannot be told from a record that cannot be read.
                     answer_questions=None

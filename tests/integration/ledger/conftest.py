@@ -113,10 +113,9 @@ class Play:
     ) -> Committed | RetryLater:
         return self.ledger.commit(
             claim,
-            Outcome(status=status, text=text, waiting=waiting),  # type: ignore[arg-type]
+            Outcome(status=status, text=text, waiting=waiting, attempts=attempts),  # type: ignore[arg-type]
             make_envelope=lambda: envelope("task-completion"),
             about=next(iter(self.ledger.find([claim.session])), None),
-            attempts=attempts,
         )
 
     def finish(self, session: str, text: str = "done", *, status: str = "completed") -> None:

@@ -295,9 +295,8 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, l
         held = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
         return ledger.commit(
             held.claim,
-            Outcome(status="failed", text="no idea"),
+            Outcome(status="failed", text="no idea", attempts=2),
             make_envelope=lambda: envelope("error"),
-            attempts=2,
             answer_questions=lambda names: answered.append(list(names)) or True,
         )
 
