@@ -16,13 +16,12 @@ from orchestrator.bootstrap import build_container
 from orchestrator.config.settings import load_settings
 from orchestrator.config.stack import resolve
 from orchestrator.envelope import codec
-from orchestrator.envelope.bodies import Message, TaskCompletion
-from orchestrator.envelope.model import AgentMessage, Header, Party
-from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import new_message_id, shard_of
+from orchestrator.envelope.bodies import TaskCompletion
+from orchestrator.ids import shard_of
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, open_stack, wait_until
+from tests.messages import message
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -118,16 +117,8 @@ def test_where_signatures_are_optional_an_unsigned_message_is_taken_and_the_doct
     stack: Terminal,
 ) -> None:
     """The stack says what it has given up; what is required by default is the business of other tests."""
-    message = AgentMessage(
-        header=Header(
-            message_id=new_message_id(),
-            timestamp=Timestamp.from_ms(int(time.time() * 1000)),
-            sender=Party(agent_name="boss", agent_role="coordinator"),
-            recipient=Party(agent_name="large", agent_role="specialist"),
-        ),
-        body=Message(content="trust me"),
-    )
-    (stack.folder / "unsigned.xml").write_bytes(codec.encode(message))
+    unsigned = message("trust me", sender="boss", recipient="large", at_ms=int(time.time() * 1000))
+    (stack.folder / "unsigned.xml").write_bytes(codec.encode(unsigned))
     assert stack.run("orchestra message validate --online unsigned.xml").returncode == 0
     assert stack.run("orchestra message send unsigned.xml").returncode == 0
     # It was acted upon: sent once more, it is known.

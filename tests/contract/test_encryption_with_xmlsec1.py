@@ -11,19 +11,16 @@ import pytest
 from lxml import etree
 
 from orchestrator.envelope import codec, encryption
-from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.encryption import Recipient
-from orchestrator.envelope.model import AgentMessage, Header, Party
-from orchestrator.envelope.model_values import NAMESPACE, Timestamp
+from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import parse
 from orchestrator.envelope.sealing import Encrypter, Opener
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
-from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
+from tests.messages import NOW_MS, message
 
-NOW_MS = 1_700_000_000_000
 BOUND = encryption.BoundTo(message_id="m", conversation="c", sender="lead", recipient="reviewer")
 
 
@@ -36,18 +33,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> KeyStore:
 def recipient(store: KeyStore) -> Recipient:
     record = store.create("reviewer", "encrypt")
     return Recipient(record.key_id, record.public)
-
-
-def message(content: str) -> AgentMessage:
-    return AgentMessage(
-        header=Header(
-            message_id=new_message_id(),
-            timestamp=Timestamp.from_ms(NOW_MS),
-            sender=Party(agent_name="lead", agent_role="coordinator"),
-            recipient=Party(agent_name="reviewer", agent_role="specialist"),
-        ),
-        body=Message(content=content),
-    )
 
 
 def xmlsec1(program: Callable[[str], str], folder: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.envelope.bodies import Message
-from orchestrator.envelope.model import AgentMessage, Header, Party
-from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.signature import sign, sign_message
-from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
 from orchestrator.keyring.store import KeyStore
+from tests.messages import NOW_MS, message
 
-NOW_MS = 1_700_000_000_000
 ALGORITHMS = ("RSA-SHA256", "Ed25519")
 
 
@@ -46,25 +42,13 @@ def check(root: Path, tmp_path: Path, program: Callable[[str], str]) -> Callable
     return run
 
 
-def message(content: str) -> AgentMessage:
-    return AgentMessage(
-        header=Header(
-            message_id=new_message_id(),
-            timestamp=Timestamp.from_ms(NOW_MS),
-            sender=Party(agent_name="lead", agent_role="coordinator"),
-            recipient=Party(agent_name="réviseur", agent_role="specialist"),
-        ),
-        body=Message(content=content),
-    )
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_xmllint_and_openssl_accept_our_signature_and_notice_a_change(
     check: Callable[..., bool], tmp_path: Path, algorithm: str
 ) -> None:
     store = KeyStore(tmp_path / "keys", algorithm)
     signer = store.signer("lead")
-    octets = sign_message(message("<hello> & \u4e2d\n"), signer, now_ms=NOW_MS)
+    octets = sign_message(message("<hello> & \u4e2d\n", recipient="réviseur"), signer, now_ms=NOW_MS)
     public_pem = algorithms.public_pem(store.certificate(signer.key_id).public)
     assert check(octets, public_pem, algorithm)
     assert check(b'<?xml version="1.0"?>\n' + octets + b"\n", public_pem, algorithm)

@@ -17,11 +17,8 @@ from cryptography import x509
 
 from orchestrator.cli import main
 from orchestrator.envelope import codec
-from orchestrator.envelope.bodies import Message
-from orchestrator.envelope.model import AgentMessage, Header, Party
-from orchestrator.envelope.model_values import Timestamp
-from orchestrator.ids import new_message_id
 from orchestrator.keyring import algorithms
+from tests import messages
 from tests.documents import hold_to_models
 
 Orchestra = Callable[..., Result]
@@ -43,19 +40,7 @@ def orchestra(tmp_path: Path) -> Orchestra:
 @pytest.fixture
 def message(tmp_path: Path) -> Path:
     path = tmp_path / "message.xml"
-    path.write_bytes(
-        codec.encode(
-            AgentMessage(
-                header=Header(
-                    message_id=new_message_id(),
-                    timestamp=Timestamp.from_ms(1_700_000_000_000),
-                    sender=Party(agent_name="lead", agent_role="coordinator"),
-                    recipient=Party(agent_name="reviewer", agent_role="specialist"),
-                ),
-                body=Message(content="hello"),
-            )
-        )
-    )
+    path.write_bytes(codec.encode(messages.message()))
     return path
 
 

@@ -160,9 +160,9 @@ def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHar
     assert "'mallory' wrote it in the name of 'echo'" in answer
 
 
-def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -> None:
-    """What a user says to a session, and the answer to a question, come from whom they are said to come from."""
-    said = []
+def listening(stage: StackHarness, *questions: str) -> list[str]:
+    """What agents are told: one alone, and one that asks its parent, who says yes."""
+    said: list[str] = []
 
     @stage.agent("solo")
     def solo(ctx: Context) -> str:
@@ -173,20 +173,24 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("asker", "x")
-            return ""
         for callback in ctx.callbacks:
             if callback.kind == "query":
-                ctx.reply(callback, "yes")
+                ctx.reply(callback, f"yes, {callback.text}")
         return ""
 
     @stage.agent("asker")
     def asker(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.raise_callback("may I?", wait=False)
-            return ""
-        said.append(ctx.prompt)
+        for question in questions if ctx.cause == "start" else ():
+            ctx.raise_callback(question, wait=False)
+        said.extend(callback.text for callback in ctx.callbacks)
         return "over"
 
+    return said
+
+
+def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -> None:
+    """What a user says to a session, and the answer to a question, come from whom they are said to come from."""
+    said = listening(stage, "may I?")
     root = stage.begin("solo", ends="finished")
     with Client(stage.settings) as client:
         honest, edited = client.resume(root, "go on"), client.resume(root, "go on, please")
@@ -213,30 +217,7 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
 
 def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(stage: StackHarness) -> None:
     """Each is genuine where it was said: who copies it has somebody told twice, or told the answer to another question."""
-    said: list[str] = []
-
-    @stage.agent("solo")
-    def solo(ctx: Context) -> str:
-        said.append(ctx.prompt)
-        return "done"
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("asker", "x")
-        for callback in ctx.callbacks:
-            if callback.kind == "query":
-                ctx.reply(callback, f"yes, {callback.text}")
-        return ""
-
-    @stage.agent("asker")
-    def asker(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.raise_callback("keep it", wait=False)
-            ctx.raise_callback("send money", wait=False)
-        said.extend(callback.text for callback in ctx.callbacks)
-        return "over"
-
+    said = listening(stage, "keep it", "send money")
     root = stage.submit("solo")
     assert stage.play(root) == "finished"
     with Client(stage.settings) as client:

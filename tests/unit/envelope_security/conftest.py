@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.envelope.bodies import Message
-from orchestrator.envelope.model import AgentMessage, Header, Party
-from orchestrator.envelope.model_values import Timestamp
+from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.signature import Signer
-from orchestrator.ids import new_message_id
 from orchestrator.keyring.certificates import KeyCertificate
 from orchestrator.keyring.store import KeyStore
-
-NOW_MS = 1_700_000_000_000
+from tests.messages import NOW_MS, message
 
 
 @dataclass
@@ -52,16 +48,4 @@ def keys(_stores: dict[str, KeyStore]) -> Keys:
 @pytest.fixture
 def write() -> Callable[..., AgentMessage]:
     """A small valid message."""
-
-    def build(content: str = "hello", *, sender: str = "lead", message_id: str | None = None) -> AgentMessage:
-        return AgentMessage(
-            header=Header(
-                message_id=message_id or new_message_id(),
-                timestamp=Timestamp.from_ms(NOW_MS),
-                sender=Party(agent_name=sender, agent_role="coordinator"),
-                recipient=Party(agent_name="reviewer", agent_role="specialist"),
-            ),
-            body=Message(content=content),
-        )
-
-    return build
+    return message
