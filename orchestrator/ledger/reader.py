@@ -349,7 +349,7 @@ class LedgerReader:
         found: list[SessionOutline] = []
         for start in range(0, len(ids), _AT_ONCE):
             page = ids[start : start + _AT_ONCE]
-            rows = scripts.run("outline", [tree], [len(_OUTLINE), *_OUTLINE, *page])
+            rows = scripts.run("outline", [tree], [json.dumps(_OUTLINE), *page])
             for session_id, raw in zip(page, rows, strict=True):
                 if raw is None:
                     raw = [root.encode(), *[None] * (len(_OUTLINE) - 1)]

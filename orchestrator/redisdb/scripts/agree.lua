@@ -12,9 +12,8 @@ end
 if other then
   local age = now - (tonumber(redis.call('HGET', KEYS[1], 'at') or '') or 0)
   if age >= 0 and age < tonumber(ARGV[2]) then return other end
-  local services = redis.call('HGETALL', KEYS[2])
-  for k = 2, #services, 2 do
-    local fine, part = pcall(cjson.decode, services[k])
+  for _, record in ipairs(redis.call('HVALS', KEYS[2])) do
+    local fine, part = pcall(cjson.decode, record)
     if fine and type(part) == 'table' and (tonumber(part.alive_until_ms) or 0) >= now then return other end
   end
 end

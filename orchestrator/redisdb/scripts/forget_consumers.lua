@@ -4,8 +4,7 @@
 -- ARGV  1 group  2 ms of silence after which a consumer is gone
 -- Returns  how many were forgotten
 -- Complexity: O(consumers).
-local forgotten = 0
-local rows = redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
+local forgotten, rows = 0, redis.pcall('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])
 if rows.err then return 0 end
 for _, row in ipairs(rows) do
   local fact = {}

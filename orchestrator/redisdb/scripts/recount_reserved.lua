@@ -20,22 +20,16 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
     end
   end
 end
-local wrong = 0
-for _, what in ipairs(COUNTED) do
-  if count(redis.call('HGET', KEYS[2], 'reserved:' .. what)) ~= (right[what] or 0) then
-    redis.call('HSET', KEYS[2], 'reserved:' .. what, string.format('%.0f', right[what] or 0))
-    wrong = wrong + 1
-  end
-end
-local by = {}
-for name, spent in pairs(object(KEYS[2])) do
+local known, by, wrong = object(KEYS[2]), {}, {}
+for name, spent in pairs(known) do
   local what = string.match(name, '^by:.*:(%l+)$')
   if what then by[what] = (by[what] or 0) + count(spent) end
 end
-for what, spent in pairs(by) do
-  if count(redis.call('HGET', KEYS[2], 'spent:' .. what)) < spent then
-    redis.call('HSET', KEYS[2], 'spent:' .. what, string.format('%.0f', spent))
-    wrong = wrong + 1
-  end
+local function set(name, number) wrong[#wrong + 1], wrong[#wrong + 2] = name, string.format('%.0f', number) end
+for _, what in ipairs(COUNTED) do
+  local reserved, spent = right[what] or 0, by[what] or 0
+  if count(known['reserved:' .. what]) ~= reserved then set('reserved:' .. what, reserved) end
+  if count(known['spent:' .. what]) < spent then set('spent:' .. what, spent) end
 end
-return wrong
+call_with('HSET', KEYS[2], wrong)
+return #wrong / 2

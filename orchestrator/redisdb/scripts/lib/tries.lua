@@ -21,9 +21,9 @@ end
 -- The run is queued again, and not claimed before `wait_ms` have passed. How long it waits is kept beside when that
 -- is over: a clock that goes back does not make it longer. `trouble` is what people are told of its session.
 local function queue_again(id, reason, trouble, wait_ms, now)
-  local due = wait_ms > 0 and now + wait_ms or 0
   stop_counting(now)
-  redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before', due, 'wait', wait_ms)
+  redis.call('HSET', RUN, 'state', 'queued', 'claim', '', 'reason', reason, 'not_before',
+    wait_ms > 0 and now + wait_ms or 0, 'wait', wait_ms)
   local provider = (q.provider or '') ~= '' and 'provider=' .. q.provider
   changed('run', session_of(S), id, 'queued', 'again_in_ms=' .. wait_ms, 'how=' .. (ended_how or ''), provider or nil)
   redis.call('HSET', S, 'trouble', trouble)
