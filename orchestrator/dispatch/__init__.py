@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.dispatch.celery_app import DEFAULT_QUEUE, build_celery
-from orchestrator.dispatch.dispatcher import Dispatcher
-from orchestrator.dispatch.names import RESUME_TASK, START_TASK, WORK_TASK
+from orchestrator.dispatch.dispatcher import RESUME_TASK, START_TASK, WORK_TASK, Dispatcher
 from orchestrator.dispatch.results import WAITING, RootResults
 
 __all__ = [

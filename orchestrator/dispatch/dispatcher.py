@@ -16,10 +16,14 @@ from kombu.exceptions import KombuError
 
 from orchestrator import machine
 from orchestrator.config.urls import kombu_url, redact_url, redis_py_url
-from orchestrator.dispatch.names import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
 
+#: The Celery tasks of a stack, by name.
+START_TASK: Final = "orchestrator.start_session"
+RESUME_TASK: Final = "orchestrator.resume_session"
+#: What wakes a slot that sleeps: it takes ready runs from the ledger until there is none.
+WORK_TASK: Final = "orchestrator.work"
 #: Seconds after a failure in which the broker counts as away, so that not every wake-up waits for it.
 AWAY_S: Final = 1.0
 #: Errors of publishing while the broker is away, or is a Redis that takes no writes. The last is kombu's own: it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import (
@@ -27,6 +27,7 @@ from orchestrator.envelope.bodies import (
     Reply,
     Review,
     ReviewRequest,
+    StatusUpdate,
     Task,
     TaskCompletion,
     TaskDelegation,
@@ -38,7 +39,7 @@ from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.registry import Keyring
-from orchestrator.ledger.model import Session
+from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.transitions import Outgoing
 from orchestrator.machine import SystemClock
 from orchestrator.messages.recipients import EncryptionKeys
@@ -402,3 +403,20 @@ def summary(text: str) -> str:
     """Return the first lines of an answer, for people who read the audit trail."""
     flat = " ".join(text.split(None, SUMMARY_CHARS)[:SUMMARY_CHARS])
     return flat if len(flat) <= SUMMARY_CHARS else f"{flat[: SUMMARY_CHARS - 1]}…"
+
+
+def status_of(session: Session) -> StatusUpdate:
+    """Return the progress of a session as the system itself reports it, to a query of the type get-status."""
+    status: Literal["in-progress", "blocked", "completed", "failed"] = "in-progress"
+    if session.state is SessionState.FINISHED:
+        status = "completed"
+    elif session.state in CLOSED:
+        status = "failed"
+    elif session.questions or session.activity.startswith("blocked"):
+        status = "blocked"
+    return StatusUpdate(
+        task_id=session.reported_as,
+        status=status,
+        progress_percentage=session.progress if 0 <= session.progress <= 100 else None,
+        current_activity=session.reason or session.activity or session.state.value,
+    )

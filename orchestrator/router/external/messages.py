@@ -11,8 +11,7 @@ from orchestrator.envelope.prompt_text import details_of, pack_body, prompt_of
 from orchestrator.errors import InputError, KeyringError
 from orchestrator.ledger import OVERDUE, Ledger, Session, decode, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, beginning
-from orchestrator.messages.factory import MessageFactory, Thread, summary
-from orchestrator.messages.progress import status_of
+from orchestrator.messages.factory import MessageFactory, Thread, status_of, summary
 from orchestrator.policy.kinds import message_kind
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import request

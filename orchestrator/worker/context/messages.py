@@ -23,8 +23,7 @@ from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.ledger.large_text import check_size, check_text
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock, isoformat
-from orchestrator.messages.factory import Thread, summary
-from orchestrator.messages.progress import status_of
+from orchestrator.messages.factory import Thread, status_of, summary
 from orchestrator.operations.requests import Ask, AskLater, RaiseCallback
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.moments import limit_ms
