@@ -41,7 +41,7 @@ from sqlalchemy.pool import QueuePool
 from orchestrator.errors import AuditError, AuditUnavailable, InputError
 
 #: The revision that this program reads and writes: the newest in the folder of migrations.
-REVISION: Final = "0001"
+REVISION: Final = "1"
 
 #: Markup that most envelopes repeat. Rows that were packed with it cannot be read with another: it never changes.
 _MARKUP: Final = zstandard.ZstdCompressionDict(

@@ -131,7 +131,7 @@ def test_a_file_of_another_revision_is_refused(trail: Stack, tmp_path: Path) -> 
     file = tmp_path / "trail.zst"
     assert trail.run("audit", "export", str(file)).exit_code == 0
     packed = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
-    for revision, code in (("0001", 0), ("0002", 2)):
-        other = packed.replace(b'"revision":"0001"', b'"revision":"%s"' % revision.encode(), 1)
+    for revision, code in (("1", 0), ("0002", 2)):
+        other = packed.replace(b'"revision":"1"', b'"revision":"%s"' % revision.encode(), 1)
         file.write_bytes(zstandard.ZstdCompressor().compress(other))
         assert trail.run("audit", "verify", "--file", str(file)).exit_code == code

@@ -9,7 +9,7 @@ from alembic import op
 
 from orchestrator.audit.database import METADATA
 
-revision = "0001"
+revision = "1"
 down_revision = None
 
 
