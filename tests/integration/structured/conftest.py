@@ -16,7 +16,7 @@ Published = Callable[[InProcessStack, str], list[AgentMessage]]
 
 @pytest.fixture
 def published() -> Published:
-    """All messages of a session's conversation that stand in the streams, in the order of their times."""
+    """All messages of a session's conversation that stand in the streams, in the order of their times, then of what each follows on."""
 
     def read(stack: InProcessStack, session: str) -> list[AgentMessage]:
         conversation = stack.client.session(session).correlation
@@ -28,7 +28,7 @@ def published() -> Published:
                     message = decode(fields[b"envelope"])
                     if message.conversation_id == conversation:
                         ms, _, seq = entry.decode().partition("-")
-                        found.append(((int(ms), int(seq)), message))
+                        found.append(((int(ms), len(message.header.conversation_chain), int(seq)), message))
         finally:
             client.close()
         return [message for _, message in sorted(found, key=lambda pair: pair[0])]

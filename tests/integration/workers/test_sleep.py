@@ -137,7 +137,7 @@ def test_what_comes_meanwhile_waits_and_a_stop_ends_it(stage: StackHarness) -> N
 
 def test_the_reaper_wakes_it_by_the_clock_of_redis(stage: StackHarness) -> None:
     """Nobody else remembers it: any copy of the reaper will do."""
-    stage.agent("lead")(lambda ctx: ctx.sleep(0.05) or "slept")
+    stage.agent("lead")(lambda ctx: ctx.sleep(0.5) or "slept")
     session = stage.submit("lead")
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
