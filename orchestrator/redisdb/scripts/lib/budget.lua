@@ -43,13 +43,14 @@ end
 -- The run is not at work any more. Nobody knows what the calls cost that it has neither settled nor released: they cost the most.
 local function settle_open(S, run)
   local reserved = run .. ':reserved'
-  for id, said in pairs(redis.call('TYPE', reserved).ok == 'hash' and object(reserved) or {}) do
-    local fine, most = pcall(cjson.decode, said)
+  local all = redis.call('TYPE', reserved).ok == 'hash' and redis.call('HGETALL', reserved) or {}
+  for i = 1, #all, 2 do
+    local fine, most = pcall(cjson.decode, all[i + 1])
     if fine and type(most) == 'table' and type(most.budgets) == 'table' then
       local function text(value) return string.format('%.0f', count(value)) end
       local cost = { requests = text(most.requests), input_tokens = text(most.input), nano_usd = text(most.nano),
         output_tokens = text(count(most.tokens) - count(most.input)), estimated = text(most.tokens) }
-      count_cost(S, redis.call('HGET', S, 'agent') or '', id, most, cost)
+      count_cost(S, redis.call('HGET', S, 'agent') or '', all[i], most, cost)
     end
   end
   redis.call('UNLINK', reserved)

@@ -3,8 +3,7 @@
 -- Tries of one run that are kept, the last ones.
 local KEPT = 20
 
--- Writes down that the present try has ended: `try` has how, reason and traceback.
--- `again_ms`: when the run may be tried again, or 0.
+-- Writes down that the present try has ended: `try` has how, reason and traceback; `again_ms` is when it may be tried again, or 0.
 local function note_try(try, now, again_ms)
   ended_how = try.how
   local r = fields(RUN, 'tries', 'attempt', 'worker', 'started_ms')
