@@ -121,7 +121,7 @@ def answer_approval(
         digest=request.digest,
     )
     said = decision.model_dump_json()
-    letter = parts.message_factory.reply(
+    envelope = parts.message_factory.reply(
         sender=OPERATOR,
         recipient=session.agent,
         question=str(item.extra["message"]),
@@ -135,8 +135,8 @@ def answer_approval(
         kind="reply",
         priority="high",
         answers=approval,
-        envelope=letter,
-        extra={"agent": OPERATOR, "answers": approval, "message": letter.message_id, "context": said},
+        envelope=envelope,
+        extra={"agent": OPERATOR, "answers": approval, "message": envelope.message_id, "context": said},
         by=OPERATOR,
     )
     if not placed:

@@ -457,18 +457,18 @@ class Client:
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
-            letter = self._parts.message_factory.message(
+            envelope = self._parts.message_factory.message(
                 sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
             )
         # All tries have one id: a try whose answer is lost may have arrived.
-        item = item_id(session, key or letter.message_id)
+        item = item_id(session, key or envelope.message_id)
         self._outlast(
             lambda: self._ledger.enqueue(
                 session,
                 prompt,
                 item_id=item,
-                envelope=letter,
-                extra={"message": letter.message_id},
+                envelope=envelope,
+                extra={"message": envelope.message_id},
                 by=OPERATOR,
             ),
             retry_for_s,

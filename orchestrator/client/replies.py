@@ -41,7 +41,7 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
     item = ledger.item(asked, question)
     if item is None or question not in session.questions:
         raise WrongState(f"question {question}", "not open", "it has its reply, or was withdrawn")
-    letter = parts.message_factory.reply(
+    envelope = parts.message_factory.reply(
         sender=OPERATOR,
         recipient=session.agent,
         question=str(item.extra["message"]),
@@ -57,8 +57,8 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         kind="reply",
         priority="high",
         answers=question,
-        envelope=letter,
-        extra={"agent": OPERATOR, "answers": question, "message": letter.message_id},
+        envelope=envelope,
+        extra={"agent": OPERATOR, "answers": question, "message": envelope.message_id},
         by=OPERATOR,
     )
     if not placed:

@@ -104,7 +104,7 @@ class Submission:
             expires_s += max(0, at_ms - now_ms) / 1000  # until it begins it does not expire
         budget = Budget.of(request.get("budget")) or Budget.of(parts.settings.tree_budget)
         terms = Terms.of({**request, "budget": budget, "expires_s": expires_s}, plan=planned)
-        letter = parts.message_factory.delegation(
+        envelope = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=agent,
             task_id=session,
@@ -112,13 +112,13 @@ class Submission:
             thread=thread,
             terms=terms,
         )
-        parts.pressure.admit(StreamId(shard_of(session), letter.type, letter.priority))
+        parts.pressure.admit(StreamId(shard_of(session), envelope.type, envelope.priority))
         failpoint("submit.checked")
         submitted = parts.ledger.submit(
             session,
             agent=agent,
             prompt=prompt,
-            envelope=letter,
+            envelope=envelope,
             correlation=thread.correlation,
             title=heading,
             task=result_of,
@@ -129,7 +129,7 @@ class Submission:
             structured="" if structured is None else pack(structured),
             time_limit_ms=terms.time_limit_ms,
             options=kept,
-            seal=Seal(label=session, by=OPERATOR, to=(agent,)) if letter.encrypted else None,
+            seal=Seal(label=session, by=OPERATOR, to=(agent,)) if envelope.encrypted else None,
         )
         failpoint("submit.written")
         if submitted.agent != agent:

@@ -51,7 +51,7 @@ def seal_for(session: Session, reader: str) -> Seal | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Letter:
+class QueuedMessage:
     """A message, as it goes into the queue of a session."""
 
     text: str
@@ -88,7 +88,7 @@ class SessionMessages:
         self,
         received: ReceivedMessage,
         session: Session,
-        letter: Letter,
+        message: QueuedMessage,
         *,
         speaker: Session | None = None,
         facts: Sequence[str | int] = (),
@@ -98,22 +98,22 @@ class SessionMessages:
         Args:
             received: the message.
             session: the session whose queue it goes into.
-            letter: what goes into it.
+            message: what goes into it.
             speaker: the session that sends it, if the ledger records that; or None.
             facts: names and values, in turn, that are written down about the speaker.
         """
-        opens, answers = letter.opens and speaker is not None, letter.answers
+        opens, answers = message.opens and speaker is not None, message.answers
         record: dict[str, Any] = {
-            "kind": letter.kind,
-            "priority": letter.priority or received.entry.stream.priority,
+            "kind": message.kind,
+            "priority": message.priority or received.entry.stream.priority,
             "child": speaker.id if speaker is not None else "",
             "agent": received.sender,
-            "title": beginning(letter.title, MAX_BESIDE_BYTES),
+            "title": beginning(message.title, MAX_BESIDE_BYTES),
             "status": "",
             "message": received.id,
             **({"question": True} if opens else {}),
             **({"answers": answers} if answers else {}),
-            **({"body": letter.body} if letter.body else {}),
+            **({"body": message.body} if message.body else {}),
             **({"sealed": True} if received.sealed else {}),
         }
 
@@ -141,7 +141,7 @@ class SessionMessages:
             item = question_id(speaking, f"message|{received.sender}|{received.id}")
         else:
             item = item_id(session.id, f"message|{received.sender}|{received.id}")
-        record, text = self._as_kept(session, record, letter.text)
+        record, text = self._as_kept(session, record, message.text)
         # Who signed the message is known here and nowhere later.
         record["proof"] = self._ledger.attest_item(
             item, session.id, record, text, by=ROUTER, to=session.agent
@@ -197,8 +197,8 @@ class ExternalLaunches:
                 if not self._resolver.takes_part(received, session):
                     return Resolved(not_taking_part(received))
                 title, prompt = _title_and_prompt(received, body)
-                letter = Letter(text=prompt, kind="escalation", title=title)
-                return self._mailbox.put(received, session, letter)
+                message = QueuedMessage(text=prompt, kind="escalation", title=title)
+                return self._mailbox.put(received, session, message)
         return self._begin(received, body)
 
     def _home(self, received: ReceivedMessage) -> int:

@@ -28,7 +28,7 @@ from orchestrator.router.commands import (
     rejected,
     session_unknown,
 )
-from orchestrator.router.external.launches import Letter, SessionMessages, seal_for
+from orchestrator.router.external.launches import QueuedMessage, SessionMessages, seal_for
 from orchestrator.router.received import SEALED_TITLE, ReceivedMessage
 from orchestrator.router.session_resolver import SessionResolver
 
@@ -108,7 +108,7 @@ class ExternalMessages:
                 return self._mailbox.put(
                     received,
                     parent,
-                    Letter(text=why, kind="blocker", title=session.title, body=_packed(body)),
+                    QueuedMessage(text=why, kind="blocker", title=session.title, body=_packed(body)),
                     speaker=session,
                     facts=facts,
                 )
@@ -188,8 +188,8 @@ class ExternalMessages:
         parent = self._resolver.session(session.parent, received.recipient, received)
         if parent is None:
             return Batched.ACK_ONLY  # a root: whoever gave it its task reads the envelope
-        letter = Letter(text=text, kind=kind, title=session.title, body=_packed(body))
-        return self._mailbox.put(received, parent, letter, speaker=session)
+        message = QueuedMessage(text=text, kind=kind, title=session.title, body=_packed(body))
+        return self._mailbox.put(received, parent, message, speaker=session)
 
     # --- to another session ------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class ExternalMessages:
         _, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
-        return self._mailbox.put(received, recipient, Letter(text=text, kind=kind, title=title))
+        return self._mailbox.put(received, recipient, QueuedMessage(text=text, kind=kind, title=title))
 
     def _question(
         self, received: ReceivedMessage, text: str, title: str, *, urgency: str = "", body: str = ""
@@ -222,8 +222,8 @@ class ExternalMessages:
         sender, recipient = self._to_whom(received)
         if isinstance(recipient, Resolved):
             return recipient
-        letter = Letter(text=text, kind="query", title=title, opens=True, priority=urgency, body=body)
-        return self._mailbox.put(received, recipient, letter, speaker=sender)
+        message = QueuedMessage(text=text, kind="query", title=title, opens=True, priority=urgency, body=body)
+        return self._mailbox.put(received, recipient, message, speaker=sender)
 
     def _how_far(self, received: ReceivedMessage) -> Step:
         """The system itself answers how far a session is; no session is resumed."""
@@ -266,8 +266,8 @@ class ExternalMessages:
         if self._resolver.session(asked, received.sender, received) is None:
             reason = f"question {body.in_reply_to} was put to another session than one of {received.sender!r}"
             return Resolved(rejected("unauthorised", reason, received))
-        letter = Letter(text=body.answer, kind="reply", answers=question, priority="high")
-        return self._mailbox.put(received, recipient, letter)
+        message = QueuedMessage(text=body.answer, kind="reply", answers=question, priority="high")
+        return self._mailbox.put(received, recipient, message)
 
     def _asked(self, session: Session, message_id: str) -> tuple[str, str]:
         """The open question of a session that was put with this message, and the session that was asked; or ''."""
