@@ -16,7 +16,7 @@ from orchestrator.console.sessions import MOST_AT_ONCE, Filter, matching
 from orchestrator.console.stack import Stack
 from orchestrator.display.text import counted
 from orchestrator.errors import InputError, OrchestraError, ServerUnavailable
-from orchestrator.ids import derived_uuid, shard_of
+from orchestrator.ids import new_message_id, shard_of
 from orchestrator.ledger.concurrency import Kind, Most
 from orchestrator.ledger.model import CLOSED, SessionState
 from orchestrator.log import get_logger
@@ -59,12 +59,12 @@ def run(stack: Stack, person: Person, action: str, form: Form) -> list[Outcome]:
 def note(stack: Stack, person: Person, action: str, outcome: Outcome) -> None:
     """Write into the audit trail who did what, as a message of the operator, who signs it."""
     get_logger().info("console-action", action=action, by=person.name, session=outcome.session)
-    about = outcome.session or action
     note = stack.parts.message_factory.message(
         sender=OPERATOR,
         recipient="router",
         text=f"{person.name} in the console: {action}: {outcome.sentence}",
-        thread=Thread(correlation=derived_uuid("console", about)),
+        # A conversation of its own: without a chain it would be refused in one that has begun.
+        thread=Thread(correlation=new_message_id()),
     )
     shard = shard_of(outcome.session) if outcome.session else 0
     RedisStreams(stack.parts.redis).publish(StreamId(shard, note.type, note.priority), note.data)
