@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from orchestrator.agents.registry import OPERATOR, REAPER
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.records import MessageRecord
 from orchestrator.bootstrap import Container
@@ -147,11 +148,13 @@ def _add_children(
 
 def _add_approvals(found: Transcript, records: list[MessageRecord], reading: _Reading) -> None:
     """Add what the session asked a person to approve, and what came of it."""
-    replies = {}
+    replies: dict[str, tuple[dict[str, Any], int]] = {}
     for record in records:
         body = reading.body(record) if record.type == "reply" else None
-        if isinstance(body, Reply):
-            replies[body.in_reply_to] = json_object(body.answer), record.published_ms
+        decision = json_object(body.answer) if isinstance(body, Reply) else {}
+        # Whoever else replies is not believed: a run would not have gone on by it either.
+        if record.sender == OPERATOR or (record.sender == REAPER and decision.get("expired")):
+            replies.setdefault(getattr(body, "in_reply_to", ""), (decision, record.published_ms))
     for record in records:
         body = reading.body(record) if record.type == "query" and record.sender == found.agent else None
         request = json_object(body.context.problem) if isinstance(body, Query) and body.context else {}
