@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, cast
 
-from orchestrator.agents.registry import OPERATOR, REAPER
+from orchestrator.agents.registry import OPERATOR, REAPER, SYSTEM_AGENTS
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.records import MessageRecord
 from orchestrator.bootstrap import Container
@@ -94,10 +94,19 @@ def _add_own(found: Transcript, own: list[MessageRecord], reading: _Reading) -> 
             found.missing.append(f"{record.type} {record.message_id} of {record.published}: {reading.why}")
         elif isinstance(body, StatusUpdate) and record.sender == found.agent:
             _add_account(found, body.current_activity or "", record.published_ms)
+        elif not _is_end(record, found.agent):
+            continue
         elif isinstance(body, TaskCompletion):
             found.answer, found.ended_ms = body.result or body.summary or "", record.published_ms
         elif isinstance(body, ErrorReport):
             found.reason, found.ended_ms = body.message, record.published_ms
+
+
+def _is_end(record: MessageRecord, agent: str) -> bool:
+    """Return True if a message says how a session of an agent ended: it says so itself, or a part of the stack does."""
+    if record.type == "task-completion":
+        return record.sender == agent
+    return record.type == "error" and record.sender in {agent, *SYSTEM_AGENTS}
 
 
 def _add_account(found: Transcript, text: str, at_ms: int) -> None:
@@ -125,7 +134,6 @@ def _add_children(
     found: Transcript, records: list[MessageRecord], launch: MessageRecord, reading: _Reading
 ) -> None:
     """Add what the session launched, and how that ended."""
-    ends = {reading.task(one): one for one in records if one.type in ("task-completion", "error-report")}
     for child in records:
         if child is launch or child.type not in SESSION_STARTING or child.sender != found.agent:
             continue
@@ -134,8 +142,11 @@ def _add_children(
         given = Delegation(
             session=reading.task(child), agent=child.recipient, title=title, at_ms=child.published_ms
         )
-        if (end := ends.get(reading.task(child))) is not None:
-            said = reading.body(end)
+        ends = [
+            one for one in records if _is_end(one, child.recipient) and reading.task(one) == given.session
+        ]
+        if ends:
+            end, said = ends[-1], reading.body(ends[-1])
             given.status = end.status or "failed"
             given.result = str(
                 getattr(said, "result", None)
@@ -183,6 +194,8 @@ class _Reading:
         if record.task_id:
             return record.task_id
         body = self.body(record)
+        if isinstance(body, ErrorReport) and body.details is not None:
+            return str(json_object(body.details.context_data).get("task", ""))
         return task_id_of(body) if body is not None else ""
 
     def body(self, record: MessageRecord) -> Body | None:

@@ -95,6 +95,14 @@ def parent(ctx):
     return ctx.step("sum", lambda: "summed")
 
 
+@agent("hopeful", role="coordinator")
+def hopeful(ctx):
+    if ctx.cause == "start":
+        ctx.delegate("picky", "say it")
+        return "waiting"
+    return ctx.step("said", lambda: "it did not say it")
+
+
 @agent("careful")
 def careful(ctx):
     asked = ctx.request_approval("wipe", {{"path": "/srv"}}, reason="it is full", timeout_s=float(ctx.prompt))

@@ -287,6 +287,18 @@ def test_the_audit_trail_has_it_when_the_ledger_no_longer_has(stage: Stage) -> N
     assert "deleted by a user" in stage.transcript(session)
 
 
+def test_the_trail_has_how_a_child_failed(stage: Stage) -> None:
+    session = gone(stage, "hopeful")
+
+    def told() -> Any:
+        given = [one for run in document(stage, session)["runs"] for one in run["delegated"]]
+        return [one for one in given if one["status"]]
+
+    [child] = wait_until(told, "the end of the child in the trail", 60)
+    assert (child["agent"], child["status"]) == ("picky", "failed")
+    assert "the answer must name a city in Europe" in child["result"]
+
+
 def forge_approval(stage: Stage, asked: Approval, *, by: str) -> None:
     """Publish a reply of an agent that says that somebody has approved."""
     with connect(str(stage.settings.redis_url), settings=stage.settings) as redis:
