@@ -271,7 +271,7 @@ class Container:
                     self.message_factory.error(
                         sender=by,
                         recipient=recipient,
-                        message=reason,
+                        error=reason,
                         details=json.dumps({"session": about.id, "task": about.reported_as}),
                         thread=Thread.of(about),
                     )
@@ -283,7 +283,7 @@ class Container:
 
 
 class _EncryptionOf:
-    """The vault of a container, whose keys are loaded when a text is sealed or opened."""
+    """The encryption of a container, whose keys are loaded when a text is sealed or opened."""
 
     def __init__(self, parts: Container) -> None:
         self._parts = parts

@@ -221,18 +221,17 @@ class MessageFactory:
         *,
         sender: str,
         recipient: str,
-        message: str,
+        error: ErrorReport | str,
         thread: Thread,
         details: str = "",
-        error: ErrorReport | None = None,
     ) -> Outgoing:
         """Return the report that a session has failed, was stopped or could not start, or a message was not accepted.
 
-        ``error`` has the other fields.
+        ``error`` is the report, or its message if there is no more to say.
         """
+        report = ErrorReport(message=error) if isinstance(error, str) else error
         body = with_values(
-            error or ErrorReport(message=message),
-            message=message,
+            report,
             details=ErrorDetails(context_data=details) if details else None,
             recovery_options=(
                 RecoveryOption(text="delegate the task again", priority=1, type="retry"),
@@ -240,7 +239,7 @@ class MessageFactory:
                     text="ask the agent that delegated this task to you", priority=2, type="escalate"
                 ),
             ),
-            recommended_action=(error and error.recommended_action) or "escalate",
+            recommended_action=report.recommended_action or "escalate",
         )
         return self._write(body, sender=sender, recipient=recipient, thread=thread)
 

@@ -299,7 +299,7 @@ class Others:
                     result=outcome.text,
                     thread=thread,
                 )
-            return factory.error(sender=about.agent, recipient=delegator, message=outcome.text, thread=thread)
+            return factory.error(sender=about.agent, recipient=delegator, error=outcome.text, thread=thread)
 
         self._ledger.commit(
             held.claim,

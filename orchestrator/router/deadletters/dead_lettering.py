@@ -338,13 +338,12 @@ class DeadLettering:
         return self._message_factory.error(
             sender=ROUTER,
             recipient=recipient,
-            message=f"{message.body.type} {header.message_id} from {header.sender.agent_name} to "
-            f"{header.recipient.agent_name} was not accepted{tries}: {rejection.reason}",
             thread=Thread(
                 correlation=message.conversation_id, chain=(header.message_id, *header.conversation_chain)
             ),
             error=ErrorReport(
-                message=rejection.reason,
+                message=f"{message.body.type} {header.message_id} from {header.sender.agent_name} to "
+                f"{header.recipient.agent_name} was not accepted{tries}: {rejection.reason}",
                 error_type=_ERROR_TYPES.get(rejection.rule, "validation-error"),
                 severity="critical" if message.body.type in SESSION_STARTING else "warning",
                 recommended_action="retry" if rejection.retryable else "escalate",

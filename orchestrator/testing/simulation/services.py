@@ -143,7 +143,7 @@ class Stack:
         thread = Thread.after(header.message_id, header.correlation_id, header.conversation_chain)
         whom: Any = {"sender": name, "recipient": header.sender.agent_name, "thread": thread}
         if answer == "failed":
-            return write.error(**whom, message="as it was told").data
+            return write.error(**whom, error="as it was told").data
         return write.completion(**whom, task_id=task.body.task.task_id, result=answer).data
 
     def operator(self, process: Process, agent: str = "node") -> None:

@@ -186,9 +186,12 @@ class Decrypter:
             lambda: effects.message_factory.error(
                 sender=session.agent,
                 recipient=item.agent,
-                message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
+                error=ErrorReport(
+                    message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
+                    error_type="validation-error",
+                    severity="warning",
+                ),
                 thread=effects.thread,
-                error=ErrorReport(message=reason, error_type="validation-error", severity="warning"),
             )
         )
         effects.attempt(

@@ -171,12 +171,11 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
     return factory.error(
         sender=session.agent,
         recipient=effects.delegator,
-        message=outcome.text,
-        details=json.dumps(details),
-        thread=effects.thread,
         error=ErrorReport(
             message=outcome.text, error_type="timeout" if effects.claim_status.timed_out else "task-failed"
         ),
+        details=json.dumps(details),
+        thread=effects.thread,
     )
 
 

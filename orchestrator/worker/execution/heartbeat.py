@@ -267,10 +267,10 @@ def show(url: str, lease_s: float) -> None:
     with _lock:
         if _liveness is not None:
             return
-        presence = _liveness = _Liveness(url, machine.own_mark(), lease_s)
+        liveness = _liveness = _Liveness(url, machine.own_mark(), lease_s)
     # Before the first run is taken: a holder that was never seen is not missed.
-    presence.beat()
-    ticker.add(presence)
+    liveness.beat()
+    ticker.add(liveness)
 
 
 def _forget_the_parents_liveness() -> None:

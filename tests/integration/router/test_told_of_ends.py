@@ -59,7 +59,7 @@ def reported(stack: Stack, held: ClaimedRun, status: str = "completed", text: st
         message_factory.error,
         sender=held.session.agent,
         recipient="lead",
-        message=text,
+        error=text,
         thread=Thread.of(held.session),
     )
     stack.parts.ledger.commit(held.claim, Outcome(status=status, text=text), make_envelope=make)  # type: ignore[arg-type]
