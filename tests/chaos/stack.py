@@ -19,13 +19,14 @@ from orchestrator.config.settings import Settings
 from orchestrator.crashpoints import VARIABLE
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.deployment.forks import Forked, ForkServer
-from orchestrator.deployment.local_stack import SERVICES as LOCAL_SERVICES
+from orchestrator.deployment.local_stack import SERVICES
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
 from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
+from orchestrator.runtime.service import hung_services
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from tests.transitions import disagreements
 from tests.waiting import wait_until
@@ -33,10 +34,9 @@ from tests.waiting import wait_until
 HERE = Path(__file__).parent
 #: What runs a stack, by the name of the process.
 COMMANDS = {
-    **{name: ("orchestrator", "service", name) for name in LOCAL_SERVICES},
+    **{name: ("orchestrator", "service", name) for name in SERVICES},
     "submit": ("orchestrator", "submit"),
 }
-SERVICES = LOCAL_SERVICES
 
 #: Indexes of the ledger that are empty when nothing is left to do.
 UNSETTLED = ("queued", "running", "waiting", "closing", "results")
@@ -258,7 +258,8 @@ class Stack:
                 for s in self.ledger.tree(root)
                 if s.state in {"pending", "running", "idle"} or s.busy
             ][:5]
-        return found
+        # One that was frozen has not yet said that it goes on.
+        return found + [f"{record.service} gives no sign of life" for record, _ in hung_services(self.redis)]
 
     def unaudited(self) -> dict[str, tuple[int, int]]:
         """Streams of which more was published than is in the audit trail, or less."""
