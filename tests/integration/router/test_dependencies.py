@@ -12,7 +12,6 @@ from orchestrator.config.settings import load_settings
 from orchestrator.envelope.bodies import Dependency, Task, TaskDelegation
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ClaimedRun, Outcome, Session
-from orchestrator.ledger.transitions import Outgoing
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.dependencies import BlockedTask
@@ -46,12 +45,7 @@ def sessions(stack: Stack) -> dict[str, Session]:
 
 def end(stack: Stack, title: str, status: Literal["completed", "failed"] = "completed") -> None:
     """The session of a task ends."""
-    session = sessions(stack)[title]
-    held = stack.claim(session.id)
-    report = Outgoing(data=b"<x/>", type="message", priority="low", message_id="m")
-    stack.parts.ledger.commit(
-        held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
-    )
+    finish(stack, sessions(stack)[title].id, status)
 
 
 def route(router: Router, until: Callable[[], bool] | None = None) -> None:
@@ -162,11 +156,13 @@ def launch_after(stack: Stack, held: ClaimedRun, *others: str, effect: str = "on
 def finish(stack: Stack, session: str, status: Literal["completed", "failed"] = "completed") -> None:
     """The session ends as its worker ends it: with the envelope that reports it."""
     held, messages = stack.claim(session), stack.parts.message_factory
-    about = {"sender": "reviewer", "recipient": "lead", "thread": Thread.of(held.session)}
+    thread = Thread.of(held.session)
     if status == "completed":
-        report = messages.completion(task_id=session, result="done", **about)  # type: ignore[arg-type]
+        report = messages.completion(
+            task_id=session, sender="reviewer", recipient="lead", result="done", thread=thread
+        )
     else:
-        report = messages.error(message="no luck", **about)  # type: ignore[arg-type]
+        report = messages.error(sender="reviewer", recipient="lead", error="no luck", thread=thread)
     stack.parts.ledger.commit(
         held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
     )
