@@ -242,7 +242,6 @@ def agents(
     A worker announces its agents every 10 seconds. An external program is announced once, and neither --since nor --until
     lists it.
     """
-    from orchestrator.cli.agents import held_words
     from orchestrator.cli.render import Row, print_table, terminal_width
     from orchestrator.runtime.service import is_served, living_agents, living_versions
 
