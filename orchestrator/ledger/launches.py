@@ -304,11 +304,7 @@ class Launches:
         batch = self._core.scripts.batch()
         for start in range(0, len(launches), LAUNCHES_AT_ONCE):
             batch.script("launch", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
-        answers = batch.execute()
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return [done for answer in answers for done in self._delegated(claim, answer)]
+        return [done for answer in batch.answers() for done in self._delegated(claim, answer)]
 
     def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
         limits = self._core.limits

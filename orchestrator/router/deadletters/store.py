@@ -103,12 +103,7 @@ class DeadLetters:
         for shard in range(self._shards):
             names = [keys.dead(shard), keys.dead_index(shard), keys.dead_usage(shard)]
             batch.script("dead_expire", names, limits.args)
-        dropped = 0
-        for answer in batch.execute():
-            if isinstance(answer, Exception):
-                raise answer
-            dropped += answer
-        return dropped
+        return sum(batch.answers())
 
     def _of_shard(self, shard: int, since_ms: int) -> Iterator[DeadLetter]:
         first = str(max(0, since_ms))

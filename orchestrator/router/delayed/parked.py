@@ -159,7 +159,7 @@ class DelayedMessages:
         self._together = self._scripts.batch()
         try:
             yield
-            _raise_first(self._together.execute())
+            self._together.answers()
         finally:
             self._together = None
 
@@ -249,12 +249,4 @@ class DelayedMessages:
                     )
                 ],
             )
-        return sum(map(bool, _raise_first(batch.execute())))
-
-
-def _raise_first(answers: list[Any]) -> list[Any]:
-    """Return the answers; raise the first that is an exception."""
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers
+        return sum(map(bool, batch.answers()))
