@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, Json
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.ids import is_session_id
+from orchestrator.ledger import layout
 from orchestrator.policy.retry import CAP_MS
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.key_table import in_its_shard
-from orchestrator.redisdb.scripts import Batch, Scripts, request
+from orchestrator.redisdb.scripts import Arg, Batch, Scripts, request
 from orchestrator.router.received import launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
@@ -118,7 +119,7 @@ class DelayedMessages:
         own, waited_for = (tasks.task_id, json.dumps(tasks.waited_for)) if tasks is not None else ("", "")
         task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in SESSION_STARTING else ""
-        facts: dict[str, str | bytes | int] = {
+        facts: dict[str, Arg] = {
             "envelope": entry.data or b"",
             "message-id": message.header.message_id.lower(),
             "sender": message.header.sender.agent_name,
@@ -147,7 +148,7 @@ class DelayedMessages:
             tasks=waited_for,
             conversation=in_its_shard(keys.conversation(shard, message.conversation_id)),
         )
-        call = ([keys.parked(shard)], [asked, *[part for pair in facts.items() for part in pair]])
+        call = ([keys.parked(shard)], [asked, *layout.pairs(facts)])
         if self._together is not None:
             self._together.script("route_park", *call)
             return True
