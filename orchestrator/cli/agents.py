@@ -269,15 +269,14 @@ def agents(
         from orchestrator.cli.documents.stack import AgentDocument, Agents
 
         documents = [
-            AgentDocument.of(r).model_copy(
-                update={
-                    "served": served[r.name],
-                    "versions": versions.get(r.name, {}),
-                    "seen_ms": seen_ms.get(r.name),
-                    "at_work": limits[r.name].at_work,
-                    "limit": limits[r.name].limit,
-                    "paused": limits[r.name].paused,
-                }
+            AgentDocument.of(
+                r,
+                served=served[r.name],
+                versions=versions.get(r.name, {}),
+                seen_ms=seen_ms.get(r.name),
+                at_work=limits[r.name].at_work,
+                limit=limits[r.name].limit,
+                paused=limits[r.name].paused,
             )
             for r in found
         ]
