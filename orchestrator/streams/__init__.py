@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.streams.consumer import Consumer
-from orchestrator.streams.redis_streams import RedisStreams, stream_key
+from orchestrator.streams.redis_streams import RedisStreams, dead_call, stream_key
 from orchestrator.streams.values import (
     AUDIT_GROUP,
     DEAD,
@@ -57,6 +57,7 @@ __all__ = [
     "attempt_in",
     "boxes",
     "consumer_name",
+    "dead_call",
     "ledger_streams",
     "stream_key",
 ]

@@ -28,7 +28,7 @@ from orchestrator.router.deadletters.store import dead_letter_fields, verified_s
 from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
 from orchestrator.router.session_resolver import NEAREST, launched
-from orchestrator.streams import ROUTER_GROUP, DeadLimits, Entry, StreamId, stream_key
+from orchestrator.streams import ROUTER_GROUP, DeadLimits, Entry, StreamId, dead_call, stream_key
 
 #: Characters of a prompt that a dead letter makes.
 _LONGEST: Final = 4_000
@@ -186,30 +186,20 @@ class DeadLettering:
         """Add the step that makes an entry a dead letter and reports it."""
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard, message = entry.stream.shard, rejection.message
-        dead = keys.dead(shard)
-        batch.script(
-            "route_dead",
-            [
-                stream_key(entry.stream),
-                dead,
-                stream_key(StreamId(shard, "error", self._table["error"].priority)),
-                keys.totals(shard),
-                dead
-                if message is None
-                else keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower()),
-                keys.dead_index(shard),
-                keys.dead_usage(shard),
-            ],
-            [
-                ROUTER_GROUP,
-                entry.id,
-                verified_sender(rejection),
-                *self._limits.args,
-                len(reports),
-                *[report.data for report in reports],
-                *dead_letter_fields(entry, rejection),
-            ],
+        seen = ""
+        if message is not None:
+            seen = keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower())
+        errors = stream_key(StreamId(shard, "error", self._table["error"].priority))
+        call = dead_call(
+            entry,
+            dead_letter_fields(entry, rejection),
+            group=ROUTER_GROUP,
+            sender=verified_sender(rejection),
+            limits=self._limits,
+            seen=seen,
+            reports=(errors, [report.data for report in reports]),
         )
+        batch.script("route_dead", *call)
 
     def _log_dead(self, entry: Entry, rejection: Rejection) -> None:
         """Log a dead letter; of those without a trusted sender some in a while, and how many more there were."""

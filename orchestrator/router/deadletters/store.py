@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 import redis
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from orchestrator.ledger import layout
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Arg, Scripts
 from orchestrator.router.received import Rejection, attempt_of
@@ -56,8 +55,8 @@ def verified_sender(rejection: Rejection) -> str:
     return rejection.message.header.sender.agent_name if rejection.trusted and rejection.message else ""
 
 
-def dead_letter_fields(entry: Entry, rejection: Rejection) -> list[Arg]:
-    """Field, value, … of the dead letter for an entry."""
+def dead_letter_fields(entry: Entry, rejection: Rejection) -> dict[str, Arg]:
+    """Return the fields of the dead letter for an entry."""
     fields: dict[str, Arg] = {
         "envelope": entry.data or b"",
         "stream": str(entry.stream),
@@ -72,7 +71,7 @@ def dead_letter_fields(entry: Entry, rejection: Rejection) -> list[Arg]:
         fields["sender"] = message.header.sender.agent_name
         fields["recipient"] = message.header.recipient.agent_name
         fields["conversation"] = message.conversation_id
-    return layout.pairs(fields)
+    return fields
 
 
 class DeadLetters:
