@@ -408,12 +408,4 @@ class Launches:
     @staticmethod
     def started(session_id: str, reply: Sequence[bytes]) -> RunRef | None:
         """Return the run to dispatch after the ``start`` of a session; None if there is nothing to send."""
-        if reply[0] != b"started":
-            return None
-        return RunRef(
-            run=decode.text(reply[1]),
-            session=session_id,
-            agent=decode.text(reply[2]),
-            cause=decode.text(reply[3]),
-            wake=reply[4] == b"1",
-        )
+        return layout.ready_run(session_id, *reply[1:5]) if reply[0] == b"started" else None
