@@ -19,7 +19,7 @@ from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import derived_uuid, is_session_id, item_id, root_session_id, shard_of
 from orchestrator.ledger import Outgoing
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import Parties, Thread
 from orchestrator.policy.guarded_tags import defuse
 from orchestrator.policy.routing import above, refusal
 from orchestrator.redisdb import keys
@@ -55,10 +55,9 @@ def escalate(
     thread = Thread(correlation=derived_uuid("conversation", session))
     title = f"{message.body.type} from {header.sender.agent_name} was not accepted"
     prompt = _prompt(message, rejection, attempts=attempts)
+    parties = Parties(sender=ROUTER, recipient=recipient.name, thread=thread)
     if kind == "escalation":
         outgoing = message_factory.escalation(
-            sender=ROUTER,
-            recipient=recipient.name,
             task_id=session,
             escalated=header.message_id,
             matter=EscalationMatter(
@@ -66,16 +65,11 @@ def escalate(
                 description=prompt,
                 reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
             ),
-            thread=thread,
+            **parties,
         )
     else:
-        outgoing = message_factory.delegation(
-            sender=ROUTER,
-            recipient=recipient.name,
-            task_id=session,
-            task=Task(title=title, description=prompt),
-            thread=thread,
-        )
+        task = Task(title=title, description=prompt)
+        outgoing = message_factory.delegation(task_id=session, task=task, **parties)
     made = ledger.submit(
         session,
         agent=recipient.name,
