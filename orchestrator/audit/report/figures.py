@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -434,12 +434,7 @@ def _numbers(detail: str) -> dict[str, int]:
     return {name: int(number) for name, number in _NUMBER.findall(detail)}
 
 
-def all_callbacks(rows: Iterable[CallbackRow]) -> CallbackRow:
+def all_callbacks(rows: Sequence[CallbackRow]) -> CallbackRow:
     """Return the sum of rows."""
-    whole = CallbackRow()
-    for row in rows:
-        whole.carried += row.carried
-        whole.launched += row.launched
-        whole.delivered += row.delivered
-        whole.dead += row.dead
-    return whole
+    counts = [each.name for each in fields(CallbackRow) if each.name != "agent"]
+    return CallbackRow(**{name: sum(getattr(row, name) for row in rows) for name in counts})
