@@ -127,6 +127,7 @@ def agent(
     Raises:
         ConfigurationError: a value is not allowed, or the function does not take one argument.
     """
+    settings: dict[str, Any] = {**locals()}
 
     def define(function: F) -> F:
         code = function.__code__ if inspect.isfunction(function) else None
@@ -138,29 +139,10 @@ def agent(
                 f"agent {name!r}: its function must take one argument, the context"
             ) from None
         definition = define_agent(
-            name,
+            **settings,
             function=function,
             source=source,
             description=(inspect.getdoc(function) or "").partition("\n")[0],
-            role=role,
-            tier=tier,
-            queue=queue,
-            attempts=attempts,
-            backoff=backoff,
-            backoff_s=backoff_s,
-            backoff_max_s=backoff_max_s,
-            time_limit_s=time_limit_s,
-            runs_at_once=runs_at_once,
-            escalates_to=escalation,
-            may_send_to=may_send_to,
-            accepts_from=accepts_from,
-            tags=tags,
-            steps=steps,
-            answer=answer,
-            budget=budget,
-            version=version,
-            on_deploy=on_deploy,
-            encrypt=encrypt,
         )
         function.__globals__.setdefault(MODULE_ATTRIBUTE, []).append(definition)
         setattr(function, FUNCTION_ATTRIBUTE, definition)
@@ -248,6 +230,8 @@ def define_agent(
             f"version = {version!r}: a version has 1 to 64 letters, digits, dots, dashes, underscores and plus signs, and "
             "begins with a letter or digit",
         )
+    if "escalation" in fields:
+        fields["escalates_to"] = fields.pop("escalation")
     try:
         record = AgentRecord(
             name=name,

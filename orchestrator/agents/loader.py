@@ -253,7 +253,6 @@ def _from_table(
     source, path, text, surroundings = where
     fields = {key: value for key, value in table.items() if key in FIELDS}
     options = {key: value for key, value in table.items() if key not in FIELDS}
-    fields["escalates_to"] = fields.pop("escalation", "")
     executor = fields.pop("executor", "python")
     try:
         checked = check_options(name, executor, options, surroundings=surroundings, others=FIELDS)

@@ -88,8 +88,6 @@ def model_agent(name: str, **settings: Unpack[ModelAgentSettings]) -> AgentDefin
     given = cast("dict[str, Any]", settings)
     fields = {key: value for key, value in given.items() if key in FIELDS and key != "executor"}
     options = {key: value for key, value in given.items() if key not in fields}
-    if "escalation" in fields:
-        fields["escalates_to"] = fields.pop("escalation")
     definition = define_agent(
         name,
         executor="llm",

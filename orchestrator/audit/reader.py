@@ -64,6 +64,9 @@ class MessageSummary(NamedTuple):
     received_ms: int
 
 
+_SUMMARIES = select(*(_M[name] for name in MessageSummary._fields))
+
+
 @dataclass(frozen=True)
 class Coverage:
     """Coverage of a stream by the audit trail."""
@@ -226,12 +229,9 @@ class AuditReader:
         that.
         """
         newest = select(func.coalesce(func.max(_M.seq), 0)).scalar_subquery()
-        columns = [_M[name] for name in MessageSummary._fields]
-        asked = (
-            select(*columns)
-            .where(_M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD)
-            .order_by(_M.seq.desc())
-        )
+        asked = _SUMMARIES.where(
+            _M.seq > newest - limit, _M.published_ms > since_ms, _M.message_id != "", ~IS_DEAD
+        ).order_by(_M.seq.desc())
         return [MessageSummary(*row) for row in self.store.query(asked)]
 
     def delegations(self, *, since_ms: int, newest: int | None) -> Iterator[list[MessageSummary]]:
@@ -240,7 +240,6 @@ class AuditReader:
         """
         top: int = self.store.query(select(func.coalesce(func.max(_M.seq), 0)))[0][0]
         after = -1 if newest is None else top - newest
-        columns = [_M[name] for name in MessageSummary._fields]
         which = (
             _M.type == "task-delegation",
             _M.published_ms > since_ms,
@@ -249,7 +248,7 @@ class AuditReader:
             ~IS_DEAD,
         )
         while True:
-            asked = select(*columns).where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
+            asked = _SUMMARIES.where(_M.seq > after, *which).order_by(_M.seq).limit(_PAGE)
             page = [MessageSummary(*row) for row in self.store.query(asked)]
             if not page:
                 return

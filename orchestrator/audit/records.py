@@ -27,7 +27,7 @@ from orchestrator.errors import DecryptionError, InvalidEnvelope, KeyringError, 
 from orchestrator.log import get_logger
 from orchestrator.machine import isoformat
 from orchestrator.redisdb.client import is_outage
-from orchestrator.streams import Entry
+from orchestrator.streams import Entry, attempt_in
 
 _NS: Final = f"{{{NAMESPACE}}}"
 _TASK_ID: Final = f"{_NS}task-id"
@@ -255,24 +255,16 @@ def read_entry(
     data = reader.kept(entry.data or b"")
     facts = NOTHING if unread else reader.read(data)
     return MessageRecord(
+        **{**facts._asdict(), "body": hashlib.sha256(facts.body).hexdigest() if facts.body else ""},
         stream=str(entry.stream),
         entry_id=entry.id,
-        message_id=facts.message_id,
         type=entry.stream.type,
         priority=entry.stream.priority,
-        sender=facts.sender,
-        recipient=facts.recipient,
-        correlation_id=facts.correlation_id,
-        parent_id=facts.parent_id,
-        task_id=facts.task_id,
-        sent=facts.sent,
         published_ms=ms_of(entry.id),
-        attempt=_count(entry.extra.get("attempt", "")),
+        attempt=attempt_in(entry.extra.get("attempt", "")),
         xml=data,
         sha256=hashlib.sha256(data).hexdigest(),
         received_ms=received_ms,
-        status=facts.status,
-        body=hashlib.sha256(facts.body).hexdigest() if facts.body else "",
         body_octets=facts.body,
     )
 
@@ -287,15 +279,10 @@ def read_dead(entry: Entry, *, received_ms: int) -> DeadRecord:
         entry_id=fields.get("entry", ""),
         rule=fields.get("rule", ""),
         reason=fields.get("reason", ""),
-        attempts=_count(fields.get("attempts", "")),
+        attempts=attempt_in(fields.get("attempts", "")),
         at_ms=ms_of(entry.id),
         received_ms=received_ms,
     )
-
-
-def _count(text: str) -> int:
-    """Parse an attempt count; 1 if malformed."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
 
 
 #: Octets that a body may have: more than any limit of a stack.

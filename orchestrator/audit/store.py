@@ -38,20 +38,20 @@ from orchestrator.errors import AuditError, KeyringError
 _STEP: Final = 1000
 #: Characters that are indexed in one transaction, give or take one message.
 _TEXT_AT_ONCE: Final = 16 * 1024 * 1024
+#: A dead letter of a message.
+_DIED: Final = and_(
+    DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id
+)
 _WHY_DEAD: Final = func.coalesce(
     select(DEAD_LETTERS.c.rule + ": " + DEAD_LETTERS.c.reason)
-    .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
+    .where(_DIED)
     .order_by(DEAD_LETTERS.c.seq)
     .limit(1)
     .scalar_subquery(),
     "",
 )
 #: Messages that became dead letters.
-IS_DEAD: Final = (
-    select(DEAD_LETTERS.c.seq)
-    .where(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id)
-    .exists()
-)
+IS_DEAD: Final = select(DEAD_LETTERS.c.seq).where(_DIED).exists()
 _MESSAGE_ROWS: Final = select(
     *(column for column in MESSAGES.c if column.name != "octets"), _WHY_DEAD.label("dead")
 )
@@ -321,10 +321,7 @@ class AuditStore:
         """Yield every message with text and without a dead letter, for itself or for another attempt with the same
         octets.
         """
-        refused = select(MESSAGES.c.sha256).join(
-            DEAD_LETTERS,
-            and_(DEAD_LETTERS.c.stream == MESSAGES.c.stream, DEAD_LETTERS.c.entry_id == MESSAGES.c.entry_id),
-        )
+        refused = select(MESSAGES.c.sha256).join(DEAD_LETTERS, _DIED)
         columns = [
             MESSAGES.c[name] for name in ("seq", "stream", "entry_id", "published_ms", "sha256", "xml")
         ]

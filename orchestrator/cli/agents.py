@@ -242,7 +242,6 @@ def agents(
     A worker announces its agents every 10 seconds. An external program is announced once, and neither --since nor --until
     lists it.
     """
-    from orchestrator.cli.agents import held_words
     from orchestrator.cli.render import Row, print_table, terminal_width
     from orchestrator.runtime.service import is_served, living_agents, living_versions
 
@@ -270,15 +269,14 @@ def agents(
         from orchestrator.cli.documents.stack import AgentDocument, Agents
 
         documents = [
-            AgentDocument.of(r).model_copy(
-                update={
-                    "served": served[r.name],
-                    "versions": versions.get(r.name, {}),
-                    "seen_ms": seen_ms.get(r.name),
-                    "at_work": limits[r.name].at_work,
-                    "limit": limits[r.name].limit,
-                    "paused": limits[r.name].paused,
-                }
+            AgentDocument.of(
+                r,
+                served=served[r.name],
+                versions=versions.get(r.name, {}),
+                seen_ms=seen_ms.get(r.name),
+                at_work=limits[r.name].at_work,
+                limit=limits[r.name].limit,
+                paused=limits[r.name].paused,
             )
             for r in found
         ]

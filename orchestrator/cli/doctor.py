@@ -211,29 +211,11 @@ def why(ctx: click.Context, settings: Settings, *, session: str, as_json: bool) 
         known, wait, problems = examiner.why(session)
         steps = [] if wait is None else examiner.held_up_by(session)
     if as_json:
-        from orchestrator.cli.documents.stack import Why
+        from orchestrator.cli.documents.stack import HeldUpBy, Why
 
-        print_json(
-            Why.of(
-                {
-                    "session": known.id,
-                    "agent": known.agent,
-                    "state": known.state,
-                    "reason": known.reason,
-                    "wait": wait,
-                    "held_up_by": [
-                        {
-                            "session": s.session.id,
-                            "agent": s.session.agent,
-                            "state": s.session.state,
-                            "wait": s.wait,
-                        }
-                        for s in steps
-                    ],
-                    "findings": problems,
-                }
-            )
-        )
+        below = [HeldUpBy.of(step.session, wait=step.wait) for step in steps]
+        more = {"reason": known.reason, "wait": wait, "held_up_by": below, "findings": problems}
+        print_json(Why.of(known, **more))
     else:
         reason = f": {known.reason}" if known.reason else ""
         say(f"{known.id} ({known.agent}) is {known.state}{reason}")

@@ -16,7 +16,7 @@ from orchestrator.cli.output import json_text, say, write_raw
 from orchestrator.cli.render import cut, progress_bar
 from orchestrator.display.figures import money, number, share, size, span
 from orchestrator.display.text import counted, visible
-from orchestrator.machine import isoformat
+from orchestrator.machine import SystemClock, isoformat
 
 if TYPE_CHECKING:
     from orchestrator.audit import AuditStore
@@ -71,8 +71,6 @@ def report(
     from orchestrator.audit import AuditStore
     from orchestrator.audit.report import make_report
     from orchestrator.cli.documents.audit import AuditReport
-    from orchestrator.cli.report import lines_of
-    from orchestrator.machine import SystemClock
 
     store = AuditStore(settings.audit_database, read_only=True)
     with progress_bar("report") as progress:

@@ -132,7 +132,7 @@ def result(
         try:
             text = RemoteSession.from_environment().read_result(session, attachment)
         except SessionFailed as error:
-            _fail(session, error, as_json=as_json)
+            _fail(session, error.state, error, str(error.args[1]), as_json=as_json)
         _print_answer(session, text, as_json=as_json)
         return
     with open_client(settings) as client:
@@ -145,13 +145,9 @@ def result(
             _print_answer(session, attached, as_json=as_json)
         elif wait or is_over(about := client.session(session)):
             wait_and_print(client, session, timeout_s=timeout_s, as_json=as_json)
-        elif as_json:
-            from orchestrator.cli.documents.sessions import Answer
-
-            print_json(Answer(session=session, state=about.state))
-            sys.exit(Exit.NOT_YET)
         else:
-            raise NotYet(f"session {session} is {about.state}; wait for its answer with --wait")
+            not_yet = NotYet(f"session {session} is {about.state}; wait for its answer with --wait")
+            _fail(session, about.state, not_yet, as_json=as_json)
 
 
 def wait_and_print(
@@ -171,15 +167,10 @@ def _wait(client: Client, session: str, *, timeout_s: float | None, as_json: boo
             while (answer := client.step(answering)) is None:
                 look()
     except SessionFailed as error:
-        _fail(session, error, as_json=as_json)
+        _fail(session, error.state, error, str(error.args[1]), as_json=as_json)
     except TimeoutError as error:
-        state = client.session(session).state.value
-        if as_json:
-            from orchestrator.cli.documents.sessions import Answer
-
-            print_json(Answer(session=session, state=state, error=str(error)))
-            sys.exit(Exit.NOT_YET)
-        raise NotYet(f"{error}; the session continues: orchestra result {session} --wait") from error
+        not_yet = NotYet(f"{error}; the session continues: orchestra result {session} --wait")
+        _fail(session, client.session(session).state, not_yet, str(error), as_json=as_json)
     except KeyboardInterrupt:
         say(f"Stopped waiting; the session continues: orchestra result {session} --wait", err=True)
         sys.exit(Exit.INTERRUPTED)
@@ -197,13 +188,15 @@ def _print_answer(session: str, answer: str, *, as_json: bool, incomplete: str =
         say(f"This is a part of an answer: {incomplete}", err=True)
 
 
-def _fail(session: str, error: SessionFailed, *, as_json: bool) -> NoReturn:
-    """Say why a session has no answer, and exit with 1."""
+def _fail(
+    session: str, state: str, error: SessionFailed | NotYet, why: str | None = None, *, as_json: bool
+) -> NoReturn:
+    """Say why a session has no answer, and exit with 1; with 3 if it has none yet."""
     if as_json:
         from orchestrator.cli.documents.sessions import Answer
 
-        print_json(Answer(session=session, state=error.state, error=str(error.args[1])))
-        sys.exit(Exit.NO)
+        print_json(Answer(session=session, state=state, error=why))
+        sys.exit(Exit.NOT_YET if isinstance(error, NotYet) else Exit.NO)
     raise error
 
 

@@ -105,7 +105,6 @@ def _with_keys(client: Client, session: str, timeout_s: float | None) -> list[Se
     from rich.live import Live
 
     from orchestrator.cli.board import Board
-    from orchestrator.cli.watch import keys
 
     console, board = Console(), Board(client)
     picture: list[Session] = []

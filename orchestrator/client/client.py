@@ -37,7 +37,7 @@ from orchestrator.errors import (
     UnknownAgent,
 )
 from orchestrator.ids import asker_of, item_id, session_of_approval, shard_of
-from orchestrator.ledger.large_text import Decrypted
+from orchestrator.ledger.large_text import Decrypted, check_text
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.log import get_logger
 from orchestrator.policy.budget import BudgetState
@@ -448,7 +448,6 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         from orchestrator.agents.registry import OPERATOR
-        from orchestrator.ledger.large_text import check_text
         from orchestrator.messages.factory import Thread
 
         about = self._outlast(lambda: self._reader.session(session), retry_for_s)
@@ -486,7 +485,6 @@ class Client:
             WrongState: the question has its reply or was withdrawn, or its session will not run again.
         """
         from orchestrator.client.replies import answer_question
-        from orchestrator.ledger.large_text import check_text
 
         asker = asker_of(question)
         if asker is None and session_of_approval(question):
@@ -534,7 +532,6 @@ class Client:
 
     def _decide(self, approval: str, comment: str, *, approved: bool, digest: str, by: str) -> Approval:
         from orchestrator.client.approvals import answer_approval
-        from orchestrator.ledger.large_text import check_text
 
         check_text("comment", comment)
         with self._clear_errors():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64decode, b64encode
+from dataclasses import asdict
 from typing import Final
 
 from orchestrator.envelope import codec, encryption, payload
@@ -119,15 +120,7 @@ class Encrypter:
     def _claim_check(self, body: Body) -> ClaimCheckBody:
         expires = isoformat(self._clock.now_ms() + round(self._blob_ttl_s * 1000))
         ref = self._blobs.put(codec.encode_body(body), ttl_s=self._blob_ttl_s)
-        return ClaimCheckBody(
-            type=body.type,
-            sha256=ref.sha256,
-            size=ref.size,
-            chunks=ref.chunks,
-            algorithm="zstd",
-            stored_size=ref.stored_size,
-            expires=Timestamp(expires),
-        )
+        return ClaimCheckBody(type=body.type, algorithm="zstd", expires=Timestamp(expires), **asdict(ref))
 
 
 class Opener:

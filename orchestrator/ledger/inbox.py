@@ -8,11 +8,11 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 from orchestrator.errors import ClaimLost, DamagedRecord, PromptKeyInUse
 from orchestrator.ids import run_id, session_of_approval
-from orchestrator.ledger import decode
+from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import Seal, Truncated, digest_of
 from orchestrator.ledger.model import CLOSED, Item, Session
-from orchestrator.ledger.transitions import Claim, Flushed, Outgoing, RunRef
+from orchestrator.ledger.transitions import Claim, Flushed, Outgoing
 from orchestrator.log import RateLimitedLog, get_logger
 from orchestrator.policy.approval import ApprovalRequest, read_request
 from orchestrator.redisdb import ledger_keys
@@ -258,15 +258,9 @@ class Inbox:
         detail = decode.text(reply[1]) if len(reply) > 1 else ""
         match reply[0]:
             case b"run":
-                agent, cause = decode.text(reply[2]), decode.text(reply[3])
-                dispatch = RunRef(
-                    run=detail,
-                    session=session_id,
-                    agent=agent,
-                    cause=cause,
-                    wake=reply[5] == b"1",
-                )
-                return Flushed(outcome="run", dispatch=dispatch, more=reply[4] == b"1")
+                _, run, agent, cause, more, wake = reply
+                dispatch = layout.ready_run(session_id, run, agent, cause, wake)
+                return Flushed(outcome="run", dispatch=dispatch, more=more == b"1")
             case outcome:
                 return Flushed(
                     outcome=cast('Literal["busy", "waits", "closed", "empty"]', decode.text(outcome)),

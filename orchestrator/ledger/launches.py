@@ -304,11 +304,7 @@ class Launches:
         batch = self._core.scripts.batch()
         for start in range(0, len(launches), LAUNCHES_AT_ONCE):
             batch.script("launch", *self._launch_call(claim, launches[start : start + LAUNCHES_AT_ONCE]))
-        answers = batch.execute()
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return [done for answer in answers for done in self._delegated(claim, answer)]
+        return [done for answer in batch.answers() for done in self._delegated(claim, answer)]
 
     def _launch_call(self, claim: Claim, launches: Sequence[Launch]) -> tuple[list[str], list[Arg]]:
         limits = self._core.limits
@@ -412,12 +408,4 @@ class Launches:
     @staticmethod
     def started(session_id: str, reply: Sequence[bytes]) -> RunRef | None:
         """Return the run to dispatch after the ``start`` of a session; None if there is nothing to send."""
-        if reply[0] != b"started":
-            return None
-        return RunRef(
-            run=decode.text(reply[1]),
-            session=session_id,
-            agent=decode.text(reply[2]),
-            cause=decode.text(reply[3]),
-            wake=reply[4] == b"1",
-        )
+        return layout.ready_run(session_id, *reply[1:5]) if reply[0] == b"started" else None

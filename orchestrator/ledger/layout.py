@@ -1,11 +1,11 @@
-"""Keys and arguments of transitions, in the order and form that their scripts declare."""
+"""Keys and arguments of transitions, in the order and form that their scripts declare, and the run in an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from orchestrator.ledger.transitions import Outgoing
+from orchestrator.ledger.transitions import Outgoing, RunRef
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
 
@@ -22,6 +22,12 @@ def payload(envelope: Outgoing | None) -> bytes | str:
 def pairs(facts: Mapping[str, Arg]) -> list[Arg]:
     """Names and values, in turn."""
     return [part for pair in facts.items() for part in pair]
+
+
+def ready_run(session: str, run: bytes, agent: bytes, cause: bytes, wake: bytes) -> RunRef:
+    """Return the run of a session that a script has made ready, and whether workers are to be told of it."""
+    said = {"run": run, "agent": agent, "cause": cause}
+    return RunRef(session=session, wake=wake == b"1", **{name: text.decode() for name, text in said.items()})
 
 
 def launch(

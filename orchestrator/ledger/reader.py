@@ -355,24 +355,10 @@ class LedgerReader:
                     raw = [root.encode(), *[None] * (len(_OUTLINE) - 1)]
                 elif raw[1] is None:
                     continue  # it is gone
-                _, _, launched, delivered, dead, created, ended, requests, tokens_in, tokens_out, nano = map(
-                    _count, raw
-                )
-                found.append(
-                    SessionOutline(
-                        id=session_id,
-                        parent=decode.text(raw[0]),
-                        state=_STATES.get(raw[1], SessionState.DAMAGED),
-                        launched=launched,
-                        delivered=delivered,
-                        dead=dead,
-                        created_ms=created,
-                        ended_ms=ended,
-                        requests=requests,
-                        tokens=tokens_in + tokens_out,
-                        nano_usd=nano,
-                    )
-                )
+                *counts, tokens_in, tokens_out, nano_usd = map(_count, raw[2:])
+                state = _STATES.get(raw[1], SessionState.DAMAGED)
+                place = (session_id, decode.text(raw[0]), state)
+                found.append(SessionOutline._make((*place, *counts, tokens_in + tokens_out, nano_usd)))
         return found
 
     def roots(self, shard: int, *, limit: int = 100) -> list[Session]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator.errors import BudgetExceeded
@@ -73,9 +73,7 @@ class Spending:
             state = budget_state(decode.mapping(raw))
             needed = need[resource]
             if not number:
-                state = BudgetState(
-                    limits=limits, spent=state.spent, reserved=state.reserved, users=state.users
-                )
+                state = replace(state, limits=limits)
                 whose = f"agent {agent!r}"
             else:
                 session = budgets[number - 1]
@@ -90,15 +88,8 @@ class Spending:
         Raises:
             ClaimLost: the run is not held under this claim any more; what it had reserved has come back.
         """
-        spent = {
-            "requests": cost.requests,
-            "input_tokens": cost.input_tokens,
-            "output_tokens": cost.output_tokens,
-            "nano_usd": cost.nano_usd,
-            "estimated": cost.estimated,
-        }
         reply = self._core.effect_of(
-            claim, "spend", reservation=reservation, agent=agent, cost=_as_text(spent)
+            claim, "spend", reservation=reservation, agent=agent, cost=_as_text(vars(cost))
         )
         return bool(reply[0] == b"done")
 

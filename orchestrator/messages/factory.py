@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, Unpack
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import (
@@ -70,6 +70,14 @@ class Thread:
     def of(cls, session: Session) -> Thread:
         """Return the thread of what the agent of a session sends."""
         return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
+
+
+class Parties(TypedDict):
+    """Sender and recipient of a message, and its place in their conversation."""
+
+    sender: str
+    recipient: str
+    thread: Thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,27 +193,18 @@ class MessageFactory:
         self._parties: dict[str, tuple[AgentRecord, Party]] = {}
 
     def delegation(
-        self,
-        *,
-        sender: str,
-        recipient: str,
-        task_id: str,
-        task: Task,
-        thread: Thread,
-        terms: Terms = NO_TERMS,
+        self, *, task_id: str, task: Task, terms: Terms = NO_TERMS, **parties: Unpack[Parties]
     ) -> Outgoing:
-        """``sender`` gives ``recipient`` a task, which gets this id; a root is given its task by `operator`."""
+        """The sender gives the recipient a task, which gets this id; a root is given its task by `operator`."""
         before = (Dependency(task_id=other, type="depends-on") for other in terms.after)
         body = TaskDelegation(
             task=with_values(task, task_id=task_id, dependencies=(*task.dependencies, *before)),
-            assignment=self._assignment(sender, recipient),
+            assignment=self._assignment(parties),
             launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
+        return self._write(body, parties, delivery=terms.delivery)
 
-    def completion(
-        self, *, sender: str, recipient: str, task_id: str, result: str, thread: Thread
-    ) -> Outgoing:
+    def completion(self, *, task_id: str, result: str, **parties: Unpack[Parties]) -> Outgoing:
         """Return the report that a session has ended, with its answer."""
         body = TaskCompletion(
             task_id=task_id,
@@ -214,17 +213,9 @@ class MessageFactory:
             completion_timestamp=Timestamp.from_ms(self._clock.now_ms()),
             result=result,
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+        return self._write(body, parties)
 
-    def error(
-        self,
-        *,
-        sender: str,
-        recipient: str,
-        error: ErrorReport | str,
-        thread: Thread,
-        details: str = "",
-    ) -> Outgoing:
+    def error(self, *, error: ErrorReport | str, details: str = "", **parties: Unpack[Parties]) -> Outgoing:
         """Return the report that a session has failed, was stopped or could not start, or a message was not accepted.
 
         ``error`` is the report, or its message if there is no more to say.
@@ -241,18 +232,16 @@ class MessageFactory:
             ),
             recommended_action=report.recommended_action or "escalate",
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+        return self._write(body, parties)
 
     def query(
         self,
         *,
-        sender: str,
-        recipient: str,
         question: str,
-        thread: Thread,
         context: str = "",
         priority: Priority | None = None,
         query: Query | None = None,
+        **parties: Unpack[Parties],
     ) -> Outgoing:
         """A session asks the one that gave it its task; ``context`` helps to answer.
 
@@ -269,77 +258,66 @@ class MessageFactory:
             context=known if known != QueryContext() else None,
             urgency=body.urgency or priority,
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+        return self._write(body, parties, priority=priority)
 
-    def reply(self, *, sender: str, recipient: str, question: str, answer: str, thread: Thread) -> Outgoing:
+    def reply(self, *, question: str, answer: str, **parties: Unpack[Parties]) -> Outgoing:
         """Return the answer to the query whose message-id is ``question``."""
         body = Reply(in_reply_to=question, answer=answer)
-        return self._write(body, sender=sender, recipient=recipient, thread=thread)
+        return self._write(body, parties)
 
     def review_request(
-        self,
-        *,
-        sender: str,
-        recipient: str,
-        task_id: str,
-        reviewed: str,
-        review: Review,
-        thread: Thread,
-        terms: Terms,
+        self, *, task_id: str, reviewed: str, review: Review, terms: Terms, **parties: Unpack[Parties]
     ) -> Outgoing:
-        """``sender`` asks ``recipient`` to review its task ``reviewed``, in a session of its own."""
+        """The sender asks the recipient to review its task ``reviewed``, in a session of its own."""
         body = ReviewRequest(
             review=with_values(review, task_id=task_id, reviewed_task_id=review.reviewed_task_id or reviewed),
-            assignment=self._assignment(sender, recipient),
+            assignment=self._assignment(parties),
             launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
+        return self._write(body, parties, delivery=terms.delivery)
 
     def escalation(
         self,
         *,
-        sender: str,
-        recipient: str,
         task_id: str,
         escalated: str,
         matter: EscalationMatter,
-        thread: Thread,
         terms: Terms = NO_TERMS,
+        **parties: Unpack[Parties],
     ) -> Outgoing:
-        """Return the escalation by which ``sender`` hands ``recipient`` what its task ``escalated`` cannot settle."""
+        """Return the escalation by which the sender hands over what its task ``escalated`` cannot settle."""
         body = Escalation(
             escalation=with_values(
                 matter, task_id=task_id, escalated_task_id=matter.escalated_task_id or escalated
             ),
-            assignment=self._assignment(sender, recipient),
+            assignment=self._assignment(parties),
             launch=terms.in_message(),
         )
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, delivery=terms.delivery)
+        return self._write(body, parties, delivery=terms.delivery)
 
-    def message(self, *, sender: str, recipient: str, text: str, thread: Thread) -> Outgoing:
+    def message(self, *, text: str, **parties: Unpack[Parties]) -> Outgoing:
         """Return a message outside of any task, such as another prompt of a user."""
-        return self._write(Message(content=text), sender=sender, recipient=recipient, thread=thread)
+        return self._write(Message(content=text), parties)
 
     def as_written(
-        self, body: Body, *, sender: str, recipient: str, thread: Thread, priority: Priority | None = None
+        self, body: Body, *, priority: Priority | None = None, **parties: Unpack[Parties]
     ) -> Outgoing:
         """Return the message that an agent wrote itself, in an envelope of ours; who assigned a task to whom is
         filled in.
         """
         if isinstance(body, TaskDelegation):
-            body = body.model_copy(update={"assignment": self._assignment(sender, recipient)})
-        return self._write(body, sender=sender, recipient=recipient, thread=thread, priority=priority)
+            body = body.model_copy(update={"assignment": self._assignment(parties)})
+        return self._write(body, parties, priority=priority)
 
     def _write(
         self,
         body: Body,
+        parties: Parties,
         *,
-        sender: str,
-        recipient: str,
-        thread: Thread,
         priority: Priority | None = None,
         delivery: Delivery = AS_ROUTED,
     ) -> Outgoing:
+        sender, recipient, thread = parties["sender"], parties["recipient"], parties["thread"]
         now_ms = self._clock.now_ms()
         message_id = new_message_id()
         urgency = priority or delivery.priority or self._routing[body.type].priority
@@ -380,10 +358,10 @@ class MessageFactory:
         records = (self._agents.get(sender), self._agents.get(recipient))
         return any(record is not None and record.encrypt for record in records)
 
-    def _assignment(self, sender: str, recipient: str) -> Assignment:
+    def _assignment(self, parties: Parties) -> Assignment:
         return Assignment(
-            assigned_to=recipient,
-            assigned_by=sender,
+            assigned_to=parties["recipient"],
+            assigned_by=parties["sender"],
             assigned_timestamp=Timestamp.from_ms(self._clock.now_ms()),
         )
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,7 +25,6 @@ from orchestrator.machine import isoformat
 from orchestrator.notifier.targets import TIMEOUT_S, Target, targets_of
 from orchestrator.policy.approval import read_request
 from orchestrator.policy.sealed_text import ENCRYPTED, has_sealed
-from orchestrator.redisdb import keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg, Scripts
 from orchestrator.streams import (
@@ -38,8 +36,8 @@ from orchestrator.streams import (
     RedisStreams,
     StreamId,
     consumer_name,
+    dead_call,
     ledger_streams,
-    stream_key,
 )
 
 #: What happened, as transitions name it and as the setting `notify_events` does → type of its event.
@@ -341,7 +339,7 @@ class Notifier:
             log.warning("notification-failed", attempt=attempt, reason=reason, again_in_s=again_s)
             return
         log.error("notification-dead", attempts=attempt, reason=reason)
-        fields: dict[Arg, Arg] = {
+        fields: dict[str, Arg] = {
             "envelope": self._event(entry).encode(),
             "stream": str(StreamId(shard, NOTIFICATION, lane.target.name)),
             "entry": entry.id,
@@ -353,27 +351,8 @@ class Notifier:
             "sender": "notifier",
             "recipient": lane.target.name,
         }
-        dead = keys.dead(shard)
-        self._scripts.run(
-            "route_dead",
-            [
-                stream_key(entry.stream),
-                dead,
-                dead,
-                keys.totals(shard),
-                dead,
-                keys.dead_index(shard),
-                keys.dead_usage(shard),
-            ],
-            [
-                lane.group,
-                entry.id,
-                "notifier",
-                *self._dead_limits.args,
-                0,
-                *chain.from_iterable(fields.items()),
-            ],
-        )
+        call = dead_call(entry, fields, group=lane.group, sender="notifier", limits=self._dead_limits)
+        self._scripts.run("route_dead", *call)
 
 
 def build_notifier(client: redis.Redis, settings: Settings) -> Notifier:

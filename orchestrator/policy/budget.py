@@ -49,13 +49,7 @@ class Cost:
     estimated: int = 0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            requests=self.requests + other.requests,
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            nano_usd=self.nano_usd + other.nano_usd,
-            estimated=self.estimated + other.estimated,
-        )
+        return Cost(**{name: count + getattr(other, name) for name, count in vars(self).items()})
 
     @property
     def tokens(self) -> int:

@@ -19,20 +19,21 @@ T = TypeVar("T")
 class Callback:
     """Message of another session: a child's end, or something that it asks, says or answers."""
 
-    id: str  #: what `reply` takes, and the ledger knows it by
-    #: `completion`; or `query`, `blocker`, `clarification`, `error`, …; or `reply`, `message`.
+    id: str  #: its id; of a question what `orchestra reply` takes.
+    #: `completion`; of a question `query`, `blocker`, `clarification`, `error` or a word of the agent's own; `reply`,
+    #: `message`.
     kind: str = "completion"
-    session: str  #: the session that it comes from
-    agent: str = ""  #: the agent of that session
+    session: str  #: the session that it comes from.
+    agent: str = ""  #: the agent of that session.
     #: Of a completion: `completed`, `partial-success` (as an external program says) or `failed`; of a reply that will
     #: not come: `failed`; else empty.
     status: str = ""
-    title: str = ""  #: the title of the child's task
-    text: str = ""  #: the answer, the error or the question
-    priority: str = ""  #: `critical`, `high`, `normal` or `low`
+    title: str = ""  #: what people call that session.
+    text: str = ""  #: the answer, the error or the question.
+    priority: str = ""  #: `critical`, `high`, `normal` or `low`.
     size: int = -1  #: bytes of the whole text, where `text` is only its beginning; else -1
     question: str = ""  #: of a reply: the id of the question that it answers
-    context: Any = None  #: of a question: what its asker added to it, as JSON values
+    context: Any = None  #: of a question: what its asker added to it, as JSON values; else null.
     attachments: tuple[str, ...] = ()  #: the names of what the child attached to its answer
     #: What its structured part says beside the text, under headings: criteria, deliverables, attempted solutions, …
     details: str = ""

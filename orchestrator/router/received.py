@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.envelope.message_types import ClearBody, task_id_of
 from orchestrator.envelope.model import AgentMessage, Body
 from orchestrator.ids import is_session_id, shard_of
-from orchestrator.streams import ROUTER_GROUP, Entry, StreamId
+from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, attempt_in
 
 #: The entry's field that holds which attempt this is; absent on the first.
 ATTEMPT_FIELD = "attempt"
@@ -122,9 +122,8 @@ def shard_of_message(message: AgentMessage, shards: int) -> int:
 
 
 def attempt_of(entry: Entry) -> int:
-    """Parse the attempt of an entry; 1 if malformed."""
-    text = entry.extra.get(ATTEMPT_FIELD, "1")
-    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+    """Return the attempt of an entry; 1 if malformed."""
+    return attempt_in(entry.extra.get(ATTEMPT_FIELD, ""))
 
 
 def since_of(entry: Entry, now_ms: int) -> int:

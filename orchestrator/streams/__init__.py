@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.streams.consumer import Consumer
-from orchestrator.streams.redis_streams import RedisStreams, stream_key
+from orchestrator.streams.redis_streams import RedisStreams, dead_call, stream_key
 from orchestrator.streams.values import (
     AUDIT_GROUP,
     DEAD,
@@ -25,6 +25,7 @@ from orchestrator.streams.values import (
     Portion,
     StreamId,
     all_streams,
+    attempt_in,
     boxes,
     consumer_name,
     ledger_streams,
@@ -53,8 +54,10 @@ __all__ = [
     "RedisStreams",
     "StreamId",
     "all_streams",
+    "attempt_in",
     "boxes",
     "consumer_name",
+    "dead_call",
     "ledger_streams",
     "stream_key",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import redis
@@ -15,9 +15,9 @@ from orchestrator.redisdb.client import MAX_BLOCK_MS
 from orchestrator.redisdb.holders import Connected, connected_holders
 from orchestrator.redisdb.key_table import is_wrong_type
 from orchestrator.redisdb.raw_pipeline import exchange
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.scripts import Arg, Scripts
 from orchestrator.streams import values
-from orchestrator.streams.values import ENVELOPE_FIELD, Backlog, Entry, Pending, Portion, StreamId
+from orchestrator.streams.values import ENVELOPE_FIELD, Backlog, DeadLimits, Entry, Pending, Portion, StreamId
 
 _FIELD = ENVELOPE_FIELD.encode()
 #: What a group was given last that was given nothing yet.
@@ -30,6 +30,28 @@ _OF_SHARD = {
     values.NOTICES: keys.notices,
     values.DEAD: keys.dead,
 }
+
+
+def dead_call(
+    entry: Entry,
+    fields: Mapping[str, Arg],
+    *,
+    group: str,
+    sender: str,
+    limits: DeadLimits,
+    seen: str = "",
+    reports: tuple[str, Sequence[bytes]] = ("", ()),
+) -> tuple[list[str], list[Arg]]:
+    """Return KEYS and ARGV of `route_dead`, by which an entry of a group becomes a dead letter with these fields.
+
+    ``seen`` is the key of its mark; ``reports`` are published in the stream with that key.
+    """
+    shard, (stream, octets) = entry.stream.shard, reports
+    dead = keys.dead(shard)
+    names = [stream_key(entry.stream), dead, stream or dead, keys.totals(shard), seen or dead]
+    said = [part for pair in fields.items() for part in pair]
+    args = [group, entry.id, sender, *limits.args, len(octets), *octets, *said]
+    return [*names, keys.dead_index(shard), keys.dead_usage(shard)], args
 
 
 def stream_key(stream: StreamId) -> str:

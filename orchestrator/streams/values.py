@@ -45,6 +45,11 @@ NOTICES = "notices"
 DEAD = "dead"
 
 
+def attempt_in(text: str) -> int:
+    """Return the number of an attempt; 1 if malformed."""
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+
+
 class StreamId(NamedTuple):
     """A stream of a shard: messages of one type and priority, a box of an external program, or a stream of the ledger."""
 

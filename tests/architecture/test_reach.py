@@ -19,6 +19,7 @@ from orchestrator.worker.context.context import Context
 #: What whoever launches a session keeps for itself; its message has `after` in the task, and `reason` in the body.
 OF_THE_PARENT = {"agent", "key", "callback", "on_failure", "on_close", "after", "reason"}
 NOT_IN_PLANS = {"title", "priority", "budget", "expires_s", "retry_policy", "time_limit_s"}
+NOT_BY_MODELS = NOT_IN_PLANS - {"title"} | {"key", "callback", "on_failure", "on_close", "after"}
 SENT_BY = {"task-delegation": "delegate", "status-update": "status", "query": "ask", "error": "report_error"}
 SENT_BY["task-completion"] = "end_with"
 
@@ -36,6 +37,8 @@ def test_the_message_of_a_launch_repeats_its_options_and_so_do_plans() -> None:
     assert assigned | NOT_IN_PLANS == given, "write it in policy.plan.Assignment, or in NOT_IN_PLANS here"
     lacking = given - ReferralOptions.__annotations__.keys()
     assert lacking == NOT_IN_PLANS - {"title", "priority"}, "write it in ReferralOptions, too"
+    unmarked = {name for name, found in OPERATIONS["delegate"].marks.items() if Mark.FOR_MODELS not in found}
+    assert unmarked == NOT_BY_MODELS, "mark it with Mark.FOR_MODELS, or write it in NOT_BY_MODELS here"
 
 
 def test_agents_send_and_read_each_body_by_a_name_of_its_own() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -281,9 +281,7 @@ class LedgerFigures:
         self.sessions: Counter[str] = Counter()
         self.runs_retried = 0
         self._callbacks: dict[str, CallbackRow] = {}
-        #: Agent, and bucket → what was spent, in the order of `_COUNTED`.
-        self._costs: dict[str, list[int]] = {}
-        self._costs_at: dict[int, list[int]] = {}
+        self._costs: defaultdict[str, Cost] = defaultdict(Cost)
 
     def read(self, period: Period, progress: Callable[[int, int], object]) -> None:
         """Walk over the transitions of a time; ``progress`` gets how many rows are done, of how many."""
@@ -298,8 +296,6 @@ class LedgerFigures:
                     if (since is None or change.at_ms >= since) and (until is None or change.at_ms < until):
                         self._take(change)
             progress(number, total)
-        for start, counts in self._costs_at.items():
-            self._bucket(start).cost = _cost(counts)
 
     @property
     def hops(self) -> list[HopRow]:
@@ -317,7 +313,7 @@ class LedgerFigures:
     @property
     def costs(self) -> tuple[CostRow, ...]:
         """The spending of agents, most first."""
-        rows = [CostRow(agent=agent, cost=_cost(counts)) for agent, counts in self._costs.items()]
+        rows = [CostRow(agent=agent, cost=cost) for agent, cost in self._costs.items()]
         return tuple(sorted(rows, key=lambda row: (-row.cost.nano_usd, -row.cost.tokens, row.agent)))
 
     def _take(self, change: Transition) -> None:
@@ -394,13 +390,9 @@ class LedgerFigures:
 
     def _spent(self, change: Transition) -> None:
         numbers = _numbers(change.detail)
-        start = change.at_ms // self._unit_ms * self._unit_ms
-        for counts in (
-            self._costs.setdefault(self._agent(change.session), [0] * len(_COUNTED)),
-            self._costs_at.setdefault(start, [0] * len(_COUNTED)),
-        ):
-            for at, name in enumerate(_COUNTED):
-                counts[at] += numbers.get(name, 0)
+        cost = Cost(**{name: numbers[name] for name in _COUNTED if name in numbers})
+        self._costs[self._agent(change.session)] += cost
+        self._bucket(change.at_ms).cost += cost
 
     def _end(self, begun: _Open, key: Key, at_ms: int, hop: str) -> None:
         since = begun.pop(key, None)
@@ -442,21 +434,7 @@ def _numbers(detail: str) -> dict[str, int]:
     return {name: int(number) for name, number in _NUMBER.findall(detail)}
 
 
-def _cost(counts: Iterable[int]) -> Cost:
-    return Cost(**dict(zip(_COUNTED, counts, strict=True)))
-
-
-def added(*costs: Cost) -> Cost:
-    """Return the sum of costs."""
-    return Cost(**{name: sum(getattr(cost, name) for cost in costs) for name in _COUNTED})
-
-
-def all_callbacks(rows: Iterable[CallbackRow]) -> CallbackRow:
+def all_callbacks(rows: Sequence[CallbackRow]) -> CallbackRow:
     """Return the sum of rows."""
-    whole = CallbackRow()
-    for row in rows:
-        whole.carried += row.carried
-        whole.launched += row.launched
-        whole.delivered += row.delivered
-        whole.dead += row.dead
-    return whole
+    counts = [each.name for each in fields(CallbackRow) if each.name != "agent"]
+    return CallbackRow(**{name: sum(getattr(row, name) for row in rows) for name in counts})

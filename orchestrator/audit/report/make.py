@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator.audit.report.figures import LedgerFigures, MessageFigures, Period, added, all_callbacks
+from orchestrator.audit.report.figures import LedgerFigures, MessageFigures, Period, all_callbacks
 from orchestrator.audit.report.model import UNIT_MS, Bucket, Report, Unit
 from orchestrator.audit.store import AuditStore
 from orchestrator.errors import InputError
+from orchestrator.policy.budget import Cost
 
 #: Buckets of a time line: about a year of hours.
 _MOST: Final = 10_000
@@ -86,6 +87,6 @@ def make_report(
     report.sessions, report.runs_retried = dict(ledger.sessions), ledger.runs_retried
     report.callbacks_by_agent, report.spent_by_agent = ledger.callbacks, ledger.costs
     report.callbacks = all_callbacks(report.callbacks_by_agent)
-    report.spent = added(*(row.cost for row in report.spent_by_agent))
+    report.spent = sum((row.cost for row in report.spent_by_agent), Cost())
     report.timeline = tuple(timeline[start] for start in sorted(timeline))
     return report

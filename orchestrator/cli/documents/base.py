@@ -113,7 +113,8 @@ def prints(
             **fields,
         )
         made.source = Source(model, source)
-        _SHOWN[model] = made
+        if not only:
+            _SHOWN[model] = made
         return made
 
     return decorate

@@ -14,6 +14,7 @@ from orchestrator.client.history import Event
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.ledger.model import Session
 from orchestrator.policy.budget import NANO, BudgetState, Cost
+from orchestrator.policy.callback import Callback
 from orchestrator.policy.plan import Assignment, Wave
 
 
@@ -214,19 +215,9 @@ def _budget(session: str, state: BudgetState) -> dict[str, Any]:
     }
 
 
+@prints(Callback, only="id session agent title kind priority text context", id="question")
 class QuestionDocument(Document):
     """A question that has no reply yet."""
-
-    question: str = Field(validation_alias="id", description="Its id, for `orchestra reply`.")
-    session: str = Field(description="The session that asked.")
-    agent: str = Field(description="Its agent.")
-    title: str = Field(description="What people call that session.")
-    kind: str = Field(
-        description="`query`, `blocker`, `clarification`, `error`, or a word of the agent's own."
-    )
-    priority: str = Field(description="Its priority.")
-    text: str = Field(description="What is asked.")
-    context: Any = Field(description="What the agent added to it, as JSON; null: nothing.")
 
 
 class Replied(Document):

@@ -12,7 +12,7 @@ from orchestrator.cli.documents.base import Document, prints, show_as_text
 from orchestrator.doctor.findings import Blocker, Diagnosis, Problem
 from orchestrator.keyring.certificates import KeyCertificate, Use
 from orchestrator.ledger.concurrency import AgentLimit, TreeLimit
-from orchestrator.ledger.model import Tally
+from orchestrator.ledger.model import Session, Tally
 from orchestrator.worker.worktrees import Worktree
 
 show_as_text(Path)
@@ -170,21 +170,20 @@ class DiagnosisDocument(Document):
     """Findings of the doctor."""
 
 
-class HeldUpBy(Document):
+@prints(Session, only="id agent state", id="session")
+class SessionPlace(Document):
+    """A session, and where it stands."""
+
+
+class HeldUpBy(SessionPlace):
     """A session that another one waits for."""
 
-    session: str = Field(description="The session.")
-    agent: str = Field(description="The agent that has it.")
-    state: str = Field(description="Where it stands.")
     wait: BlockerDocument | None = Field(description="What it waits for itself; null: nothing.")
 
 
-class Why(Document):
+class Why(SessionPlace):
     """The thing for which a session waits."""
 
-    session: str = Field(description="The session.")
-    agent: str = Field(description="The agent that has it.")
-    state: str = Field(description="Where it stands.")
     reason: str = Field(description="Why it failed, was stopped or deleted; else empty.")
     wait: BlockerDocument | None = Field(description="What it waits for; null: nothing.")
     held_up_by: tuple[HeldUpBy, ...] = Field(

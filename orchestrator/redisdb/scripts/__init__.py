@@ -134,10 +134,7 @@ class Scripts:
         """Run one script; it is loaded first if the server does not know it."""
         batch = self.batch()
         batch.script(name, names, args)
-        (answer,) = batch.execute()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return batch.answers()[0]
 
     def batch(self) -> Batch:
         """Return a batch of scripts and plain commands that goes out in one round trip."""
@@ -179,6 +176,14 @@ class Batch:
         for i, answer in zip(unknown, again, strict=True):
             answers[i] = answer
         self._calls = []
+        return answers
+
+    def answers(self) -> list[Any]:
+        """:meth:`execute`, raising the first exception among the answers."""
+        answers = self.execute()
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
         return answers
 
     def _send(self, calls: list[tuple[str | None, tuple[Any, ...]]], *, in_full: bool = False) -> list[Any]:

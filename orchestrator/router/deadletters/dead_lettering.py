@@ -19,7 +19,7 @@ from orchestrator.errors import KeyringError, UnknownSession, WrongState
 from orchestrator.ids import derived_uuid, is_session_id, item_id, root_session_id, shard_of
 from orchestrator.ledger import Outgoing
 from orchestrator.log import get_logger
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import Parties, Thread
 from orchestrator.policy.guarded_tags import defuse
 from orchestrator.policy.routing import above, refusal
 from orchestrator.redisdb import keys
@@ -28,7 +28,7 @@ from orchestrator.router.deadletters.store import dead_letter_fields, verified_s
 from orchestrator.router.delayed.parked import parked_id
 from orchestrator.router.received import Rejection, attempt_of, launched_task
 from orchestrator.router.session_resolver import NEAREST, launched
-from orchestrator.streams import ROUTER_GROUP, DeadLimits, Entry, StreamId, stream_key
+from orchestrator.streams import ROUTER_GROUP, DeadLimits, Entry, StreamId, dead_call, stream_key
 
 #: Characters of a prompt that a dead letter makes.
 _LONGEST: Final = 4_000
@@ -55,10 +55,9 @@ def escalate(
     thread = Thread(correlation=derived_uuid("conversation", session))
     title = f"{message.body.type} from {header.sender.agent_name} was not accepted"
     prompt = _prompt(message, rejection, attempts=attempts)
+    parties = Parties(sender=ROUTER, recipient=recipient.name, thread=thread)
     if kind == "escalation":
         outgoing = message_factory.escalation(
-            sender=ROUTER,
-            recipient=recipient.name,
             task_id=session,
             escalated=header.message_id,
             matter=EscalationMatter(
@@ -66,16 +65,11 @@ def escalate(
                 description=prompt,
                 reason="timeout" if rejection.rule in {"timeout", "expired"} else "validation-error",
             ),
-            thread=thread,
+            **parties,
         )
     else:
-        outgoing = message_factory.delegation(
-            sender=ROUTER,
-            recipient=recipient.name,
-            task_id=session,
-            task=Task(title=title, description=prompt),
-            thread=thread,
-        )
+        task = Task(title=title, description=prompt)
+        outgoing = message_factory.delegation(task_id=session, task=task, **parties)
     made = ledger.submit(
         session,
         agent=recipient.name,
@@ -186,30 +180,20 @@ class DeadLettering:
         """Add the step that makes an entry a dead letter and reports it."""
         reports = self._reports(rejection, attempts=attempt_of(entry), exhausted=exhausted)
         shard, message = entry.stream.shard, rejection.message
-        dead = keys.dead(shard)
-        batch.script(
-            "route_dead",
-            [
-                stream_key(entry.stream),
-                dead,
-                stream_key(StreamId(shard, "error", self._table["error"].priority)),
-                keys.totals(shard),
-                dead
-                if message is None
-                else keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower()),
-                keys.dead_index(shard),
-                keys.dead_usage(shard),
-            ],
-            [
-                ROUTER_GROUP,
-                entry.id,
-                verified_sender(rejection),
-                *self._limits.args,
-                len(reports),
-                *[report.data for report in reports],
-                *dead_letter_fields(entry, rejection),
-            ],
+        seen = ""
+        if message is not None:
+            seen = keys.seen(shard, message.header.sender.agent_name, message.header.message_id.lower())
+        errors = stream_key(StreamId(shard, "error", self._table["error"].priority))
+        call = dead_call(
+            entry,
+            dead_letter_fields(entry, rejection),
+            group=ROUTER_GROUP,
+            sender=verified_sender(rejection),
+            limits=self._limits,
+            seen=seen,
+            reports=(errors, [report.data for report in reports]),
         )
+        batch.script("route_dead", *call)
 
     def _log_dead(self, entry: Entry, rejection: Rejection) -> None:
         """Log a dead letter; of those without a trusted sender some in a while, and how many more there were."""

@@ -3,50 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import redis
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.scripts import Scripts
+from orchestrator.redisdb.scripts import Arg, Scripts
 from orchestrator.router.received import Rejection, attempt_of
-from orchestrator.streams import DeadLimits, Entry, StreamId
+from orchestrator.streams import DeadLimits, Entry, StreamId, attempt_in
 
 #: Dead letters read in one go.
 _PAGE: Final = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeadLetter:
-    """A dead letter."""
+class DeadLetter(BaseModel):
+    """A dead letter, as its entry has it: under the names of the fields, or their aliases."""
+
+    model_config = ConfigDict(frozen=True)
 
     #: The id by which the `dlq` commands know it.
     id: str
     #: Its stream: `shard/type/priority`.
     stream: StreamId
     #: The id of its entry in the stream.
-    entry: str
+    entry: str = ""
     #: The rule that it broke.
-    rule: str
+    rule: str = ""
     #: Why it was given up.
-    reason: str
+    reason: str = ""
     #: How often it was tried.
-    attempts: int
+    attempts: Annotated[int, BeforeValidator(attempt_in)] = 1
     #: When it was given up.
     at_ms: int
     #: Its id.
-    message_id: str
+    message_id: str = Field("", alias="message-id")
     #: Its type.
     type: str
     #: The agent that sent it.
-    sender: str
+    sender: str = ""
     #: The agent that it is for.
-    recipient: str
+    recipient: str = ""
     #: Its conversation.
-    conversation: str
+    conversation: str = ""
     #: The original bytes.
-    data: bytes
+    data: bytes = Field(b"", alias="envelope")
 
 
 def verified_sender(rejection: Rejection) -> str:
@@ -54,33 +55,23 @@ def verified_sender(rejection: Rejection) -> str:
     return rejection.message.header.sender.agent_name if rejection.trusted and rejection.message else ""
 
 
-def dead_letter_fields(entry: Entry, rejection: Rejection) -> list[str | bytes | int]:
-    """Field, value, … of the dead letter for an entry."""
-    header = rejection.message.header if rejection.message is not None else None
-    return [
-        "envelope",
-        entry.data if entry.data is not None else b"",
-        "stream",
-        str(entry.stream),
-        "entry",
-        entry.id,
-        "rule",
-        rejection.rule,
-        "reason",
-        rejection.reason,
-        "attempts",
-        attempt_of(entry),
-        "verified",
-        int(bool(verified_sender(rejection))),
-        "message-id",
-        header.message_id.lower() if header is not None else "",
-        "sender",
-        header.sender.agent_name if header is not None else "",
-        "recipient",
-        header.recipient.agent_name if header is not None else "",
-        "conversation",
-        rejection.message.conversation_id if rejection.message is not None else "",
-    ]
+def dead_letter_fields(entry: Entry, rejection: Rejection) -> dict[str, Arg]:
+    """Return the fields of the dead letter for an entry."""
+    fields: dict[str, Arg] = {
+        "envelope": entry.data or b"",
+        "stream": str(entry.stream),
+        "entry": entry.id,
+        "rule": rejection.rule,
+        "reason": rejection.reason,
+        "attempts": attempt_of(entry),
+        "verified": int(bool(verified_sender(rejection))),
+    }
+    if (message := rejection.message) is not None:
+        fields["message-id"] = message.header.message_id.lower()
+        fields["sender"] = message.header.sender.agent_name
+        fields["recipient"] = message.header.recipient.agent_name
+        fields["conversation"] = message.conversation_id
+    return fields
 
 
 class DeadLetters:
@@ -103,12 +94,7 @@ class DeadLetters:
         for shard in range(self._shards):
             names = [keys.dead(shard), keys.dead_index(shard), keys.dead_usage(shard)]
             batch.script("dead_expire", names, limits.args)
-        dropped = 0
-        for answer in batch.execute():
-            if isinstance(answer, Exception):
-                raise answer
-            dropped += answer
-        return dropped
+        return sum(batch.answers())
 
     def _of_shard(self, shard: int, since_ms: int) -> Iterator[DeadLetter]:
         first = str(max(0, since_ms))
@@ -133,26 +119,13 @@ class DeadLetters:
 def _letter(shard: int, row: tuple[bytes, dict[bytes, bytes]]) -> DeadLetter:
     entry_id, fields = row
 
-    def text(name: bytes) -> str:
-        return fields.get(name, b"").decode("utf-8", "replace")
-
+    known: dict[str, Any] = {n.decode("utf-8", "replace"): v for n, v in fields.items()}
+    data = known.pop("envelope", b"")
+    known = {name: value.decode("utf-8", "replace") for name, value in known.items()}
     try:
-        stream = StreamId.parse(text(b"stream"))._replace(shard=shard)
+        stream = StreamId.parse(known.get("stream", ""))._replace(shard=shard)
     except ValueError:  # somebody else's entry: it can be shown and dropped
         stream = StreamId(shard, "", "")
-    attempts = text(b"attempts")
-    return DeadLetter(
-        id=f"{shard:02x}-{entry_id.decode()}",
-        stream=stream,
-        entry=text(b"entry"),
-        rule=text(b"rule"),
-        reason=text(b"reason"),
-        attempts=int(attempts) if attempts.isascii() and attempts.isdigit() and len(attempts) < 6 else 1,
-        at_ms=int(entry_id.partition(b"-")[0]),
-        message_id=text(b"message-id"),
-        type=stream.type,
-        sender=text(b"sender"),
-        recipient=text(b"recipient"),
-        conversation=text(b"conversation"),
-        data=fields.get(b"envelope", b""),
-    )
+    place = {"id": f"{shard:02x}-{entry_id.decode()}", "stream": stream, "type": stream.type}
+    at_ms = int(entry_id.partition(b"-")[0])
+    return DeadLetter.model_validate({**known, **place, "at_ms": at_ms, "envelope": data})

@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, Field, Json
+
 from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.ids import is_session_id
+from orchestrator.ledger import layout
 from orchestrator.policy.retry import CAP_MS
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.key_table import in_its_shard
-from orchestrator.redisdb.scripts import Batch, Scripts, request
+from orchestrator.redisdb.scripts import Arg, Batch, Scripts, request
 from orchestrator.router.received import launched_task
 from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 
@@ -22,52 +25,41 @@ from orchestrator.streams import ROUTER_GROUP, Entry, StreamId, stream_key
 BATCH: Final = 100
 #: Milliseconds that the next look at a message lies ahead at most; further off, a clock was wrong when it was set.
 AHEAD_MS: Final = CAP_MS + 60_000
-#: What is read of a message to see whether its wait has passed.
-_FACTS: Final = (
-    "message-id",
-    "sender",
-    "conversation",
-    "attempt",
-    "parked",
-    "rule",
-    "reason",
-    "session",
-    "task",
-    "tasks",
-    "standing",
-    "agent",
-    "until",
-)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DelayedMessage:
-    """A message that waits."""
+class DelayedMessage(BaseModel):
+    """A message that waits, as its hash has it: under the names of the fields, or their aliases."""
+
+    model_config = ConfigDict(frozen=True)
 
     id: str
     stream: StreamId
-    message_id: str
-    sender: str
-    #: Which attempt comes next.
-    attempt: int
-    conversation: str
-    #: The session that it launches, if it is one of ours; or empty.
-    session: str
-    #: Its own task-id, if it waits for other tasks; or empty.
-    task_id: str
-    #: The tasks that it waits for; empty: it waits for its next attempt.
-    tasks: tuple[str, ...]
-    #: How those tasks stood when it was parked, to tell that something has happened.
-    standing: str
-    #: The agent that is not registered yet, if it waits for that; or empty.
-    agent: str
-    #: Until when it waits for that agent, or for those tasks; 0: as long as it takes.
-    until_ms: int
-    rule: str
-    reason: str
-    parked_ms: int
     #: When to look at it again.
     due_ms: int
+    message_id: str = Field("", alias="message-id")
+    sender: str = ""
+    #: Which attempt comes next.
+    attempt: int = 1
+    conversation: str = ""
+    #: The session that it launches, if it is one of ours; or empty.
+    session: str = ""
+    #: Its own task-id, if it waits for other tasks; or empty.
+    task_id: str = Field("", alias="task")
+    #: The tasks that it waits for; empty: it waits for its next attempt.
+    tasks: Json[tuple[str, ...]] = ()
+    #: How those tasks stood when it was parked, to tell that something has happened.
+    standing: str = ""
+    #: The agent that is not registered yet, if it waits for that; or empty.
+    agent: str = ""
+    #: Until when it waits for that agent, or for those tasks; 0: as long as it takes.
+    until_ms: int = Field(0, alias="until")
+    rule: str = ""
+    reason: str = ""
+    parked_ms: int = Field(0, alias="parked")
+
+
+#: What is read of a message to see whether its wait has passed: the fields behind id, stream and time.
+_FACTS: Final = [field.alias or name for name, field in DelayedMessage.model_fields.items()][3:]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +119,7 @@ class DelayedMessages:
         own, waited_for = (tasks.task_id, json.dumps(tasks.waited_for)) if tasks is not None else ("", "")
         task_id = launched_task(entry, message.body)
         session = task_id if is_session_id(task_id) and entry.stream.type in SESSION_STARTING else ""
-        facts: dict[str, str | bytes | int] = {
+        facts: dict[str, Arg] = {
             "envelope": entry.data or b"",
             "message-id": message.header.message_id.lower(),
             "sender": message.header.sender.agent_name,
@@ -156,7 +148,7 @@ class DelayedMessages:
             tasks=waited_for,
             conversation=in_its_shard(keys.conversation(shard, message.conversation_id)),
         )
-        call = ([keys.parked(shard)], [asked, *[part for pair in facts.items() for part in pair]])
+        call = ([keys.parked(shard)], [asked, *layout.pairs(facts)])
         if self._together is not None:
             self._together.script("route_park", *call)
             return True
@@ -168,7 +160,7 @@ class DelayedMessages:
         self._together = self._scripts.batch()
         try:
             yield
-            _raise_first(self._together.execute())
+            self._together.answers()
         finally:
             self._together = None
 
@@ -231,8 +223,10 @@ class DelayedMessages:
             if facts[0] is None:  # left between two looks
                 self._redis.zrem(keys.parked(shard), name)
                 continue
-            texts = [(fact or b"").decode("utf-8", "replace") for fact in facts]
-            found.append(_parked(shard, name, int(due_ms), dict(zip(_FACTS, texts, strict=True))))
+            message_type, priority, _ = name.split(":")
+            stream = StreamId(shard, message_type, priority)
+            known = {n: f.decode("utf-8", "replace") for n, f in zip(_FACTS, facts, strict=True) if f}
+            found.append(DelayedMessage(id=name, stream=stream, due_ms=int(due_ms), **known))
         return found
 
     def release(self, messages: Sequence[DelayedMessage]) -> int:
@@ -256,34 +250,4 @@ class DelayedMessages:
                     )
                 ],
             )
-        return sum(map(bool, _raise_first(batch.execute())))
-
-
-def _raise_first(answers: list[Any]) -> list[Any]:
-    """Return the answers; raise the first that is an exception."""
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return answers
-
-
-def _parked(shard: int, name: str, due_ms: int, facts: dict[str, str]) -> DelayedMessage:
-    message_type, priority, _ = name.split(":")
-    return DelayedMessage(
-        id=name,
-        stream=StreamId(shard, message_type, priority),
-        message_id=facts["message-id"],
-        sender=facts["sender"],
-        attempt=int(facts["attempt"] or 1),
-        conversation=facts["conversation"],
-        session=facts["session"],
-        task_id=facts["task"],
-        tasks=tuple(json.loads(facts["tasks"] or "[]")),
-        standing=facts["standing"],
-        agent=facts["agent"],
-        until_ms=int(facts["until"] or 0),
-        rule=facts["rule"],
-        reason=facts["reason"],
-        parked_ms=int(facts["parked"] or 0),
-        due_ms=due_ms,
-    )
+        return sum(map(bool, batch.answers()))

@@ -23,7 +23,7 @@ from orchestrator.ids import (
     run_id,
     shard_of,
 )
-from orchestrator.ledger import CLOSED, Ledger, RunRef, Session, layout
+from orchestrator.ledger import CLOSED, Ledger, Session, layout
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Seal, beginning
 from orchestrator.policy.routing import RoutingTable
 from orchestrator.redisdb.scripts import Arg
@@ -250,14 +250,7 @@ class ExternalLaunches:
                 return known
             match answer[0]:
                 case b"started":
-                    dispatch = RunRef(
-                        run=run,
-                        session=session,
-                        agent=received.recipient,
-                        cause="start",
-                        wake=answer[4] == b"1",
-                    )
-                    return CommandOutcome(kind="done", dispatch=dispatch)
+                    return CommandOutcome(kind="done", dispatch=layout.ready_run(session, *answer[1:5]))
                 case b"stranger":
                     return not_taking_part(received)
                 case b"task":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -474,7 +473,8 @@ def test_no_program_makes_what_only_the_system_makes(
             stack.wake()
         stack.parts.agents.announce([AgentRecord(name="nobody", role="coordinator")])
         (letter,) = stack.dead()
-        letter = dataclasses.replace(letter, data=stack.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
+        data = stack.envelope(body, recipient="lead", **options)  # type: ignore[arg-type]
+        letter = letter.model_copy(update={"data": data})
         assert Replays(stack.parts).replay(letter) is not None
     elif way == "send":
         file = tmp_path / "message.xml"
