@@ -25,7 +25,7 @@ import redis
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 from orchestrator.ids import new_claim_id, root_session_id, run_id
-from orchestrator.ledger import Claim, Ledger, Outcome, Outgoing, Start
+from orchestrator.ledger import Claim, EndedRun, Ledger, Outcome, Outgoing, Start
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.testing.simulation.link import Link, SimulatedPool
 from orchestrator.testing.simulation.server import Server
@@ -70,7 +70,7 @@ def life(ledger: Ledger, number: int) -> None:
     claim = new_claim_id()
     ledger.claim(run, claim, session_id=session, worker="w")
     held = Claim(run=run, claim=claim, session=session, parent="", root=session)
-    ledger.commit(held, Outcome(status="completed", text="t"), make_envelope=lambda: envelope)
+    ledger.commit(EndedRun(held, Outcome(status="completed", text="t"), make_envelope=lambda: envelope))
 
 
 def per_call(act: Callable[[int], None], calls: int) -> float:

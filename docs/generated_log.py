@@ -110,6 +110,7 @@ MEANINGS: Final = {
     "run-refused": "A run was refused to a worker: it was taken or has ended.",
     "run-sleeps": "A run waits until a time without its slot.",
     "run-waits-for-user": "A run waits for a person.",
+    "runs-given-back": "A run took longer than those of its agent did; the runs that its slot held with it go to others.",
     "scheduled-session-begun": "The time of a scheduled session has come.",
     "settings-disagree": "A setting differs from that of the other parts of the stack.",
     "slot-lent": "A run that waits for a child lends its slot.",

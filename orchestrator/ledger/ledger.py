@@ -61,6 +61,7 @@ class Ledger(LedgerCore):
         self.claim_next = held.claim_next
         self.renew = held.renew
         self.commit = held.commit
+        self.commit_all = held.commit_all
         self.reject = held.reject
         self.memory = held.memory
         self.effect = held.effect

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from orchestrator.errors import ClaimLost, DamagedRecord, PayloadError
-from orchestrator.ids import shard_of
 from orchestrator.ledger import decode, layout
 from orchestrator.ledger.core import LedgerCore
 from orchestrator.ledger.large_text import MAX_BESIDE_BYTES, Decrypted, Seal, Truncated, beginning, digest_of
@@ -18,6 +17,7 @@ from orchestrator.ledger.transitions import (
     Claim,
     ClaimedRun,
     Committed,
+    EndedRun,
     Outcome,
     Outgoing,
     PollRequest,
@@ -31,6 +31,9 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
 
 _log = get_logger()
+
+#: Keys and arguments of a script.
+_Call = tuple[list[str], list[Arg]]
 
 
 class Runs:
@@ -129,35 +132,66 @@ class Runs:
         held = reply[0] == b"held"
         return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
 
-    def commit(
-        self,
-        claim: Claim,
-        outcome: Outcome,
-        *,
-        make_envelope: Callable[[], Outgoing],
-        about: Session | None = None,
-        expect_over: bool = False,
-        following: PollRequest | None = None,
-        answer_questions: Callable[[Sequence[str]], bool] | None = None,
-    ) -> Committed | RetryLater | TooLate:
+    def commit(self, run: EndedRun) -> Committed | RetryLater | TooLate:
         """End a run with its agent's answer or failure.
-
-        The envelope that reports the end of the session is made only when the session has ended, or
-        at once when the caller expects that. With ``about``, the session as it was when the run was claimed, its agent
-        vouches for what that end says.
-        ``following`` is fulfilled in the same round trip, whatever becomes of the commit.
-        ``answer_questions`` answers the questions of these ids with the failure, if the run fails and carries any:
-        the session then goes on without them. It returns False if that cannot be done.
 
         Raises:
             ClaimLost: the run is not held under this claim any more, or the server has lost an effect of it; nothing was
                 changed.
             PayloadError: the answer is larger than the store takes; nothing was changed.
         """
+        (done,) = self.commit_all([run])
+        if isinstance(done, Exception):
+            raise done
+        return done
+
+    def commit_all(
+        self, runs: Sequence[EndedRun], polls: Sequence[PollRequest] = (), *, shard: int = 0
+    ) -> list[Committed | RetryLater | TooLate | Exception]:
+        """End runs in the order given, and take the next ones of a shard, in one round trip if nothing is asked back.
+
+        Each run ends, or does not, for itself: an exception stands where :meth:`commit` would raise it. A poll that
+        failed was not asked; its error says nothing of the commits.
+
+        Raises:
+            redis.ConnectionError: the server is out of reach; any of the runs may have been ended.
+        """
+        commits = [self._committing(ended) for ended in runs]
+        done: dict[int, Committed | RetryLater | TooLate | Exception] = {}
+        replies: dict[int, Any] = dict.fromkeys(range(len(runs)))
+        asked = list(polls)
+        while replies or asked:
+            batch, sent = self._core.scripts.batch(), []
+            for n, reply in replies.items():
+                try:
+                    if isinstance(reply, Exception):
+                        raise reply
+                    batch.script("commit", *commits[n].send(reply))
+                    sent.append(n)
+                except StopIteration as end:
+                    done[n] = end.value
+                except Exception as error:  # noqa: BLE001  (it stands for its run, and the others end all the same)
+                    done[n] = error
+            for poll in asked:
+                batch.script("claim_next", *self._next_call(shard, poll))
+            answers = batch.execute()
+            replies = dict(zip(sent, answers, strict=False))
+            for poll, answer in zip(asked, answers[len(sent) :], strict=True):
+                if not isinstance(answer, Exception):
+                    self._fulfil(poll, answer)
+            asked = []
+        return [done[n] for n in range(len(runs))]
+
+    def _committing(self, run: EndedRun) -> Generator[_Call, Any, Committed | RetryLater | TooLate]:
+        """Yield each call of the script, and take its reply, until the run has ended."""
+        claim, outcome, about = run.claim, run.outcome, run.about
+        make_envelope, answer_questions = run.make_envelope, run.answer_questions
         seal, write = claim.seal, self._core.seals.write
         short, body = self._said(outcome, claim.session, seal)
         parent = claim.parent
-        envelope = make_envelope() if expect_over or outcome.status not in ("completed", "parked") else None
+        envelope = (
+            make_envelope() if run.expect_over or outcome.status not in ("completed", "parked") else None
+        )
         status = outcome.told if outcome.status == "completed" else "failed"
         state = "" if outcome.state is None else write(json.dumps(outcome.state), claim.own_seal)
         if state:
@@ -198,14 +232,10 @@ class Runs:
                 message=envelope.message_id if envelope is not None else "",
                 told=status,
             )
-            call: tuple[list[str], list[Arg]] = (
+            reply = yield (
                 [ledger_keys.session(claim.session)],
                 [asked, short.text, state, layout.payload(envelope), body],
             )
-            if following is None or following.asked:
-                reply = self._core.scripts.run("commit", *call)
-            else:
-                reply = self._commit_and_claim(call, shard_of(claim.run), following)
             match reply[0]:
                 case b"envelope":
                     envelope = make_envelope()
@@ -317,18 +347,6 @@ class Runs:
                 f"the memory of session {session_id} is sealed, and no key here opens it for its tree"
             )
         return found
-
-    def _commit_and_claim(self, call: tuple[list[str], list[Arg]], shard: int, poll: PollRequest) -> Any:
-        batch = self._core.scripts.batch()
-        batch.script("commit", *call)
-        batch.script("claim_next", *self._next_call(shard, poll))
-        committed, claimed = batch.execute()
-        if isinstance(committed, Exception):
-            raise committed
-        # The error of a claim says nothing of the commit; the slot asks for a run again.
-        if not isinstance(claimed, Exception):
-            self._fulfil(poll, claimed)
-        return committed
 
     def effect(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
 from orchestrator.ledger.decode import Statement
@@ -248,6 +248,23 @@ class Outcome:
     last_effect: str = ""
     #: What is attached to the answer, by name; dropped where the run does not end the session with an answer.
     attachments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run whose agent has ended, for the commit."""
+
+    claim: Claim
+    outcome: Outcome
+    _: KW_ONLY
+    #: Makes the envelope that reports the end of the session; called when it has ended, at once with ``expect_over``.
+    make_envelope: Callable[[], Outgoing]
+    #: The session as it was when the run was claimed: its agent vouches for what the end says.
+    about: Session | None = None
+    expect_over: bool = False
+    #: Answers the questions of these ids with the failure, if the run fails and carries any: the session then goes on
+    #: without them. Returns False if that cannot be done.
+    answer_questions: Callable[[Sequence[str]], bool] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

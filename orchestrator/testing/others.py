@@ -13,7 +13,17 @@ from orchestrator.client.approvals import answer_approval
 from orchestrator.envelope.bodies import Task
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
-from orchestrator.ledger import CLOSED, ClaimedRun, Launch, Outcome, Outgoing, Session, SessionState, Start
+from orchestrator.ledger import (
+    CLOSED,
+    ClaimedRun,
+    EndedRun,
+    Launch,
+    Outcome,
+    Outgoing,
+    Session,
+    SessionState,
+    Start,
+)
 from orchestrator.ledger.model import ItemState
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.testing.in_memory import InMemoryParts
@@ -302,9 +312,11 @@ class Others:
             return factory.error(sender=about.agent, recipient=delegator, error=outcome.text, thread=thread)
 
         self._ledger.commit(
-            held.claim,
-            outcome,
-            make_envelope=envelope,
-            about=about,
-            expect_over=outcome.status == "completed" and not about.launched,
+            EndedRun(
+                held.claim,
+                outcome,
+                make_envelope=envelope,
+                about=about,
+                expect_over=outcome.status == "completed" and not about.launched,
+            )
         )

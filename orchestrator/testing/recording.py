@@ -10,7 +10,18 @@ from typing import Any, Literal, TypeVar, cast
 import redis
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.ledger import Claim, Committed, Delegated, Launch, Ledger, Outcome, RetryLater, TooLate
+from orchestrator.ledger import (
+    Claim,
+    Committed,
+    Delegated,
+    EndedRun,
+    Launch,
+    Ledger,
+    Outcome,
+    PollRequest,
+    RetryLater,
+    TooLate,
+)
 from orchestrator.ledger.journal import StepHeader, StepRecord
 from orchestrator.policy.approval import ApprovalRequest
 
@@ -135,8 +146,8 @@ class RecordingLedger(Ledger):
         self.outcome: Outcome | None = None
         #: Set by a crash: the process that holds the claim makes no commit any more.
         self.crashed = False
-        self._commit, self._withdraw = self.commit, self.withdraw
-        self.commit, self.withdraw = self._note_end, self._note_withdrawal
+        self._commit_all, self._withdraw = self.commit_all, self.withdraw
+        self.commit_all, self.withdraw = self._note_ends, self._note_withdrawal
         self.delegate_all = self._recorded(self.delegate_all, self._launched)
         self.delegate = lambda claim, launch: self.delegate_all(claim, [launch])[0]
         self.effect = self._recorded(self.effect, _own)
@@ -171,11 +182,14 @@ class RecordingLedger(Ledger):
 
         return cast("_Transition", recorded)
 
-    def _note_end(self, claim: Claim, outcome: Outcome, **given: Any) -> Committed | RetryLater | TooLate:
-        self._see_alive(claim)
-        if claim.session == self.of:
-            self.outcome = outcome
-        return self._commit(claim, outcome, **given)
+    def _note_ends(
+        self, runs: Sequence[EndedRun], polls: Sequence[PollRequest] = (), *, shard: int = 0
+    ) -> list[Committed | RetryLater | TooLate | Exception]:
+        for run in runs:
+            self._see_alive(run.claim)
+            if run.claim.session == self.of:
+                self.outcome = run.outcome
+        return self._commit_all(runs, polls, shard=shard)
 
     def _note_withdrawal(
         self, question: str, *, asker: str, asked: str, reason: str, claim: Claim | None = None

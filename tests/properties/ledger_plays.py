@@ -42,6 +42,7 @@ from orchestrator.ledger import (
     Claim,
     ClaimedRun,
     Concurrency,
+    EndedRun,
     Launch,
     Ledger,
     Outcome,
@@ -498,13 +499,13 @@ class Play:
         if held is not None:
             self.held = [*self.held[-30:], held.claim]
 
-    def _poll(self) -> PollRequest:
+    def _poll(self, number: int = 0) -> PollRequest:
         agents = list(AGENTS)
         self.chance.shuffle(agents)
         versions = {agent: self.chance.choice(VERSIONS) for agent in agents}
         return PollRequest(
             slot=Slot(
-                name=f"slot{self.chance.randint(1, 3)}",
+                name=f"slot{self.chance.randint(1, 3)}/{number}",
                 worker="w",
                 agents=tuple(agents[: self.chance.randint(1, len(agents))]),
                 versions=versions,
@@ -589,21 +590,24 @@ class Play:
             attachments={"x": self.text()} if done and self.chance.random() < 0.3 else {},
         )
         # Whoever has lost its claim takes another run all the same, which `_under_a_lost_claim` could not tell apart.
-        poll = self._poll() if self.chance.random() < 0.3 and self.counts(claim) else None
+        some = self.chance.choice([0, 0, 1, 3]) if self.counts(claim) else 0
+        polls = [self._poll(n) for n in range(some)]
         answer = None
         if self.chance.random() < 0.5:
             answer = self._answer_for(claim)
         expect_over, attempts = self.chance.random() < 0.3, self.chance.randint(1, 3)
-        self.ledger.commit(
+        ended = EndedRun(
             claim,
             replace(outcome, attempts=attempts, retry_ms=self.chance.choice([0, 700])),
             make_envelope=lambda: self.envelope("task-completion"),
             expect_over=expect_over,
-            following=poll,
             answer_questions=answer,
         )
-        if poll is not None:
+        (done,) = self.ledger.commit_all([ended], polls)
+        for poll in polls:
             self._got(poll.held)
+        if isinstance(done, Exception):
+            raise done
 
     def _answer_for(self, claim: Claim) -> Any:
         def answer(questions: Sequence[str]) -> bool:
@@ -1036,7 +1040,9 @@ class Play:
                 s = self.ledger.session(lease.session)
                 claim = Claim(run=lease.run, claim=lease.claim, session=s.id, parent=s.parent, root=s.root)
                 end = Outcome(status="completed", text="end")
-                self.ledger.commit(claim, end, make_envelope=lambda: self.envelope("task-completion"))
+                self.ledger.commit(
+                    EndedRun(claim, end, make_envelope=lambda: self.envelope("task-completion"))
+                )
             poll = PollRequest(
                 slot=Slot(name="slot1", worker="w", agents=AGENTS, versions=versions), claim=new_claim_id()
             )

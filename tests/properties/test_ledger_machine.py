@@ -32,7 +32,7 @@ from orchestrator.ids import (
     root_session_id,
     run_id,
 )
-from orchestrator.ledger import Launch, Ledger, Outcome, Outgoing, RetryLater, Start, TreeLimits
+from orchestrator.ledger import EndedRun, Launch, Ledger, Outcome, Outgoing, RetryLater, Start, TreeLimits
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
 
@@ -195,9 +195,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def _commit(self, run: str, claim: str, status: str, attempts: int) -> Any:
         return self.ledger.commit(
-            self._claim_object(run, claim),
-            Outcome(status=status, text="t", attempts=attempts),  # type: ignore[arg-type]
-            make_envelope=_envelope,
+            EndedRun(
+                self._claim_object(run, claim),
+                Outcome(status=status, text="t", attempts=attempts),  # type: ignore[arg-type]
+                make_envelope=_envelope,
+            )
         )
 
     @precondition(lambda self: self.stale)

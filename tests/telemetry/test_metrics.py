@@ -19,7 +19,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.display.text import word
 from orchestrator.errors import SessionFailed
-from orchestrator.ledger import Outcome, PollRequest, Slot
+from orchestrator.ledger import EndedRun, Outcome, PollRequest, Slot
 from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
@@ -332,7 +332,7 @@ def test_a_run_that_waits_for_a_provider_is_counted(redis: redis_py.Redis, tmp_p
     play, writer, exporter = Play(parts.ledger), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
     _, held = play.begin("root")
     parked = Outcome(status="parked", text="waits", parked_ms=60_000, provider=word("my own\nprovider"))
-    play.ledger.commit(held.claim, parked, make_envelope=envelope)
+    play.ledger.commit(EndedRun(held.claim, parked, make_envelope=envelope))
     while writer.run_once():
         pass
     samples = samples_of(exposition(registry_of(exporter))[1].decode())

@@ -7,14 +7,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
+import redis
 from billiard.process import current_process
 from pydantic import ValidationError
 
 from orchestrator import machine
-from orchestrator.agents.definition import AgentDefinition
 from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import publish_result
@@ -36,7 +37,16 @@ from orchestrator.errors import (
     WorkerEnds,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import ClaimedRun, Committed, Outcome, PollRequest, RetryLater, RunRef, TooLate
+from orchestrator.ledger import (
+    ClaimedRun,
+    Committed,
+    EndedRun,
+    Outcome,
+    PollRequest,
+    RetryLater,
+    RunRef,
+    TooLate,
+)
 from orchestrator.ledger.launches import seed_of
 from orchestrator.log import get_logger, log_context
 from orchestrator.policy.sealed_text import ENCRYPTED
@@ -110,29 +120,39 @@ def execute_run(runtime: Runtime, *, agent: str, session: str, run: str, worker:
     return end.verdict
 
 
-def complete_run(runtime: Runtime, held: ClaimedRun, *, following: PollRequest | None = None) -> RunEnd:
-    """Run the agent of a claimed run, and commit the outcome; ``following`` is taken with that commit.
+def complete_run(runtime: Runtime, held: ClaimedRun) -> RunEnd:
+    """Run the agent of a claimed run, and commit the outcome.
 
-    Nothing follows where the worker is to end by then. A run that it holds already, and has not begun, is given back.
-    A run whose worker cannot reach the ledger any more is left as it is: its lease runs out, and it is tried again.
+    A run that its worker holds when it is to end, and has not begun, is given back. A run whose worker cannot reach the
+    ledger any more is left as it is: its lease runs out, and it is tried again.
     """
-    session, run = held.session, held.run
-    log = _log.bind(**names_in_log(held, traces=runtime.parts.settings.log_traces))
-    log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(held.items))
-    runtime.events.begun(held)
-    end = _RunOfAgent(runtime, runtime.catalogue[session.agent], held, following).complete()
-    runtime.events.ended(held, end)
-    log.info("run-ended", cause=run.cause, attempt=run.attempt, items=len(held.items), verdict=end.verdict)
-    return end
+    run = HeldRun(runtime, held)
+    run.execute()
+    return commit_runs(runtime, [run])[0]
 
 
-class _RunOfAgent:
-    """A held run."""
+def commit_runs(
+    runtime: Runtime, runs: Sequence[HeldRun], polls: Sequence[PollRequest] = (), *, shard: int = 0
+) -> list[RunEnd]:
+    """Commit the outcomes of runs that were executed, in this order, and ask for the next runs of a shard with that.
 
-    def __init__(
-        self, runtime: Runtime, definition: AgentDefinition, held: ClaimedRun, following: PollRequest | None
-    ) -> None:
-        self._following = following
+    What is asked for is held under leases that nobody renews yet.
+    """
+    ended = [run.ended for run in runs if run.ended is not None]
+    with ExitStack() as leases:
+        for run in runs:
+            leases.callback(run.let_go)
+        done = iter(
+            retry_outages(lambda: runtime.parts.ledger.commit_all(ended, polls, shard=shard), what="commit")
+        )
+        return [run.settle(next(done) if run.ended is not None else None) for run in runs]
+
+
+class HeldRun:
+    """A run that this process holds: executed first, then committed and settled."""
+
+    def __init__(self, runtime: Runtime, held: ClaimedRun) -> None:
+        definition = runtime.catalogue[held.session.agent]
         self._runtime = runtime
         self._ledger = runtime.parts.ledger
         self._message_factory = runtime.parts.message_factory
@@ -141,6 +161,19 @@ class _RunOfAgent:
         self._held = held
         self._claim_status = ClaimStatus(held.claim)
         self._error: BaseException | None = None
+        settings = runtime.parts.settings
+        self._heartbeat = Heartbeat(
+            self._ledger,
+            self._claim_status,
+            interval_s=settings.heartbeat_s,
+            time_limit_s=definition.record.time_limit_s or settings.run_time_limit_s,
+            grace_s=settings.stop_grace_s,
+            end=self._end_by_force,
+            beats=runtime.beats,
+        )
+        self._leased = ExitStack()
+        #: The run for its commit, once it was executed; None: there is nothing to say of it.
+        self.ended: EndedRun | None = None
         #: Whether the agent has returned, so that nothing of it needs to be ended by force.
         self._worked = False
         self._gateway: Gateway | None = None
@@ -165,20 +198,17 @@ class _RunOfAgent:
             environment=self._open_gateway,
         )
 
-    def complete(self) -> RunEnd:
+    def execute(self) -> None:
+        """Run the agent; its lease is renewed from now on until the run is settled."""
         settings = self._runtime.parts.settings
-        heartbeat = Heartbeat(
-            self._ledger,
-            self._claim_status,
-            interval_s=settings.heartbeat_s,
-            time_limit_s=self._definition.record.time_limit_s or settings.run_time_limit_s,
-            grace_s=settings.stop_grace_s,
-            end=self._end_by_force,
-            beats=self._runtime.beats,
-        )
-        with heartbeat:
+        names = names_in_log(self._held, traces=settings.log_traces)
+        run, log = self._held.run, _log.bind(**names)
+        log.debug("run-claimed", cause=run.cause, attempt=run.attempt, items=len(self._held.items))
+        self._runtime.events.begun(self._held)
+        self._leased.enter_context(self._heartbeat)
+        try:
             with (
-                log_context(**names_in_log(self._held, traces=self._runtime.parts.settings.log_traces)),
+                log_context(**names),
                 keeping(
                     self._held,
                     self._ledger.printed,
@@ -188,13 +218,28 @@ class _RunOfAgent:
             ):
                 outcome = self._in_time(self._let_agent_work())
             self._worked = True
-            if outcome is None:
-                return RunEnd(run=self._held.claim.run, verdict="outage")
-            self._account()
-            failpoint("worker.worked")
-            # A root has a result to store after its commit, for which the next run had to wait.
-            follows = self._held.session.parent and not self._runtime.stopping()
-            return self._commit(outcome, self._following if follows else None)
+            if outcome is not None:
+                self._account()
+                failpoint("worker.worked")
+                self.ended = self._to_commit(outcome)
+        except BaseException:
+            self.let_go()
+            raise
+
+    @property
+    def may_wait(self) -> bool:
+        """True if the commit may come a little later: nothing has failed, and no caller waits for its result."""
+        return self.may_be_followed and self.ended is not None and self.ended.outcome.status == "completed"
+
+    @property
+    def may_be_followed(self) -> bool:
+        """True if the next run may be asked for with the commit: a root's result is stored after it, before anything else."""
+        known = self.ended is not None
+        return known and bool(self._held.session.parent) and not self._runtime.stopping()
+
+    def let_go(self) -> None:
+        """Renew the lease no longer."""
+        self._leased.close()
 
     def _let_agent_work(self) -> Outcome | None:
         """Run the agent and return its outcome; None if there is none to report, because the ledger was out of reach."""
@@ -361,52 +406,78 @@ class _RunOfAgent:
             worker=self._held.run.worker,
         )
 
-    def _commit(self, outcome: Outcome, following: PollRequest | None = None) -> RunEnd:
+    def _to_commit(self, outcome: Outcome) -> EndedRun:
         session = self._held.session
         # A worker beside this one may have the key that this one lacks.
         final = self._claim_status.timed_out or (
             isinstance(self._error, _FINAL) and not isinstance(self._error, KeyringError)
         )
-        attempts = 1 if final else self._definition.record.attempts
-        retry_ms = self._retry_ms()
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
             retry_outages(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
         outcome = dataclasses.replace(
-            outcome, last_effect=self._effects.last, attempts=attempts, retry_ms=retry_ms
+            outcome,
+            last_effect=self._effects.last,
+            attempts=1 if final else self._definition.record.attempts,
+            retry_ms=self._retry_ms(),
         )
-        try:
-            done = retry_outages(
-                lambda: self._ledger.commit(
-                    self._held.claim,
-                    outcome,
-                    make_envelope=partial(ending.report, outcome, self._effects),
-                    about=session,
-                    expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
-                    following=following,
-                    # Which items it carries cannot be told from a record that cannot be read.
-                    answer_questions=None
-                    if self._held.damage
-                    else partial(self._refuse_to_answer, why=outcome.text),
-                ),
-                what="commit",
-            )
-        except ClaimLost:
-            self._claim_status.lost = True
-            return RunEnd(run=self._held.claim.run, verdict="lost")
-        if isinstance(done, TooLate):
-            self._claim_status.ask_to_stop(done.reason, timed_out=True)
-            return self._commit(ending.stopped(self._claim_status), following)
+        return EndedRun(
+            self._held.claim,
+            outcome,
+            make_envelope=partial(ending.report, outcome, self._effects),
+            about=session,
+            expect_over=session.pending <= len(self._held.items) and not self._effects.launched,
+            # Which items it carries cannot be told from a record that cannot be read.
+            answer_questions=None if self._held.damage else partial(self._refuse_to_answer, why=outcome.text),
+        )
+
+    def settle(self, done: Committed | RetryLater | TooLate | Exception | None) -> RunEnd:
+        """Do what follows from the answer to the commit; None: there was nothing to commit."""
+        if self.ended is None or done is None:
+            end = RunEnd(run=self._held.claim.run, verdict="outage")
+        else:
+            end = self._settled(self.ended, done)
+        self.let_go()
+        self._runtime.events.ended(self._held, end)
+        run, names = self._held.run, names_in_log(self._held, traces=self._runtime.parts.settings.log_traces)
+        log, items = _log.bind(**names), len(self._held.items)
+        log.info("run-ended", cause=run.cause, attempt=run.attempt, items=items, verdict=end.verdict)
+        return end
+
+    def _settled(self, ended: EndedRun, done: Committed | RetryLater | TooLate | Exception) -> RunEnd:
+        run = self._held.claim.run
+        match done:
+            case ClaimLost():
+                self._claim_status.lost = True
+                return RunEnd(run=run, verdict="lost")
+            case TooLate():
+                self._claim_status.ask_to_stop(done.reason, timed_out=True)
+                return self._commit(self._to_commit(ending.stopped(self._claim_status)))
+            case redis.RedisError() | OSError():
+                return self._commit(ended)
+            case Exception():
+                raise done
         failpoint("worker.committed")
         if isinstance(done, Committed):
             self._runtime.wake_each(done.wake)
         return RunEnd(
-            run=self._held.claim.run,
-            verdict=self._follow_up(done, outcome),
-            reason="" if outcome.status == "completed" else outcome.text,
+            run=run,
+            verdict=self._follow_up(done, ended.outcome),
+            reason="" if ended.outcome.status == "completed" else ended.outcome.text,
             error=self._error,
-            retry_in_s=retry_ms / 1000,
+            retry_in_s=ended.outcome.retry_ms / 1000,
         )
+
+    def _commit(self, ended: EndedRun) -> RunEnd:
+        """Commit this end alone, however long Redis is away."""
+
+        def commit() -> Committed | RetryLater | TooLate | Exception:
+            (done,) = self._ledger.commit_all([ended])
+            if isinstance(done, (redis.RedisError, OSError)):
+                raise done
+            return done
+
+        return self._settled(ended, retry_outages(commit, what="commit"))
 
     def _refuse_to_answer(self, questions: Sequence[str], *, why: str) -> bool:
         """Tell who asked these questions that this run failed at them; False if it may say nothing any more."""
@@ -445,7 +516,7 @@ class _RunOfAgent:
         if not self._claim_status.lost:
             grace_s = self._runtime.parts.settings.stop_grace_s
             try:
-                end = self._commit(ending.forced(self._claim_status, reason, grace_s))
+                end = self._commit(self._to_commit(ending.forced(self._claim_status, reason, grace_s)))
                 self._runtime.events.ended(self._held, end)
             except Exception as error:  # noqa: BLE001  (the process is blocked all the same; the run is tried again)
                 _log.error("end-not-written", run=self._held.claim.run, error=repr(error))

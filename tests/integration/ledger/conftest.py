@@ -14,6 +14,7 @@ from orchestrator.ledger import (
     Claim,
     ClaimedRun,
     Committed,
+    EndedRun,
     Launch,
     Ledger,
     Outcome,
@@ -112,10 +113,12 @@ class Play:
         attempts: int = 1,
     ) -> Committed | RetryLater:
         return self.ledger.commit(
-            claim,
-            Outcome(status=status, text=text, waiting=waiting, attempts=attempts),  # type: ignore[arg-type]
-            make_envelope=lambda: envelope("task-completion"),
-            about=next(iter(self.ledger.find([claim.session])), None),
+            EndedRun(
+                claim,
+                Outcome(status=status, text=text, waiting=waiting, attempts=attempts),  # type: ignore[arg-type]
+                make_envelope=lambda: envelope("task-completion"),
+                about=next(iter(self.ledger.find([claim.session])), None),
+            )
         )
 
     def finish(self, session: str, text: str = "done", *, status: str = "completed") -> None:

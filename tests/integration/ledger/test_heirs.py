@@ -10,7 +10,7 @@ import redis as redis_py
 
 from orchestrator.errors import WrongState
 from orchestrator.ids import callback_id
-from orchestrator.ledger import Ledger, Outcome, Session, SessionState
+from orchestrator.ledger import EndedRun, Ledger, Outcome, Session, SessionState
 from orchestrator.reconciler.delivery import Delivery
 from tests.routed import mark
 
@@ -198,11 +198,13 @@ def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
     ledger.stop(parent.session.id, "enough")
     ledger.inherit(parent.session.id, heir, child.session.id, callback_id(child.session.id))
     ledger.commit(
-        child.claim,
-        Outcome(status="completed", text="done", attachments={"notes": "long"}),
-        make_envelope=lambda: envelope("task-completion"),
-        about=child.session,
-        expect_over=True,
+        EndedRun(
+            child.claim,
+            Outcome(status="completed", text="done", attachments={"notes": "long"}),
+            make_envelope=lambda: envelope("task-completion"),
+            about=child.session,
+            expect_over=True,
+        )
     )
     (item,) = ledger.items(heir)
     assert ledger.texts(heir, [item.id]) == {item.id: "archivist: done"}

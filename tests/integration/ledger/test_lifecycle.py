@@ -13,6 +13,7 @@ from orchestrator.ids import callback_id, child_session_id, new_claim_id
 from orchestrator.ledger import (
     Committed,
     Concurrency,
+    EndedRun,
     ItemState,
     Lease,
     Ledger,
@@ -879,7 +880,7 @@ def test_a_run_whose_effect_the_server_has_lost_is_not_committed(play: Play, led
         redis.restore(key, 0, value)
     outcome = Outcome(status="completed", text="done", last_effect="one")
     with pytest.raises(ClaimLost):
-        ledger.commit(held.claim, outcome, make_envelope=lambda: envelope("task-completion"))
+        ledger.commit(EndedRun(held.claim, outcome, make_envelope=lambda: envelope("task-completion")))
     play.delegate(held, "one")
-    ledger.commit(held.claim, outcome, make_envelope=lambda: envelope("task-completion"))
+    ledger.commit(EndedRun(held.claim, outcome, make_envelope=lambda: envelope("task-completion")))
     assert play.balance(held.claim.session) == (1, 0, 1, 0)

@@ -9,7 +9,7 @@ import redis as redis_py
 
 from orchestrator.errors import ClaimLost, WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
-from orchestrator.ledger import ClaimedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
+from orchestrator.ledger import ClaimedRun, EndedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
 
 from .conftest import Play, Stack, envelope
 
@@ -294,10 +294,12 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, l
     def fail() -> object:
         held = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
         return ledger.commit(
-            held.claim,
-            Outcome(status="failed", text="no idea", attempts=2),
-            make_envelope=lambda: envelope("error"),
-            answer_questions=lambda names: answered.append(list(names)) or True,
+            EndedRun(
+                held.claim,
+                Outcome(status="failed", text="no idea", attempts=2),
+                make_envelope=lambda: envelope("error"),
+                answer_questions=lambda names: answered.append(list(names)) or True,
+            )
         )
 
     assert ledger.flush(root).outcome == "run"

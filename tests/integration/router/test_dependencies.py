@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.bodies import Dependency, Task, TaskDelegation
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import ClaimedRun, Outcome, Session
+from orchestrator.ledger import ClaimedRun, EndedRun, Outcome, Session
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.dependencies import BlockedTask
@@ -164,7 +164,9 @@ def finish(stack: Stack, session: str, status: Literal["completed", "failed"] = 
     else:
         report = messages.error(sender="reviewer", recipient="lead", error="no luck", thread=thread)
     stack.parts.ledger.commit(
-        held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
+        EndedRun(
+            held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
+        )
     )
 
 

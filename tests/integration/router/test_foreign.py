@@ -37,7 +37,16 @@ from orchestrator.envelope.sealing import Encrypter
 from orchestrator.envelope.signature import sign_message
 from orchestrator.envelope.validate import check
 from orchestrator.ids import approval_id, asker_of, child_session_id, decision_id, new_message_id, reply_id
-from orchestrator.ledger import ClaimedRun, ItemState, Launch, Outcome, Session, SessionState, layout
+from orchestrator.ledger import (
+    ClaimedRun,
+    EndedRun,
+    ItemState,
+    Launch,
+    Outcome,
+    Session,
+    SessionState,
+    layout,
+)
 from orchestrator.messages.authenticity import callback_from
 from orchestrator.messages.factory import Thread
 from orchestrator.policy.approval import ApprovalRequest, Decision, canonical, digest_of
@@ -659,7 +668,9 @@ def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: st
             result="fine",
             thread=Thread.of(session),
         )
-        ledger.commit(held.claim, Outcome(status="completed", text="fine"), make_envelope=lambda: letter)
+        ledger.commit(
+            EndedRun(held.claim, Outcome(status="completed", text="fine"), make_envelope=lambda: letter)
+        )
     else:
         ledger.stop(session.id, "enough", force=True)
     stack.publish(data, "review-request", "high")

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.envelope.bodies import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import Committed, Outcome
+from orchestrator.ledger import Committed, EndedRun, Outcome
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.router.batching import MANY
@@ -41,11 +41,13 @@ class AtWork:
         session = self._held.session
         message_factory, thread = self._stack.parts.message_factory, Thread.of(session)
         done = self._stack.parts.ledger.commit(
-            self._held.claim,
-            Outcome(status="completed", text="42"),
-            make_envelope=lambda: message_factory.completion(
-                sender=session.agent, recipient="operator", task_id=session.id, result="42", thread=thread
-            ),
+            EndedRun(
+                self._held.claim,
+                Outcome(status="completed", text="42"),
+                make_envelope=lambda: message_factory.completion(
+                    sender=session.agent, recipient="operator", task_id=session.id, result="42", thread=thread
+                ),
+            )
         )
         assert isinstance(done, Committed)
         assert done.over

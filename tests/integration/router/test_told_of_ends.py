@@ -12,7 +12,7 @@ from orchestrator import Client
 from orchestrator.envelope.bodies import ErrorReport, Review, ReviewRequest, Task, TaskDelegation
 from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.validate import check
-from orchestrator.ledger import ClaimedRun, Outcome, Session, SessionState
+from orchestrator.ledger import ClaimedRun, EndedRun, Outcome, Session, SessionState
 from orchestrator.messages.factory import Thread
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
@@ -62,7 +62,7 @@ def reported(stack: Stack, held: ClaimedRun, status: str = "completed", text: st
         error=text,
         thread=Thread.of(held.session),
     )
-    stack.parts.ledger.commit(held.claim, Outcome(status=status, text=text), make_envelope=make)  # type: ignore[arg-type]
+    stack.parts.ledger.commit(EndedRun(held.claim, Outcome(status=status, text=text), make_envelope=make))  # type: ignore[arg-type]
 
 
 def delivered(stack: Stack) -> None:

@@ -64,14 +64,14 @@ class Place:
     def before_the_commit(self, act: Callable[[], Any]) -> None:
         """Have this happen between the last look of a run and the commit that parks it."""
         ledger = self.stage.ledger
-        commit = ledger.commit
+        commit = ledger.commit_all
 
         def first_act(*args: Any, **given: Any) -> Any:
-            ledger.commit = commit  # type: ignore[method-assign]
+            ledger.commit_all = commit  # type: ignore[method-assign]
             act()
             return commit(*args, **given)
 
-        ledger.commit = first_act  # type: ignore[method-assign]
+        ledger.commit_all = first_act  # type: ignore[method-assign]
 
     @property
     def open(self) -> Approval:

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import ClaimedRun, Concurrency, Outcome, Outgoing, PollRequest, Slot
+from orchestrator.ledger import ClaimedRun, Concurrency, EndedRun, Outcome, Outgoing, PollRequest, Slot
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.container import RuntimeOfProcess
@@ -42,9 +42,11 @@ def end(stage: StackHarness, held: ClaimedRun, status: str = "completed") -> Seq
     """Let a run end; the agents whose workers are to be told of what may begin now."""
     envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
     done = stage.ledger.commit(
-        held.claim,
-        Outcome(status=status, text="x"),
-        make_envelope=lambda: envelope,  # type: ignore[arg-type]
+        EndedRun(
+            held.claim,
+            Outcome(status=status, text="x"),
+            make_envelope=lambda: envelope,  # type: ignore[arg-type]
+        )
     )
     return getattr(done, "wake", ())
 

@@ -631,7 +631,7 @@ def test_an_answer_that_takes_long_to_commit_counts(
     """Its agent has returned, so the end of the grace period ends nothing by force."""
     stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.05))
     stage.agent("solo", time_limit_s=0.1)(lambda ctx: "in time")
-    commit, agent_thread = stage.ledger.commit, threading.current_thread()
+    commit, agent_thread = stage.ledger.commit_all, threading.current_thread()
     tried_by: list[threading.Thread] = []
 
     def slow(*args: Any, **given: Any) -> Any:
@@ -640,7 +640,7 @@ def test_an_answer_that_takes_long_to_commit_counts(
             time.sleep(0.3)  # longer than the time limit and the grace period together
         return commit(*args, **given)
 
-    monkeypatch.setattr(stage.ledger, "commit", slow)
+    monkeypatch.setattr(stage.ledger, "commit_all", slow)
     session = stage.begin("solo", ends="finished")
     assert stage.ledger.result(session) == (SessionState.FINISHED, "in time")
     assert tried_by == [agent_thread]
@@ -672,7 +672,7 @@ def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_b
 ) -> None:
     """Its slot would be lost for good."""
     stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
-    killed, commit = threading.Event(), stage.ledger.commit
+    killed, commit = threading.Event(), stage.ledger.commit_all
 
     def refuse(*args: Any, **given: Any) -> Any:
         if not killed.is_set():
@@ -686,7 +686,7 @@ def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_b
 
     monkeypatch.setattr(runner, "current_process", lambda: SimpleNamespace(name="ForkPoolWorker-1"))
     monkeypatch.setattr(os, "kill", lambda *_: killed.set())
-    monkeypatch.setattr(stage.ledger, "commit", refuse)
+    monkeypatch.setattr(stage.ledger, "commit_all", refuse)
     assert stage.play(stage.submit("solo")) == "lost"
     assert killed.is_set()
 

@@ -15,6 +15,7 @@ from orchestrator.ids import new_claim_id
 from orchestrator.ledger import PollRequest, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
+from orchestrator.worker.execution import slot
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 from orchestrator.worker.execution.slot_sharing import SlotSharing
 from tests.waiting import wait_until
@@ -127,20 +128,107 @@ def test_a_run_that_was_taken_when_its_worker_was_to_end_is_given_back(stage: St
     stopping, runs = threading.Event(), list[str]()
     stage.agent("helper", attempts=1)(lambda ctx: runs.append(ctx.session))
     sessions = started(stage, "helper", "helper")
-    commit = stage.ledger.commit
+    commit = stage.ledger.commit_all
 
     def commit_and_stop(*args: Any, **given: Any) -> Any:
         done = commit(*args, **given)
         stopping.set()
         return done
 
-    stage.ledger.commit = commit_and_stop  # type: ignore[method-assign]
+    stage.ledger.commit_all = commit_and_stop  # type: ignore[method-assign]
     assert work(stage, stopping=stopping.is_set) == {"finished": 1, "parked": 1}
     assert runs == sessions[:1]
     (run,) = stage.ledger.runs(sessions[1])
     assert (run.state, run.failures, run.lost) == (RunState.QUEUED, 0, 0)
     assert stage.ledger.sweep.make_ready(run.id) is not None
     assert work(stage) == {"finished": 1}
+
+
+def test_short_runs_are_executed_together(stage: StackHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many with each round trip, up to sixteen, in their order; each is committed for itself."""
+    monkeypatch.setattr(slot, "SHORT_S", 60)
+    held, seen = list[int](), list[str]()
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        held.append(stage.redis.zcard(ledger_keys.running(0)))
+        seen.append(ctx.session)
+        return f"answer of {ctx.session}"
+
+    sessions = started(stage, *["helper"] * 50)
+    assert work(stage) == {"finished": 50}
+    assert (held, seen) == ([n for n in (1, 2, 4, 8, 16, 16, 3) for _ in range(n)], sessions)
+    for session in sessions:
+        assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
+
+
+def test_runs_that_were_taken_together_are_taken_once(
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost, and all of it is sent again."""
+    monkeypatch.setattr(slot, "SHORT_S", 60)
+    stage.agent("helper")(lambda ctx: "done")
+    started(stage, *["helper"] * 20)
+    commit_all = stage.ledger.commit_all
+
+    def lose_an_answer(*args: Any, **given: Any) -> Any:
+        commit_all(*args, **given)
+        return commit_all(*args, **given)
+
+    monkeypatch.setattr(stage.ledger, "commit_all", lose_an_answer)
+    assert work(stage) == {"finished": 20}
+    assert stage.redis.zcard(ledger_keys.running(0)) == 0
+
+
+def test_a_slow_run_takes_none_with_it(stage: StackHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that its slot holds with it, what has ended is committed, and what has not begun is given back."""
+    monkeypatch.setattr(slot, "SHORT_S", 60)
+    monkeypatch.setattr(slot, "SLOW_S", 0.05)
+    begun, goes_on, sessions = threading.Event(), threading.Event(), list[str]()
+
+    @stage.agent("helper")
+    def helper(ctx: Context) -> str:
+        if ctx.session == sessions[4]:
+            begun.set()
+            assert goes_on.wait(60)
+        return "done"
+
+    def states() -> list[SessionState]:
+        return [stage.ledger.session(session).state for session in sessions]
+
+    sessions += started(stage, *["helper"] * 7)  # taken are 1, 2 and 4 of them
+    held_up = threading.Thread(target=work, args=(stage, "w1"))
+    held_up.start()
+    assert begun.wait(60)
+    finished = [SessionState.FINISHED]
+    wait_until(lambda: states()[:4] == finished * 4, "the ends before it")
+    wait_until(lambda: stage.redis.zcard(ledger_keys.running(0)) == 1, "the others are given back")
+    assert work(stage, "w2") == {"finished": 2}
+    assert states() == [*finished * 4, SessionState.RUNNING, *finished * 2]
+    goes_on.set()
+    held_up.join()
+    assert states() == finished * 7
+
+
+def test_a_run_whose_worker_was_lost_is_executed_alone(
+    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may end its process again, and that would count for whatever else its slot holds."""
+    monkeypatch.setattr(slot, "SHORT_S", 60)
+    held = dict[str, int]()
+    stage.agent("helper")(lambda ctx: held.update({ctx.session: stage.redis.zcard(ledger_keys.running(0))}))
+    sessions = started(stage, *["helper"] * 7)
+    for session in sessions[4:6]:
+        run = stage.ledger.runs(session)[0].id
+        assert stage.ledger.claim(run, "gone" * 8, session_id=session, worker="gone") is not None
+    assert [stage.ledger.release(lease, died="SIGKILL") for lease in stage.ledger.sweep.leases(0)] == [
+        "queued"
+    ] * 2
+    for session in sessions[4:6]:
+        assert stage.ledger.sweep.make_ready(stage.ledger.runs(session)[0].id) is not None
+    assert work(stage) == {"finished": 7}
+    assert [held[session] for session in sessions[4:6]] == [1, 1]
+    assert max(held.values()) > 1
 
 
 def test_a_slot_whose_worker_is_to_end_is_lent_to_nobody(stage: StackHarness) -> None:
