@@ -24,6 +24,7 @@ from orchestrator.ledger.transitions import (
     Renewal,
     RetryLater,
     RunRef,
+    Settled,
     TooLate,
 )
 from orchestrator.log import get_logger
@@ -132,7 +133,7 @@ class Runs:
         held = reply[0] == b"held"
         return Renewal(held=held, stop=decode.text(reply[1]) if held else "")
 
-    def commit(self, run: EndedRun) -> Committed | RetryLater | TooLate:
+    def commit(self, run: EndedRun) -> Settled:
         """End a run with its agent's answer or failure.
 
         Raises:
@@ -147,7 +148,7 @@ class Runs:
 
     def commit_all(
         self, runs: Sequence[EndedRun], polls: Sequence[PollRequest] = (), *, shard: int = 0
-    ) -> list[Committed | RetryLater | TooLate | Exception]:
+    ) -> list[Settled | Exception]:
         """End runs in the order given, and take the next ones of a shard, in one round trip if nothing is asked back.
 
         Each run ends, or does not, for itself: an exception stands where :meth:`commit` would raise it. A poll that
@@ -157,7 +158,7 @@ class Runs:
             redis.ConnectionError: the server is out of reach; any of the runs may have been ended.
         """
         commits = [self._committing(ended) for ended in runs]
-        done: dict[int, Committed | RetryLater | TooLate | Exception] = {}
+        done: dict[int, Settled | Exception] = {}
         replies: dict[int, Any] = dict.fromkeys(range(len(runs)))
         asked = list(polls)
         while replies or asked:
@@ -182,7 +183,7 @@ class Runs:
             asked = []
         return [done[n] for n in range(len(runs))]
 
-    def _committing(self, run: EndedRun) -> Generator[_Call, Any, Committed | RetryLater | TooLate]:
+    def _committing(self, run: EndedRun) -> Generator[_Call, Any, Settled]:
         """Yield each call of the script, and take its reply, until the run has ended."""
         claim, outcome, about = run.claim, run.outcome, run.about
         make_envelope, answer_questions = run.make_envelope, run.answer_questions

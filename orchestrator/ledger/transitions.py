@@ -294,6 +294,10 @@ class TooLate:
     reason: str
 
 
+#: What became of a run that was committed.
+Settled = Committed | RetryLater | TooLate
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flushed:
     """Result of a flush."""

@@ -13,18 +13,9 @@ from orchestrator.client.approvals import answer_approval
 from orchestrator.envelope.bodies import Task
 from orchestrator.errors import InputError
 from orchestrator.ids import child_session_id, item_id, question_id, reply_id, root_session_id, run_id
-from orchestrator.ledger import (
-    CLOSED,
-    ClaimedRun,
-    EndedRun,
-    Launch,
-    Outcome,
-    Outgoing,
-    Session,
-    SessionState,
-    Start,
-)
+from orchestrator.ledger import CLOSED, ClaimedRun, Launch, Outcome, Outgoing, Session, SessionState, Start
 from orchestrator.ledger.model import ItemState
+from orchestrator.ledger.transitions import EndedRun
 from orchestrator.messages.factory import Thread, summary
 from orchestrator.testing.in_memory import InMemoryParts
 

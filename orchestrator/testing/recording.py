@@ -10,18 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 import redis
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.ledger import (
-    Claim,
-    Committed,
-    Delegated,
-    EndedRun,
-    Launch,
-    Ledger,
-    Outcome,
-    PollRequest,
-    RetryLater,
-    TooLate,
-)
+from orchestrator.ledger import Claim, Delegated, EndedRun, Launch, Ledger, Outcome, PollRequest, Settled
 from orchestrator.ledger.journal import StepHeader, StepRecord
 from orchestrator.policy.approval import ApprovalRequest
 
@@ -184,7 +173,7 @@ class RecordingLedger(Ledger):
 
     def _note_ends(
         self, runs: Sequence[EndedRun], polls: Sequence[PollRequest] = (), *, shard: int = 0
-    ) -> list[Committed | RetryLater | TooLate | Exception]:
+    ) -> list[Settled | Exception]:
         for run in runs:
             self._see_alive(run.claim)
             if run.claim.session == self.of:

@@ -17,7 +17,7 @@ from celery.signals import task_received
 from celery.worker import state
 from celery.worker.request import Request
 
-from orchestrator import machine
+from orchestrator import errors, machine
 from orchestrator.display.text import word
 from orchestrator.envelope.bodies import ErrorReport, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp, with_values
@@ -30,6 +30,7 @@ from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock
 from orchestrator.messages.factory import summary
 from orchestrator.policy.plan import looks_like_plan
+from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
@@ -37,6 +38,24 @@ from orchestrator.worker.context.effects import Effects
 from orchestrator.worker.context.steps import Steps
 from orchestrator.worker.execution.heartbeat import ClaimStatus
 from orchestrator.worker.execution.printing import traceback_of
+
+#: Errors with which another attempt would end as well.
+_FINAL: Final = (
+    errors.BudgetExceeded,
+    errors.ConfigurationError,
+    errors.DamagedRecord,
+    errors.DefinitionChanged,
+    errors.ModelFailed,
+    errors.PayloadError,
+)
+#: Errors that say all there is to say: where they were raised helps nobody.
+_SENTENCES: Final = (
+    errors.BudgetExceeded,
+    errors.ConfigurationError,
+    errors.ModelFailed,
+    errors.NoResponse,
+    errors.Retry,
+)
 
 _log = get_logger()
 
@@ -107,6 +126,22 @@ def answered(text: str, context: Context, effects: Effects) -> Outcome:
     own = effects.completion = _filled(effects.completion, text, effects)
     partial = own.status == "partial-success"
     return replace(outcome, body=pack_body(own), told="partial-success" if partial else "completed")
+
+
+def is_final(error: BaseException | None) -> bool:
+    """Return True if another attempt would end in the same way."""
+    # A worker beside this one may have the key that this one lacks.
+    return isinstance(error, _FINAL) and not isinstance(error, errors.KeyringError)
+
+
+def log_failure(error: BaseException, *, encrypted: bool) -> None:
+    """Log what an agent raised; of an encrypted session no text."""
+    if encrypted:
+        _log.warning("agent-failed", error=type(error).__name__, text=ENCRYPTED)
+    elif isinstance(error, _SENTENCES):
+        _log.warning("agent-failed", error=str(error))
+    else:
+        _log.warning("agent-failed", exc_info=error)
 
 
 def failed(error: BaseException, text: str, effects: Effects, steps: Steps) -> Outcome:

@@ -20,16 +20,9 @@ from orchestrator.client.current import working_for
 from orchestrator.crashpoints import failpoint
 from orchestrator.dispatch.results import publish_result
 from orchestrator.errors import (
-    BudgetExceeded,
     ClaimLost,
-    ConfigurationError,
-    DamagedRecord,
     DefinitionChanged,
-    KeyringError,
-    ModelFailed,
-    NoResponse,
     OrchestraError,
-    PayloadError,
     Retry,
     RunParked,
     ServerUnavailable,
@@ -37,19 +30,10 @@ from orchestrator.errors import (
     WorkerEnds,
 )
 from orchestrator.ids import shard_of
-from orchestrator.ledger import (
-    ClaimedRun,
-    Committed,
-    EndedRun,
-    Outcome,
-    PollRequest,
-    RetryLater,
-    RunRef,
-    TooLate,
-)
+from orchestrator.ledger import ClaimedRun, Committed, EndedRun, Outcome, PollRequest, RunRef
 from orchestrator.ledger.launches import seed_of
+from orchestrator.ledger.transitions import RetryLater, Settled, TooLate
 from orchestrator.log import get_logger, log_context
-from orchestrator.policy.sealed_text import ENCRYPTED
 from orchestrator.redisdb.client import retry_outages, was_refused
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
@@ -69,17 +53,6 @@ from orchestrator.worker.gateway import Gateway
 
 #: Seconds that the events of a process which is about to be killed may take.
 LAST_EVENTS_S: Final = 2.0
-#: Errors with which another attempt would end as well.
-_FINAL: Final = (
-    BudgetExceeded,
-    ConfigurationError,
-    DamagedRecord,
-    DefinitionChanged,
-    ModelFailed,
-    PayloadError,
-)
-#: Errors that say all there is to say: where they were raised helps nobody.
-_SENTENCES: Final = (BudgetExceeded, ConfigurationError, ModelFailed, NoResponse, Retry)
 
 _log = get_logger()
 
@@ -269,12 +242,7 @@ class HeldRun:
                 return None
             if claim_status.stop_reason:
                 return ending.stopped(claim_status)
-            if self._held.session.encrypted:
-                _log.warning("agent-failed", error=type(error).__name__, text=ENCRYPTED)
-            elif isinstance(error, _SENTENCES):
-                _log.warning("agent-failed", error=str(error))
-            else:
-                _log.warning("agent-failed", exc_info=error)
+            ending.log_failure(error, encrypted=self._held.session.encrypted)
             return self._failed(error)
 
     def _in_time(self, outcome: Outcome | None) -> Outcome | None:
@@ -408,10 +376,7 @@ class HeldRun:
 
     def _to_commit(self, outcome: Outcome) -> EndedRun:
         session = self._held.session
-        # A worker beside this one may have the key that this one lacks.
-        final = self._claim_status.timed_out or (
-            isinstance(self._error, _FINAL) and not isinstance(self._error, KeyringError)
-        )
+        final = self._claim_status.timed_out or ending.is_final(self._error)
         if session.task and not session.parent and outcome.status == "completed":
             # Before the commit, while the claim is ours: afterwards the result may be final already.
             retry_outages(lambda: self._runtime.results.store_waiting(session.task), what="store_waiting")
@@ -431,7 +396,7 @@ class HeldRun:
             answer_questions=None if self._held.damage else partial(self._refuse_to_answer, why=outcome.text),
         )
 
-    def settle(self, done: Committed | RetryLater | TooLate | Exception | None) -> RunEnd:
+    def settle(self, done: Settled | Exception | None) -> RunEnd:
         """Do what follows from the answer to the commit; None: there was nothing to commit."""
         if self.ended is None or done is None:
             end = RunEnd(run=self._held.claim.run, verdict="outage")
@@ -444,7 +409,7 @@ class HeldRun:
         log.info("run-ended", cause=run.cause, attempt=run.attempt, items=items, verdict=end.verdict)
         return end
 
-    def _settled(self, ended: EndedRun, done: Committed | RetryLater | TooLate | Exception) -> RunEnd:
+    def _settled(self, ended: EndedRun, done: Settled | Exception) -> RunEnd:
         run = self._held.claim.run
         match done:
             case ClaimLost():
@@ -471,7 +436,7 @@ class HeldRun:
     def _commit(self, ended: EndedRun) -> RunEnd:
         """Commit this end alone, however long Redis is away."""
 
-        def commit() -> Committed | RetryLater | TooLate | Exception:
+        def commit() -> Settled | Exception:
             (done,) = self._ledger.commit_all([ended])
             if isinstance(done, (redis.RedisError, OSError)):
                 raise done
