@@ -86,8 +86,8 @@ def triage(stack: Stack, _query: Mapping[str, str]) -> Shown:
         "unverified": groups["unverified"][:MOST],
         "bad": groups["bad"][:MOST],
         "warnings": [one for one in findings if one.severity == "warning"][:MOST],
-        "failed": failed[:20],
-        "failed_count": len(failed),
+        "failed": failed,
+        "failed_count": 0 if examined is None else examined.failed_count,
         "over": over[:20],
         "well": examined is not None and not (questions or approvals or letters or bad or failed or over),
     }
