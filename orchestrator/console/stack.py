@@ -103,6 +103,8 @@ class Stack:
     _diagnosis: tuple[Diagnosis, int] | None = None
     _diagnose_at: float = 0.0
     _verification: Verification | None = None
+    #: Held by who makes a report.
+    reporting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def settings(self) -> Settings:

@@ -25,7 +25,7 @@ OpenPage = Callable[..., "Page"]
 HERE = Path(__file__).parent
 #: How hostile text is to be seen.
 SHOWN = "<script>document.title='gone'</script> \\x1b[31mred \\u202eesrever"
-PAGES = ("/", "/sessions", "/asked", "/dead", "/agents", "/audit")
+PAGES = ("/", "/sessions", "/asked", "/dead", "/agents", "/audit", "/audit/report")
 
 
 def see(page: Page, expression: str) -> None:
@@ -336,6 +336,33 @@ def test_trail_is_verified_and_exported(
     assert done.exit_code == 0, done.output
     trail = open_trail(running.settings)
     wait_until(lambda: len(trail.search(text="clara in the console")) == 2, "the notes", 30)
+
+
+def test_report_on_a_time_is_shown_and_saved(
+    open_page: OpenPage, running: Running, at_work: dict[str, str], tmp_path: Path
+) -> None:
+    """The audit page leads to it; it has the figures of its time, is not made again by itself, and is saved as a file."""
+    page = open_page("/audit", role="viewer")
+    page.click("text=Report of the last 24 hours")
+    page.wait_for_selector("h1 >> text=Audit report")
+    assert page.locator("svg.chart.time").count() >= 1
+    assert "sessions answered" in page.inner_text(".tiles")
+    assert page.inner_text("#state") == "This page is a picture of one moment."
+    assert page.locator("#pause").is_hidden()
+    with page.expect_download() as downloaded:
+        page.click("text=Save as a file")
+    path = tmp_path / downloaded.value.suggested_filename
+    downloaded.value.save_as(path)
+    assert path.suffix == ".html"
+    assert "<script" not in path.read_text()
+    assert "Content-Security-Policy" in path.read_text()
+    page.fill("input[name=since]", "2020-01-01T00:00:00Z")
+    page.fill("input[name=until]", "2020-01-02T00:00:00Z")
+    page.click("text=Show")
+    page.wait_for_selector("text=Nothing was published in this time.")
+    page.fill("input[name=since]", "the other day")
+    page.click("text=Show")
+    page.wait_for_selector("text='the other day' is neither how long ago")
 
 
 def test_conversation_is_drawn_and_listed(
