@@ -136,6 +136,23 @@ def test_sessions_are_found_by_answers_and_by_cost(open_page: OpenPage, running:
     assert page.locator("#filter input[name=least]").input_value() == "0.2"
 
 
+def test_sessions_are_found_by_later_prompts_and_by_why_they_failed(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """Words of the prompt of a resume, and of the reason of a failure, find the session, also below a root."""
+    child = running.client.tree(at_work["lead"])[1].id
+    running.client.resume(child, "And how many zeppelins?")
+    unlucky = running.client.submit("unlucky", "print").id
+    page = open_page("/sessions")
+
+    def shown(words: str, session: str) -> bool:
+        page.goto(f"{running.url}/sessions?q={words}")
+        return page.locator(f"#s-{session}").count() == 1
+
+    wait_until(lambda: shown("many+zeppelins", child), "the prompt", 30)
+    wait_until(lambda: shown("no+paper", unlucky), "the reason", 30)
+
+
 def test_tree_grows_while_somebody_looks(
     open_page: OpenPage, running: Running, at_work: dict[str, str]
 ) -> None:
