@@ -210,6 +210,14 @@ dying = model(
 )
 
 
+doomed = model(
+    "doomed",
+    [TextPart("I touch it."), ToolCallPart("look", {{"path": "right.txt"}}, "call_1")],
+    [TextPart("And now."), ToolCallPart("die", {{"path": "a"}}, "call_2")],
+    tools=[look, die],
+)
+
+
 def tell(what: str) -> str:
     "Tell."
     return f"the word is {{SECRET}}"
@@ -220,6 +228,14 @@ secret = model(
     [ThinkingPart(f"hide {{SECRET}}"), ToolCallPart("tell", {{"what": SECRET}}, "call_1")],
     [TextPart(f"it is {{SECRET}}")],
     tools=[tell],
+    encrypt=True,
+)
+
+
+private = model(
+    "private",
+    [TextPart(f"it is {{SECRET}}"), ToolCallPart("die", {{"path": SECRET}}, "call_1")],
+    tools=[die],
     encrypt=True,
 )
 
