@@ -32,6 +32,7 @@ from orchestrator.console.probes import OPEN, PATHS, StackProbes
 from orchestrator.console.rendering import make_templates
 from orchestrator.console.stack import Stack
 from orchestrator.errors import NoStack, OrchestraError, ServerUnavailable, UnknownSession
+from orchestrator.ids import is_session_id
 from orchestrator.machine import isoformat
 
 CSP: Final = (
@@ -324,9 +325,13 @@ class Console:
 
     async def _events_of(self, request: Request) -> AsyncIterator[dict[str, str]]:
         last, told_at, away = "", 0.0, False
+        session, said = request.query_params.get("session", ""), ""
         while not await request.is_disconnected():
             try:
                 now = await run_in_threadpool(self.stack.revision)
+                if is_session_id(session):
+                    said = await run_in_threadpool(self.stack.said_after, session, said)
+                    now = f"{now} {said}"
             except _AWAY as error:
                 self.stack.forget()
                 if not away:

@@ -28,6 +28,7 @@ from orchestrator.ledger.reader import SessionOutline
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import is_served, live_services, living_agents, living_versions
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, all_streams
+from orchestrator.transcript.reading import being_written
 
 #: What a template is given.
 Shown = dict[str, Any]
@@ -46,6 +47,8 @@ _CIRCLE: Final = "wait-circle"
 _WOULD_BE_CIRCLE: Final = "dependency-cycle"
 #: Findings that say that a record is not what its signer signed.
 _UNVERIFIED: Final = ("not-genuine", "text-altered", "claim-altered", "message-taken", "launch-taken")
+#: Characters of what a model says at the moment: the last ones.
+_SAID: Final = 8_000
 #: Lines of an envelope that a page shows.
 _XML_LINES: Final = 2_000
 
@@ -195,6 +198,7 @@ def session(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
         "problems": problems,
         "answer": answer,
         "fault": fault,
+        "says": _says(stack, about),
         "large": large,
         "events": page,
         "events_before": before,
@@ -220,6 +224,13 @@ def _answer(stack: Stack, name: str) -> tuple[str, str]:
         return "", str(error)
     except SessionFailed:
         return "", ""  # its reason is in the session
+
+
+def _says(stack: Stack, about: Session) -> str:
+    """Return what the model of a session that is at work has said last, as far as it is written; empty: nothing yet."""
+    run = stack.parts.ledger.run(about.run) if about.state is SessionState.RUNNING and about.run else None
+    turns = being_written(stack.parts.ledger, run, run.started_ms) if run is not None else []
+    return turns[0].said("text")[-_SAID:] if turns else ""
 
 
 def _page_of(events: list[Event], query: Mapping[str, str]) -> tuple[list[Event], int]:

@@ -170,6 +170,11 @@ class Stack:
         verified = "" if self._verification is None else f"{self._verification.took_s}"
         return f"{at_ms} {verified} {self._recent('revision', _REVISION_S, self._revision)}"
 
+    def said_after(self, session: str, position: str) -> str:
+        """Return the position of the last piece of text that a session has written, at most a page after another one."""
+        pieces = self.parts.ledger.live.read(session, position)
+        return pieces[-1].position if pieces else position
+
     def _revision(self) -> str:
         pipe = self.parts.redis.pipeline(transaction=False)
         for stream in ledger_streams(TRANSITIONS, self.settings.shards):

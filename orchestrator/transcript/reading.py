@@ -109,6 +109,23 @@ def write_account(parts: Container, lease: Lease, died: str) -> None:
         get_logger().warning("account-not-written", error=str(error))
 
 
+def being_written(ledger: Ledger, run: Run, since_ms: int) -> list[Turn]:
+    """Return the last answer of a run's model that began since then, as far as it is written; none: no text of it is there.
+
+    The text is kept for an hour, and only where the agent streams.
+    """
+    turns: list[Turn] = []
+    after = f"{since_ms}-0"
+    while events := ledger.live.read(run.session, after):
+        for event in events:
+            if event.run == run.id and event.kind == "begin":
+                turns = [Turn()]
+            elif event.run == run.id and event.kind == "text" and turns:
+                turns[0].add("text", event.text, on=True)
+        after = events[-1].position
+    return [turn for turn in turns if turn.parts]
+
+
 class _Reading:
     """Reads one session from the ledger."""
 
@@ -225,12 +242,14 @@ class _Reading:
     def so_far(self, run: Run) -> list[Turn]:
         """Return what a run that has not ended has recorded of its conversation: the answers of its model and its tools.
 
-        Before them stands what the run was given.
+        Before them stands what the run was given, after them the answer that its model is writing.
         """
         turns: list[Turn] = []
+        since_ms = run.started_ms
         for record in sorted(self._ledger.journal.read(run.id).values(), key=lambda one: one.header.at_ms):
             if record.header.how == "done" and record.header.key.startswith(("model#", "tool:")):
                 value = self._ledger.seals.read(record.value.decode(errors="replace"))
+                since_ms = record.header.at_ms
                 if value and record.header.key.startswith("model#"):
                     turns.append(_answered(value, record.header.at_ms))
                 elif value and turns:
@@ -238,6 +257,7 @@ class _Reading:
                     said = json_object(value).get("result", value)
                     shown = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
                     turns[-1].add("result", shown, tool=tool, call=call)
+        turns += being_written(self._ledger, run, since_ms)
         if turns:
             given = Turn()
             given.add("prompt", self._prompt(run))

@@ -19,6 +19,7 @@ from tests.waiting import wait_until
 
 SECRET = "swordfish"
 AGENTS = """
+import asyncio
 import os
 import random
 import signal
@@ -192,6 +193,21 @@ lingering = model(
     [TextPart("I begin."), ToolCallPart("linger", {{"path": "a"}}, "call_1")],
     [TextPart("done")],
     tools=[linger],
+)
+
+
+async def slowly(messages, info):
+    yield "Once upon a time "
+    while not Path(MARK + ".more").exists():
+        await asyncio.sleep(0.02)
+    yield "there was a queue. "
+    while not Path(MARK + ".end").exists():
+        await asyncio.sleep(0.02)
+    yield "The end."
+
+
+storyteller = model_agent(
+    "storyteller", agent=Agent(FunctionModel(stream_function=slowly, model_name="scripted")), attempts=1
 )
 
 
