@@ -15,8 +15,6 @@ from orchestrator.console.stack import Stack
 from orchestrator.errors import AuditError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger.model import Session, SessionFilter, SessionState
-from orchestrator.policy.budget import nano_of
-from orchestrator.policy.moments import parse_past
 
 #: Sessions of one page, and that an action on a filter takes.
 PAGE: Final = 50
@@ -62,15 +60,15 @@ class Filter:
         Raises:
             InputError: a time or an amount in it is not valid.
         """
-        now_ms = time.time_ns() // 1_000_000
-        return SessionFilter(
-            states=frozenset(filter(None, [self.state])),
-            agents=frozenset(filter(None, [self.agent])),
-            since_ms=parse_past(self.since, now_ms=now_ms) if self.since else None,
-            until_ms=parse_past(self.until, now_ms=now_ms) if self.until else None,
-            least_nano=nano_of(self.least) if self.least else None,
-            most_nano=nano_of(self.most) if self.most else None,
-        )
+        given = {
+            "states": filter(None, [self.state]),
+            "agents": filter(None, [self.agent]),
+            "since": self.since,
+            "until": self.until,
+            "cost_from": self.least,
+            "cost_to": self.most,
+        }
+        return SessionFilter.of(given, time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
