@@ -297,13 +297,15 @@ def agents(stack: Stack, _query: Mapping[str, str]) -> Shown:
     living, services = living_agents(parts.redis), live_services(parts.redis)
     ready: Counter[str] = Counter()
     oldest: dict[str, int] = {}
+    now_ms = parts.ledger.server_ms()
     for shard in range(stack.settings.shards):
         ready.update(parts.ledger.sweep.ready(shard, names))
         runs = [run for run in map(parts.reader.run, parts.reader.queued_runs(shard, limit=_QUEUED)) if run]
         of = {one.id: one.agent for one in parts.reader.find([run.session for run in runs])}
         for run in runs:
-            agent = of.get(run.session, "")
-            oldest[agent] = min(oldest.get(agent, run.created_ms), run.created_ms)
+            agent, since_ms = of.get(run.session, ""), max(run.created_ms, run.claimable_ms)
+            if since_ms <= now_ms:  # else it waits for a person, a time or another try, and is not ready
+                oldest[agent] = min(oldest.get(agent, since_ms), since_ms)
     return {
         "records": records[:MOST],
         "served": {r.name: None if r.external else is_served(r, living) for r in records},

@@ -290,9 +290,10 @@ def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, runn
 
 
 def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
-    """The page says who serves what; a paused agent says so, and goes on."""
+    """The page says who serves what; a paused agent says so, and goes on. What waits for a person is not ready."""
     page = open_page("/agents")
     assert "yes" in page.inner_text("#a-counter")
+    assert [page.inner_text(f"#a-asking td:nth-child({column})") for column in (4, 6)] == ["0", "–"]
     page.click("#a-counter button")
     page.wait_for_selector(".outcomes >> text=agent counter is paused")
     assert "paused" in page.inner_text("#a-counter")
