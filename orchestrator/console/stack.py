@@ -171,7 +171,8 @@ class Stack:
         return f"{at_ms} {verified} {self._recent('revision', _REVISION_S, self._revision)}"
 
     def said_after(self, session: str, position: str) -> str:
-        """Return the position of the last piece of text that a session has written, at most a page after another one."""
+        """Return the position of the last piece of text that a session has written after another one; empty: after now."""
+        position = position or f"{self.parts.ledger.server_ms()}-0"
         pieces = self.parts.ledger.live.read(session, position)
         return pieces[-1].position if pieces else position
 
