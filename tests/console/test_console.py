@@ -342,7 +342,7 @@ def test_trail_is_verified_and_exported(
     """The result of a verification appears by itself; the exported file is a whole trail; both are noted."""
     page = open_page("/audit", name="clara")
     page.click("text=Verify the trail")
-    see(page, "document.querySelector('#verification').innerText.includes('intact')")
+    see(page, "document.querySelector('#verification')?.innerText.includes('intact')")
     assert re.search(r"Verified for clara at .+, in ", page.inner_text("#verification"))
     with page.expect_download() as downloaded:
         page.click("#export button")
