@@ -114,17 +114,6 @@ def _time(_context: click.Context, _parameter: click.Parameter, value: str | Non
         raise click.BadParameter(str(error)) from None
 
 
-def _nano(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
-    """Return an amount of money in billionths of a US dollar."""
-    from orchestrator.errors import InputError
-    from orchestrator.policy.budget import nano_of
-
-    try:
-        return None if value is None else nano_of(value)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def time_option(name: str, *, help: str, required: bool = False) -> Callable[[Command], Command]:
     """Return an option that takes a time, or how long ago it was; ``--since`` is the parameter ``since_ms``."""
     return click.option(
@@ -325,46 +314,45 @@ def _object(_context: click.Context, _parameter: click.Parameter, value: str | N
 _Result = TypeVar("_Result")
 
 
-def filter_options(*states: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+#: States in which a session may be.
+_STATES = ("scheduled", "pending", "running", "idle", "finished", "failed", "stopped", "deleted", "damaged")
+
+
+def filter_options(command: Callable[..., _Result]) -> Callable[..., _Result]:
     """Add ``--state``, ``--agent``, times and costs; the command gets the filter as ``only``."""
 
-    def add(command: Callable[..., _Result]) -> Callable[..., _Result]:
-        @click.option(
-            "--state",
-            "states",
-            type=click.Choice(states),
-            multiple=True,
-            help="Only those in this state; may be repeated."
-            + (" `scheduled`: those that begin later, the next one first." if "scheduled" in states else ""),
-        )
-        @click.option(
-            "--agent",
-            "agents",
-            metavar="AGENT",
-            multiple=True,
-            shell_complete=complete_agents,
-            help="Only those of this agent; may be repeated.",
-        )
-        @period_options
-        @click.option(
-            "--cost-from",
-            "least_nano",
-            metavar="USD",
-            callback=_nano,
-            help="Only those whose own calls of models cost that much or more.",
-        )
-        @click.option("--cost-to", "most_nano", metavar="USD", callback=_nano, help="That much or less.")
-        @functools.wraps(command)
-        def wrapper(*args: Any, states: Collection[str], agents: Collection[str], **kwargs: Any) -> _Result:
-            from orchestrator.ledger.model import SessionFilter
+    @click.option(
+        "--state",
+        "states",
+        type=click.Choice(_STATES),
+        multiple=True,
+        help="Only those in this state; may be repeated. `scheduled`: those that begin later.",
+    )
+    @click.option(
+        "--agent",
+        "agents",
+        metavar="AGENT",
+        multiple=True,
+        shell_complete=complete_agents,
+        help="Only those of this agent; may be repeated.",
+    )
+    @click.option(
+        "--since", metavar="TIME", help="Not before: how long ago (90s, 15m, 2h, 7d) or a time in ISO 8601."
+    )
+    @click.option("--until", metavar="TIME", help="Not after: the same.")
+    @click.option(
+        "--cost-from", metavar="USD", help="Only those whose own calls of models cost that much or more."
+    )
+    @click.option("--cost-to", metavar="USD", help="That much or less.")
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> _Result:
+        from orchestrator.ledger.model import SessionFilter
 
-            ranges = {name: kwargs.pop(name) for name in ("since_ms", "until_ms", "least_nano", "most_nano")}
-            only = SessionFilter(states=frozenset(states), agents=frozenset(agents), **ranges)
-            return command(*args, only=only, **kwargs)
+        names = ("states", "agents", "since", "until", "cost_from", "cost_to")
+        only = SessionFilter.of({name: kwargs.pop(name) for name in names}, time.time_ns() // 1_000_000)
+        return command(*args, only=only, **kwargs)
 
-        return wrapper
-
-    return add
+    return wrapper
 
 
 #: What a message can have come to.

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
 
 
-#: Messages of a conversation that the HTML draws.
-_DRAWN = 60
-
-
 @click.command("report")
 @period_options
 @click.option(
@@ -97,18 +93,14 @@ def report(
 
 
 def _page(store: AuditStore, found: Report, conversation: str | None) -> str:
-    from orchestrator.audit import AuditReader
     from orchestrator.cli.console import require_templates
 
     require_templates()
-    from orchestrator.console.rendering import report_page
+    from orchestrator.console.rendering import conversation_in, report_page
 
-    drawn = conversation or found.longest_conversation
-    reader = AuditReader(store)
-    records = reader.conversation(drawn, limit=_DRAWN) if drawn else []
+    records, left_out = conversation_in(store, conversation or found.longest_conversation)
     if conversation and not records:
         raise Refused(f"no conversation {conversation!r} is in {store.name}")
-    left_out = reader.count(drawn) - len(records) if len(records) == _DRAWN else 0
     return report_page(found, records, left_out)
 
 

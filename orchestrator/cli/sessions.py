@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from textwrap import indent
 from typing import TYPE_CHECKING
 
@@ -17,13 +16,10 @@ if TYPE_CHECKING:
     from orchestrator.config.settings import Settings
     from orchestrator.ledger.model import SessionFilter
 
-#: States in which a session may be, for ``--state``.
-_STATES = ("pending", "running", "idle", "finished", "failed", "stopped", "deleted", "damaged")
-
 
 @click.command()
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, help="How many at most.")
-@filter_options(*_STATES, "scheduled")
+@filter_options
 @json_option
 @stack_options
 def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bool) -> None:
@@ -40,13 +36,8 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
     )
 
     with open_client(settings) as client:
-        if "scheduled" in only.states:
-            if len(only.states) > 1:
-                raise click.UsageError(
-                    "--state scheduled lists those that begin later; it goes with no other state"
-                )
-            rest = replace(only, states=frozenset())
-            shown = [one for one in client.scheduled() if rest.fits(one)][:limit]
+        if only.states == {"scheduled"}:
+            shown = [one for one in client.scheduled() if only.fits(one)][:limit]
         else:
             shown = client.sessions(limit=limit, where=only.fits if only else None)
     if as_json:
@@ -79,7 +70,7 @@ def sessions(settings: Settings, *, limit: int, only: SessionFilter, as_json: bo
 
 @click.command()
 @session_argument()
-@filter_options(*_STATES)
+@filter_options
 @json_option
 @stack_options
 def tree(settings: Settings, *, session: str, only: SessionFilter, as_json: bool) -> None:

@@ -26,12 +26,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.console import actions, pages, transcripts
+from orchestrator.console import actions, pages, reports, transcripts
 from orchestrator.console.access import COOKIE, COOKIE_S, Access, Person, Rules, refuses
 from orchestrator.console.probes import OPEN, PATHS, StackProbes
 from orchestrator.console.rendering import make_templates
 from orchestrator.console.stack import Stack
 from orchestrator.errors import NoStack, OrchestraError, ServerUnavailable, UnknownSession
+from orchestrator.ids import is_session_id
 from orchestrator.machine import isoformat
 
 CSP: Final = (
@@ -125,6 +126,8 @@ class Console:
         ]
         routes = [
             *(Route(path, self._page(template, read), methods=["GET"]) for path, template, read in shown),
+            Route("/audit/report", self._page("report.html", reports.report, paced=False), methods=["GET"]),
+            Route("/audit/report.html", self._report, methods=["GET"]),
             Route("/do/{action}", self._act, methods=["POST"]),
             Route("/audit/export", self._export, methods=["POST"]),
             Route("/events", self._events, methods=["GET"]),
@@ -161,11 +164,16 @@ class Console:
         )
         return HTMLResponse(text, status_code=status, headers={"cache-control": "no-store"})
 
-    def _page(self, template: str, read: Callable[..., pages.Shown]) -> Callable[[Request], Any]:
+    def _page(
+        self, template: str, read: Callable[..., pages.Shown], *, paced: bool = True
+    ) -> Callable[[Request], Any]:
+        """Return the answer to requests for a page; without ``paced`` it is one that does not bring itself up to date."""
+
         def shown(request: Request) -> Response:
             began = time.thread_time()
             answer = made(request)
-            self.pace.note(time.thread_time() - began)
+            if paced:
+                self.pace.note(time.thread_time() - began)
             return answer
 
         def made(request: Request) -> Response:
@@ -206,6 +214,17 @@ class Console:
             if person.acts
             else self.render(request, "note.html", 403, title="Not allowed", sentence=sentence)
         )
+
+    def _report(self, request: Request) -> Response:
+        """Return the report on a time as a file."""
+        try:
+            text = reports.page(self.stack, request.query_params)
+        except _AWAY as error:
+            return self._away(request, error)
+        except OrchestraError as error:
+            return self.render(request, "note.html", 400, title="Refused", sentence=str(error))
+        headers = {"content-disposition": 'attachment; filename="report.html"', "cache-control": "no-store"}
+        return HTMLResponse(text, headers=headers)
 
     def _export(self, request: Request) -> Response:
         """Return the whole audit trail as a file."""
@@ -306,9 +325,13 @@ class Console:
 
     async def _events_of(self, request: Request) -> AsyncIterator[dict[str, str]]:
         last, told_at, away = "", 0.0, False
+        session, said = request.query_params.get("session", ""), ""
         while not await request.is_disconnected():
             try:
                 now = await run_in_threadpool(self.stack.revision)
+                if is_session_id(session):
+                    said = await run_in_threadpool(self.stack.said_after, session, said)
+                    now = f"{now} {said}"
             except _AWAY as error:
                 self.stack.forget()
                 if not away:

@@ -28,6 +28,7 @@ from orchestrator.ledger.reader import SessionOutline
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import is_served, live_services, living_agents, living_versions
 from orchestrator.streams import AUDIT_GROUP, RedisStreams, all_streams
+from orchestrator.transcript.reading import being_written
 
 #: What a template is given.
 Shown = dict[str, Any]
@@ -46,6 +47,8 @@ _CIRCLE: Final = "wait-circle"
 _WOULD_BE_CIRCLE: Final = "dependency-cycle"
 #: Findings that say that a record is not what its signer signed.
 _UNVERIFIED: Final = ("not-genuine", "text-altered", "claim-altered", "message-taken", "launch-taken")
+#: Characters of what a model says at the moment: the last ones.
+_SAID: Final = 8_000
 #: Lines of an envelope that a page shows.
 _XML_LINES: Final = 2_000
 
@@ -86,8 +89,8 @@ def triage(stack: Stack, _query: Mapping[str, str]) -> Shown:
         "unverified": groups["unverified"][:MOST],
         "bad": groups["bad"][:MOST],
         "warnings": [one for one in findings if one.severity == "warning"][:MOST],
-        "failed": failed[:20],
-        "failed_count": len(failed),
+        "failed": failed,
+        "failed_count": 0 if examined is None else examined.failed_count,
         "over": over[:20],
         "well": examined is not None and not (questions or approvals or letters or bad or failed or over),
     }
@@ -195,6 +198,7 @@ def session(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
         "problems": problems,
         "answer": answer,
         "fault": fault,
+        "says": _says(stack, about),
         "large": large,
         "events": page,
         "events_before": before,
@@ -220,6 +224,13 @@ def _answer(stack: Stack, name: str) -> tuple[str, str]:
         return "", str(error)
     except SessionFailed:
         return "", ""  # its reason is in the session
+
+
+def _says(stack: Stack, about: Session) -> str:
+    """Return what the model of a session that is at work has said last, as far as it is written; empty: nothing yet."""
+    run = stack.parts.ledger.run(about.run) if about.state is SessionState.RUNNING and about.run else None
+    turns = being_written(stack.parts.ledger, run, run.started_ms) if run is not None else []
+    return turns[0].said("text")[-_SAID:] if turns else ""
 
 
 def _page_of(events: list[Event], query: Mapping[str, str]) -> tuple[list[Event], int]:
@@ -286,13 +297,15 @@ def agents(stack: Stack, _query: Mapping[str, str]) -> Shown:
     living, services = living_agents(parts.redis), live_services(parts.redis)
     ready: Counter[str] = Counter()
     oldest: dict[str, int] = {}
+    now_ms = parts.ledger.server_ms()
     for shard in range(stack.settings.shards):
         ready.update(parts.ledger.sweep.ready(shard, names))
         runs = [run for run in map(parts.reader.run, parts.reader.queued_runs(shard, limit=_QUEUED)) if run]
         of = {one.id: one.agent for one in parts.reader.find([run.session for run in runs])}
         for run in runs:
-            agent = of.get(run.session, "")
-            oldest[agent] = min(oldest.get(agent, run.created_ms), run.created_ms)
+            agent, since_ms = of.get(run.session, ""), max(run.created_ms, run.claimable_ms)
+            if since_ms <= now_ms:  # else it waits for a person, a time or another try, and is not ready
+                oldest[agent] = min(oldest.get(agent, since_ms), since_ms)
     return {
         "records": records[:MOST],
         "served": {r.name: None if r.external else is_served(r, living) for r in records},

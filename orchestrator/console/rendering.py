@@ -14,9 +14,11 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.records import MessageRecord
 from orchestrator.audit.report.model import UNIT_MS, Bucket, HopRow, Report
 from orchestrator.audit.sequence import sequence_svg, svg_text
+from orchestrator.audit.store import AuditStore
 from orchestrator.console.tree import doing
 from orchestrator.display.figures import money, number, share, size, span
 from orchestrator.display.text import counted, visible
@@ -30,6 +32,8 @@ _LEAST_COLUMNS: Final = 12
 _MARKS: Final = 5
 #: Hours or days in the table of a report's time line.
 _SHOWN_BUCKETS: Final = 500
+#: Messages of a conversation that it draws.
+_DRAWN: Final = 60
 
 
 def make_templates() -> Environment:
@@ -97,6 +101,13 @@ def file_page(template: str, **shown: Any) -> str:
     )
 
 
+def conversation_in(store: AuditStore, name: str) -> tuple[list[MessageRecord], int]:
+    """Return the messages of a conversation that a report draws, and how many come after them."""
+    reader = AuditReader(store)
+    records = reader.conversation(name, limit=_DRAWN) if name else []
+    return records, reader.count(name) - len(records) if len(records) == _DRAWN else 0
+
+
 def report_page(report: Report, conversation: Sequence[MessageRecord] = (), left_out: int = 0) -> str:
     """Return a report as a file.
 
@@ -105,22 +116,30 @@ def report_page(report: Report, conversation: Sequence[MessageRecord] = (), left
         conversation: messages that are drawn as a sequence diagram.
         left_out: later messages of that conversation.
     """
+    shown = report_shown(report, conversation, left_out)
+    return file_page("report.html", **{**shown, "frame": "file.html"}, link=None)
+
+
+def report_shown(
+    report: Report, conversation: Sequence[MessageRecord] = (), left_out: int = 0
+) -> dict[str, Any]:
+    """Return what the template of a report shows, as a page of the console."""
     scale, hops = _hops(report)
     first, last = report.since_ms or report.first_ms, report.until_ms or report.last_ms
-    return file_page(
-        "report.html",
-        report=report,
-        period="" if first is None or last is None else f"{_minute(first)} to {_minute(last)} UTC",
-        messages=_over_time(report, number, {"good": _delivered, "bad": lambda bucket: bucket.dead}),
-        spending=_over_time(report, money, {"busy": lambda bucket: bucket.cost.usd})
+    return {
+        "frame": "base.html",
+        "report": report,
+        "period": "" if first is None or last is None else f"{_minute(first)} to {_minute(last)} UTC",
+        "messages": _over_time(report, number, {"good": _delivered, "bad": lambda bucket: bucket.dead}),
+        "spending": _over_time(report, money, {"busy": lambda bucket: bucket.cost.usd})
         if report.spent.nano_usd
         else _over_time(report, _tokens, {"busy": lambda bucket: bucket.cost.tokens}),
-        scale=scale,
-        hops=hops,
-        shown_buckets=_SHOWN_BUCKETS,
-        conversation=conversation,
-        diagram=diagram(conversation, left_out) if conversation else "",
-    )
+        "scale": scale,
+        "hops": hops,
+        "shown_buckets": _SHOWN_BUCKETS,
+        "conversation": conversation,
+        "diagram": diagram(conversation, left_out) if conversation else "",
+    }
 
 
 def _delivered(bucket: Bucket) -> int:

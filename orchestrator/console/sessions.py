@@ -15,16 +15,14 @@ from orchestrator.console.stack import Stack
 from orchestrator.errors import AuditError
 from orchestrator.ids import is_session_id
 from orchestrator.ledger.model import Session, SessionFilter, SessionState
-from orchestrator.policy.budget import nano_of
-from orchestrator.policy.moments import parse_past
 
 #: Sessions of one page, and that an action on a filter takes.
 PAGE: Final = 50
 MOST_AT_ONCE: Final = 200
 #: Messages of the audit trail that a search for words reads, of each type.
 _MESSAGES: Final = 200
-#: The types of messages that have tasks and answers.
-_SEARCHED: Final = ("task-delegation", "task-completion")
+#: The types of messages that have tasks, answers, later prompts, and why a session failed.
+_SEARCHED: Final = ("task-delegation", "task-completion", "message", "error")
 _FIELDS: Final = ("q", "state", "agent", "since", "until", "least", "most")
 
 
@@ -62,15 +60,15 @@ class Filter:
         Raises:
             InputError: a time or an amount in it is not valid.
         """
-        now_ms = time.time_ns() // 1_000_000
-        return SessionFilter(
-            states=frozenset(filter(None, [self.state])),
-            agents=frozenset(filter(None, [self.agent])),
-            since_ms=parse_past(self.since, now_ms=now_ms) if self.since else None,
-            until_ms=parse_past(self.until, now_ms=now_ms) if self.until else None,
-            least_nano=nano_of(self.least) if self.least else None,
-            most_nano=nano_of(self.most) if self.most else None,
-        )
+        given = {
+            "states": filter(None, [self.state]),
+            "agents": filter(None, [self.agent]),
+            "since": self.since,
+            "until": self.until,
+            "cost_from": self.least,
+            "cost_to": self.most,
+        }
+        return SessionFilter.of(given, time.time_ns() // 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,7 @@ def matching(stack: Stack, only: Filter, *, offset: int = 0, limit: int = PAGE) 
 
 
 def _search(stack: Stack, only: Filter, *, offset: int, limit: int) -> Found:
-    """Look for the beginning of an id, then for words in titles, then in tasks and answers."""
+    """Look for the beginning of an id, then for words in titles, then in what the audit trail has of sessions."""
     reader, words, fits = stack.parts.reader, only.q.lower(), only.conditions.fits
     found: dict[str, Session] = {}
     if is_session_id(only.q) or " " not in only.q:
@@ -116,8 +114,8 @@ def _search(stack: Stack, only: Filter, *, offset: int, limit: int) -> Found:
         note = "Tasks and answers were not searched: there is no audit trail here."
     else:
         note = (
-            "Ids, titles of roots, tasks and answers were searched. What is encrypted was not: the audit trail "
-            "cannot read it."
+            "Ids, titles of roots, tasks, later prompts, answers and reasons of failures were searched. What is "
+            "encrypted was not: the audit trail cannot read it."
         )
         names = [name for name in _saying(trail, only.q) if name not in found]
         found |= {one.id: one for one in reader.find(names) if fits(one)}
@@ -126,12 +124,16 @@ def _search(stack: Stack, only: Filter, *, offset: int, limit: int) -> Found:
 
 
 def _saying(trail: AuditReader, words: str) -> list[str]:
-    """Return the sessions whose task or answer has these words one after the other, as the audit trail says."""
+    """Return the sessions of which the audit trail has a message with these words one after the other."""
     with suppress(AuditError):
         messages = [
             message
             for kind in _SEARCHED
             for message in trail.search(text=words, message_type=kind, limit=_MESSAGES)
         ]
-        return list(dict.fromkeys(one.task_id for one in messages if is_session_id(one.task_id)))
+        # A prompt and an error name their session by the message that launched it.
+        launches = dict.fromkeys(one.parent_id for one in messages if not one.task_id and one.parent_id)
+        of = {launch: one.task_id for launch in launches for one in trail.find(launch)}
+        names = (one.task_id or of.get(one.parent_id, "") for one in messages)
+        return list(dict.fromkeys(filter(is_session_id, names)))
     return []

@@ -21,6 +21,7 @@ from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.doctor import Blocker, Diagnosis, Doctor
 from orchestrator.doctor.inspection import Inspected, inspect
 from orchestrator.errors import AuditUnavailable, OrchestraError
+from orchestrator.ledger.gauges import Standing, standings
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.log import get_logger
@@ -35,10 +36,11 @@ _LOOK_SHARE: Final = 0.003
 _EXAMINE_SHARE: Final = 0.01
 #: Seconds for which a page waits for the first examination.
 _FIRST_WAIT_S: Final = 0.8
-#: Root sessions that an examination looks at for the longest waits, for budgets and for failures.
-_NEWEST: Final = 500
+#: Root sessions that have waited longest, and those that failed last, that an examination reads in full.
 _SHOWN_WAITS: Final = 8
+_SHOWN_FAILED: Final = 20
 _DAY_MS: Final = 86_400_000
+_ENDED: Final = frozenset({*CLOSED, SessionState.FINISHED})
 #: Seconds for which a picture of a tree, and the revision of the ledger, are taken from memory.
 _TREE_S: Final = 1.0
 _REVISION_S: Final = 0.8
@@ -51,8 +53,9 @@ class Examined:
     diagnosis: Diagnosis
     #: Sessions that have waited longest, each with why.
     waits: tuple[tuple[Session, Blocker | None], ...]
-    #: Root sessions that failed within a day.
+    #: Root sessions that failed within a day, the latest of them first, and how many there are.
     failed: tuple[Session, ...]
+    failed_count: int
     #: Root sessions whose budget is used up, each with what of it.
     over_budget: tuple[tuple[Session, str], ...]
     at_ms: int
@@ -100,6 +103,8 @@ class Stack:
     _diagnosis: tuple[Diagnosis, int] | None = None
     _diagnose_at: float = 0.0
     _verification: Verification | None = None
+    #: Held by who makes a report.
+    reporting: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def settings(self) -> Settings:
@@ -164,6 +169,12 @@ class Stack:
         at_ms = 0 if self._examined is None else self._examined.at_ms
         verified = "" if self._verification is None else f"{self._verification.took_s}"
         return f"{at_ms} {verified} {self._recent('revision', _REVISION_S, self._revision)}"
+
+    def said_after(self, session: str, position: str) -> str:
+        """Return the position of the last piece of text that a session has written after another one; empty: after now."""
+        position = position or f"{self.parts.ledger.server_ms()}-0"
+        pieces = self.parts.ledger.live.read(session, position)
+        return pieces[-1].position if pieces else position
 
     def _revision(self) -> str:
         pipe = self.parts.redis.pipeline(transaction=False)
@@ -259,20 +270,43 @@ class Stack:
         assert self._diagnosis is not None
         doctor, client, (diagnosis, examined_ms) = self.doctor(), self.client, self._diagnosis
         now_ms = parts.ledger.server_ms()
-        newest = client.sessions(limit=_NEWEST)
-        live = [s for s in newest if s.state not in CLOSED and s.state is not SessionState.FINISHED]
-        longest = sorted(live, key=lambda s: s.updated_ms)[:_SHOWN_WAITS]
-        over = [(s, self._used_up(client, s)) for s in live if s.budgets]
+        roots = self._moved_since(parts, now_ms - _DAY_MS)
+        live = sorted((one.updated_ms, name) for name, one in roots.items() if one.state not in _ENDED)
+        failed = sorted(
+            (-one.ended_ms, name)
+            for name, one in roots.items()
+            if one.state == SessionState.FAILED and one.ended_ms > now_ms - _DAY_MS
+        )
+        longest, budgeted, latest = (
+            parts.reader.find(names)
+            for names in (
+                [name for _, name in live[:_SHOWN_WAITS]],
+                [name for _, name in live if roots[name].budgeted],
+                [name for _, name in failed[:_SHOWN_FAILED]],
+            )
+        )
+        over = [(s, self._used_up(client, s)) for s in budgeted]
         return Examined(
             diagnosis=diagnosis,
             waits=tuple((one, doctor.wait_of(one.id)) for one in longest),
-            failed=tuple(
-                s for s in newest if s.state is SessionState.FAILED and s.ended_ms > now_ms - _DAY_MS
-            ),
+            failed=tuple(latest),
+            failed_count=len(failed),
             over_budget=tuple((s, what) for s, what in over if what),
             at_ms=now_ms,
             examined_ms=examined_ms,
         )
+
+    @staticmethod
+    def _moved_since(parts: Container, since_ms: int) -> dict[str, Standing]:
+        """Return the roots whose trees are not at rest, or came to rest since then."""
+        changed = parts.ledger.sweep.changed_roots
+        names = [
+            root
+            for shard in range(parts.settings.shards)
+            for page, _ in changed(shard, since_ms=since_ms)
+            for root in page
+        ]
+        return standings(parts.redis, names)
 
     @staticmethod
     def _used_up(client: Client, session: Session) -> str:

@@ -15,6 +15,11 @@ from orchestrator.redisdb.key_table import is_wrong_type
 
 #: Sessions that one round trip asks for.
 _BATCH: Final = 500
+#: Fields of a session that its standing is read from.
+_STANDING: Final = (
+    *("agent", "root", "state", "budgets", "questions", "updated_ms", "ended_ms"),
+    *("launched", "delivered", "dead"),
+)
 
 
 @dataclass(kw_only=True)
@@ -39,6 +44,9 @@ class Standing:
     state: str
     questions: int
     pending: int  #: callbacks neither delivered nor dead
+    updated_ms: int
+    ended_ms: int  #: 0: it has not
+    budgeted: bool  #: it counts against a budget
 
 
 def read_gauges(client: redis.Redis, shards: int, agents: Sequence[str]) -> Gauges:
@@ -84,22 +92,26 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
         batch = sessions[start : start + _BATCH]
         pipe = client.pipeline(transaction=False)
         for session in batch:
-            wanted = ("agent", "root", "state", "questions", "launched", "delivered", "dead")
-            pipe.hmget(ledger_keys.session(session), wanted)
+            pipe.hmget(ledger_keys.session(session), _STANDING)
         for session, row in zip(batch, pipe.execute(raise_on_error=False), strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
                 continue
-            agent, root, state, *numbers = map(decode.text, row)
+            agent, root, state, budgets, *numbers = map(decode.text, row)
             if state:
-                questions, launched, delivered, dead = (int(n) if n.isdecimal() else 0 for n in numbers)
+                questions, updated, ended, launched, delivered, dead = (
+                    int(n) if n.isdecimal() else 0 for n in numbers
+                )
                 found[session] = Standing(
                     agent=agent,
                     root=root,
                     state=state,
                     questions=questions,
                     pending=launched - delivered - dead,
+                    updated_ms=updated,
+                    ended_ms=ended,
+                    budgeted=bool(budgets),
                 )
     return found
 

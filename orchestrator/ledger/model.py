@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from orchestrator.display.text import counted
 from orchestrator.machine import isoformat
-from orchestrator.policy.budget import Cost
+from orchestrator.policy.budget import Cost, nano_of
+from orchestrator.policy.moments import parse_past
 from orchestrator.policy.versions import OnDeploy
 
 JSON = Any
@@ -252,6 +253,23 @@ class SessionFilter:
     #: The least and the most that its own calls of models may have cost, in billionths of a US dollar.
     least_nano: int | None = None
     most_nano: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], now_ms: int) -> SessionFilter:
+        """Return the conditions that somebody gave in words: states and agents, since and until, cost_from and cost_to.
+
+        Raises:
+            InputError: a time or an amount is not valid.
+        """
+        since, until, least, most = map(given.get, ("since", "until", "cost_from", "cost_to"))
+        return cls(
+            states=frozenset(given.get("states", ())),
+            agents=frozenset(given.get("agents", ())),
+            since_ms=parse_past(since, now_ms=now_ms) if since else None,
+            until_ms=parse_past(until, now_ms=now_ms) if until else None,
+            least_nano=nano_of(least) if least else None,
+            most_nano=nano_of(most) if most else None,
+        )
 
     def fits(self, session: Session) -> bool:
         """Return True if the session is shown."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from mcp.server.lowlevel import Server
@@ -10,8 +11,8 @@ from mcp.server.lowlevel import Server
 from orchestrator.client.client import Client, SessionHandle
 from orchestrator.client.waiting import is_over
 from orchestrator.errors import SessionFailed
-from orchestrator.ledger import Session
-from orchestrator.machine import isoformat
+from orchestrator.ledger.model import Session, SessionFilter
+from orchestrator.machine import SystemClock, isoformat
 from orchestrator.mcp.serving import build_server
 from orchestrator.operations import requests
 from orchestrator.operations.table import OF_APPROVER, OF_OPERATOR
@@ -67,9 +68,9 @@ class OperatorTools:
 
     def sessions(self, request: requests.ListSessions) -> dict[str, Any]:
         """List roots."""
-        return {
-            "sessions": [_shown(found) for found in self._client.sessions(limit=request.get("limit", 20))]
-        }
+        only = SessionFilter.of(request, SystemClock().now_ms())
+        found = self._client.sessions(limit=request.get("limit", 20), where=only.fits if only else None)
+        return {"sessions": [_shown(one) for one in found]}
 
     def status(self, request: requests.ShowTree) -> dict[str, Any]:
         """Show a tree."""
@@ -98,13 +99,11 @@ class OperatorTools:
 
     def approve(self, request: requests.Approve) -> dict[str, Any]:
         """Approve."""
-        done = self._client.approve(request["approval"], request.get("comment", ""), digest=request["digest"])
-        return {"session": done.session, "tool": done.tool}
+        return _fields(self._client.approve(**request), ("session", "tool"))
 
     def deny(self, request: requests.Deny) -> dict[str, Any]:
         """Deny."""
-        done = self._client.deny(request["approval"], request.get("comment", ""))
-        return {"session": done.session, "tool": done.tool}
+        return _fields(self._client.deny(**request), ("session", "tool"))
 
     def resume(self, request: requests.Resume) -> dict[str, Any]:
         """Give a session another prompt."""
@@ -123,11 +122,9 @@ class OperatorTools:
 
 def _wait(client: Client, session: str, timeout_s: float) -> dict[str, Any]:
     """Return the state of a session after at most ``timeout_s`` seconds, and its answer if it has ended."""
-    try:
+    with suppress(TimeoutError):
         if timeout_s:
             client.wait(session, timeout_s=timeout_s)
-    except TimeoutError:
-        pass
     found = client.session(session)
     shown: dict[str, Any] = {**_shown(found), "result": None, "error": None, "ask_again_s": None}
     if not is_over(found):

@@ -440,6 +440,12 @@ class ListSessions(Request, total=False):
     """List the latest sessions that were submitted, newest first."""
 
     limit: Annotated[int, Field(ge=1, le=200), Doc("How many; 20 by default.")]
+    states: Annotated[Sequence[v.State], Doc("Only those in one of these states.")]
+    agents: Annotated[Sequence[str], Doc("Only those of one of these agents.")]
+    since: Annotated[str, Doc("Not launched before: how long ago (15m, 2h, 7d) or a time in ISO 8601.")]
+    until: Annotated[str, Doc("Not launched after: the same.")]
+    cost_from: Annotated[str, Doc("Only those whose own calls of models cost so many US dollars or more.")]
+    cost_to: Annotated[str, Doc("That much or less.")]
 
 
 class ShowTree(OfSession, total=False):

@@ -143,6 +143,9 @@ Context = Annotated[
 Seconds = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)]
 WaitSeconds = Annotated[float, Field(ge=0, le=MAX_WAIT_S), Doc("Seconds to wait at most; 20 by default.")]
 
+State = Literal[
+    "scheduled", "pending", "running", "idle", "finished", "failed", "stopped", "deleted", "damaged"
+]
 Agent = Annotated[str, Doc("The name of a registered agent."), Mark.FOR_MODELS]
 Key = Annotated[
     str,

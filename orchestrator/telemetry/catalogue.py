@@ -129,7 +129,7 @@ METRICS: Final[tuple[Metric, ...]] = (
         "gauge",
         ("reason",),
         "both",
-        "What waits, by reason: children, question, approval, slot, limit, paused, retry, provider, scheduled.",
+        "What waits, by reason: children, question, approval, slot, limit, paused, retry, provider, scheduled (a time).",
     ),
     Metric(
         "orchestra_oldest_pending_seconds",

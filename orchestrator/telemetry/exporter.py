@@ -29,6 +29,7 @@ from orchestrator.redisdb.raw_pipeline import server_ms
 from orchestrator.runtime.service import ServiceRecord, hung_services, live_services
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from orchestrator.telemetry.catalogue import BUCKETS, METRICS, MOST_VALUES
+from orchestrator.telemetry.fold import OpenRun
 from orchestrator.telemetry.otlp import TraceSender
 from orchestrator.telemetry.trail import Trail, missing
 
@@ -280,14 +281,24 @@ class Exporter(Collector):
                 reasons["children"] += 1
         for run in fold.runs.values():
             if not run.claimed_ms and run.ready_ms > now_ms:
-                parked = "approval" if run.session in fold.approvals else "retry"
-                reasons["provider" if run.provider else parked] += 1
+                reasons[self._parked(run)] += 1
         reasons["limit"] += sizes.blocked
         for limit in self._parts.concurrency.agents(agents) if any(sizes.ready.values()) else ():
             full = limit.limit is not None and limit.at_work >= limit.limit
             why = "paused" if limit.paused else "limit" if full else "slot"
             reasons[why] += sizes.ready[limit.agent]
         return {(reason,): number for reason, number in reasons.items()}
+
+    def _parked(self, run: OpenRun) -> str:
+        """Return what a run waits for that gave up its slot and is not ready."""
+        standing = self._standing.get(run.session)
+        if run.provider:
+            return "provider"
+        if run.how != "parked":
+            return "retry"
+        if run.session in self._trail.fold.approvals:
+            return "approval"
+        return "question" if standing is not None and standing.questions else "scheduled"
 
 
 def registry_of(exporter: Exporter) -> CollectorRegistry:

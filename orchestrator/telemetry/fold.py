@@ -220,6 +220,7 @@ class Fold:
         match change.state:
             case "queued" if "again_in_ms" in facts:
                 self._end_try(change, run, facts.get("how", ""), facts.get("provider", ""))
+                self.changed.add(change.session)  # it may have asked something
                 self.runs[change.id] = replace(
                     run or OpenRun(change.session, 0),
                     ready_ms=change.at_ms + int(facts["again_in_ms"] or 0),
@@ -312,7 +313,7 @@ class Fold:
 
     def _approval(self, change: Transition) -> None:
         known = self.approvals.setdefault(change.session, set())
-        if change.state in ("asked", "queued"):
+        if change.state == "delivered":  # into the hands of a person
             known.add(change.id)
         else:
             known.discard(change.id)

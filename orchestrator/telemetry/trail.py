@@ -30,7 +30,7 @@ from orchestrator.streams.redis_streams import is_missing_group
 from orchestrator.telemetry.fold import AgentsOf, Fold
 
 #: Of the file; one of another version is not read.
-_VERSION: Final = 1
+_VERSION: Final = 2
 #: Rows of transitions that one query reads, of up to 2,000 steps each, and of dead letters.
 _ROWS: Final = 100
 _DEAD: Final = 5_000

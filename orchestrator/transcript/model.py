@@ -144,10 +144,13 @@ def written(turns: Sequence[BaseModel]) -> str:
 
 
 def account(
-    run: str, attempt: int, steps: Sequence[str], spent: Cost, turns: Sequence[BaseModel]
+    run: str, attempt: int, steps: Sequence[str], spent: Cost, turns: Sequence[BaseModel], *, died: str = ""
 ) -> tuple[str, str]:
-    """Return a worker's report of a try, and the turns in it as JSON, which are empty if there are none."""
-    parts, said = [], written(turns) if turns else ""
+    """Return a worker's report of a try, and the turns in it as JSON, which are empty if there are none.
+
+    ``died`` says how the try's process ended, where others report.
+    """
+    parts, said = [f"its process died: {died}"] if died else [], written(turns) if turns else ""
     if steps:
         more = f" and {len(steps) - SHOWN_STEPS} more" if len(steps) > SHOWN_STEPS else ""
         parts.append(f"{counted(len(steps), 'step')}: {', '.join(steps[:SHOWN_STEPS])}{more}")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pydantic import ValidationError
 
-from orchestrator.audit.reader import AuditReader
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.bootstrap import Container
 from orchestrator.client.history import texts_of
-from orchestrator.errors import PayloadError, UnknownSession
+from orchestrator.envelope.bodies import StatusUpdate
+from orchestrator.errors import OrchestraError, PayloadError, UnknownSession
 from orchestrator.ids import approval_of, decision_id
 from orchestrator.ledger.journal import read_headers
-from orchestrator.ledger.large_text import Decrypted
+from orchestrator.ledger.large_text import Decrypted, Seal
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.model import CLOSED, Item, Run, Session, SessionState
 from orchestrator.ledger.reader import Printed
+from orchestrator.ledger.transitions import Claim, Lease
+from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from
+from orchestrator.messages.factory import Thread
+from orchestrator.policy.budget import Cost
 from orchestrator.policy.callback_text import render_callbacks
-from orchestrator.transcript.from_trail import from_trail
 from orchestrator.transcript.model import (
     TURNS,
     Attempt,
@@ -28,10 +32,14 @@ from orchestrator.transcript.model import (
     Transcript,
     Turn,
     Verdict,
+    account,
     during,
     json_object,
     repeated,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.audit.reader import AuditReader
 
 #: Bytes of a callback in a prompt that is put together here, as an agent gets it.
 _MOST_BYTES: Final = 256 * 1024
@@ -45,6 +53,9 @@ def read_transcript(parts: Container, session: str, trail: AuditReader | None) -
     Raises:
         UnknownSession: neither the ledger nor the audit trail has it.
     """
+    # A worker that writes of a try has no use for databases.
+    from orchestrator.transcript.from_trail import from_trail
+
     try:
         about = parts.ledger.session(session)
     except UnknownSession:
@@ -57,6 +68,62 @@ def read_transcript(parts: Container, session: str, trail: AuditReader | None) -
         if kept is not None:
             return kept.model_copy(update={"state": about.state.value, "reason": about.reason})
     return _Reading(parts.ledger, about).transcript()
+
+
+def write_account(parts: Container, lease: Lease, died: str) -> None:
+    """Write what was said in a try whose process died, as its worker does: in the name of its agent, whose key is here.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    ledger, run = parts.ledger, parts.ledger.run(lease.run)
+    found = ledger.find([lease.session])
+    if run is None or not found:
+        return
+    [about] = found
+    try:
+        turns = _Reading(ledger, about).so_far(run)
+        if not turns:
+            return
+        text, said = account(run.id, run.attempt, (), Cost(), turns, died=died)
+        above = ledger.find([about.parent]) if about.parent else []
+        envelope = parts.message_factory.as_written(
+            StatusUpdate(task_id=about.reported_as, status="in-progress", current_activity=text),
+            sender=about.agent,
+            recipient=about.delegator or (above[0].agent if above else OPERATOR),
+            thread=Thread.after(about.last_said, about.correlation, about.chain, encrypted=about.encrypted),
+        )
+        seal = Seal(label=about.root, by=about.agent, to=(about.delegator,)) if about.encrypted else None
+        claim = Claim(
+            run=run.id,
+            claim=lease.claim,
+            session=about.id,
+            parent=about.parent,
+            root=about.root,
+            agent=about.agent,
+            seal=seal,
+        )
+        ledger.effect(claim, effect=f"account:{run.attempt}", envelope=envelope, only_audit=True, text=said)
+    except (OrchestraError, ValueError) as error:
+        # How the run goes on does not hang on it.
+        get_logger().warning("account-not-written", error=str(error))
+
+
+def being_written(ledger: Ledger, run: Run, since_ms: int) -> list[Turn]:
+    """Return the last answer of a run's model that began since then, as far as it is written; none: no text of it is there.
+
+    The text is kept for an hour, and only where the agent streams.
+    """
+    turns: list[Turn] = []
+    after = f"{since_ms}-0"
+    while events := ledger.live.read(run.session, after):
+        for event in events:
+            if event.run == run.id and event.kind == "begin":
+                turns = [Turn()]
+            elif event.run == run.id and event.kind == "text" and turns:
+                turns[0].add("text", event.text, on=True)
+        after = events[-1].position
+    return [turn for turn in turns if turn.parts]
 
 
 class _Reading:
@@ -127,8 +194,8 @@ class _Reading:
         for attempt in attempts:
             attempt.turns = self._turns(run, attempt.number)
             if not attempt.turns and attempt is attempts[-1] and not run.ended_ms:
-                # It is at work, or its process died and the run waits to be tried again.
-                attempt.turns = self._so_far(run)
+                # It is at work, or its worker was lost and the run waits to be tried again.
+                attempt.turns = self.so_far(run)
             words = printed.get((run.id, attempt.number))
             if not attempt.turns and words is not None:
                 attempt.printed = words.text
@@ -172,12 +239,17 @@ class _Reading:
             self._missing.append(f"{which} cannot be read: {' '.join(str(error).split())[:200]}")
             return []
 
-    def _so_far(self, run: Run) -> list[Turn]:
-        """Return what a run that has not ended has recorded of its conversation: the answers of its model and its tools."""
-        turns = []
+    def so_far(self, run: Run) -> list[Turn]:
+        """Return what a run that has not ended has recorded of its conversation: the answers of its model and its tools.
+
+        Before them stands what the run was given, after them the answer that its model is writing.
+        """
+        turns: list[Turn] = []
+        since_ms = run.started_ms
         for record in sorted(self._ledger.journal.read(run.id).values(), key=lambda one: one.header.at_ms):
             if record.header.how == "done" and record.header.key.startswith(("model#", "tool:")):
                 value = self._ledger.seals.read(record.value.decode(errors="replace"))
+                since_ms = record.header.at_ms
                 if value and record.header.key.startswith("model#"):
                     turns.append(_answered(value, record.header.at_ms))
                 elif value and turns:
@@ -185,6 +257,11 @@ class _Reading:
                     said = json_object(value).get("result", value)
                     shown = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
                     turns[-1].add("result", shown, tool=tool, call=call)
+        turns += being_written(self._ledger, run, since_ms)
+        if turns:
+            given = Turn()
+            given.add("prompt", self._prompt(run))
+            turns[0].parts[:0] = given.parts
         return turns
 
     def _delegation(self, item: Item, at_ms: int) -> Delegation:

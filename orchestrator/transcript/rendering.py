@@ -86,7 +86,7 @@ class Renderer:
         if of > 1:  # else the run says the same
             yield f"   attempt {attempt.number} {ended_words(attempt)}"
         for index, turn in enumerate(attempt.turns, 1):
-            yield f"   turn {index}{_facts(turn)}"
+            yield f"   turn {index}{_facts(turn)}{being_written(attempt, turn)}"
             for part in turn.parts:
                 yield from self._part(part)
             if turn.stopped:
@@ -124,6 +124,11 @@ def spent(cost: Cost) -> str:
         return ""
     price = f", {money(cost.usd)}" if cost.nano_usd else ""
     return f"{number(cost.input_tokens)} + {number(cost.output_tokens)} tokens{price}"
+
+
+def being_written(attempt: Attempt, turn: Turn) -> str:
+    """Return that a turn is being written; empty if it is not."""
+    return ", being written" if attempt.how == "running" and not turn.at_ms else ""
 
 
 def _facts(turn: Turn) -> str:

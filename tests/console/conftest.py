@@ -83,6 +83,11 @@ def failing(ctx):
     raise ValueError("nothing to work with " + HOSTILE)
 
 
+@agent("unlucky", attempts=1)
+def unlucky(ctx):
+    raise ValueError("the printer has no paper")
+
+
 @agent("hostile")
 def hostile(ctx):
     return HOSTILE

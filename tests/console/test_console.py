@@ -25,7 +25,7 @@ OpenPage = Callable[..., "Page"]
 HERE = Path(__file__).parent
 #: How hostile text is to be seen.
 SHOWN = "<script>document.title='gone'</script> \\x1b[31mred \\u202eesrever"
-PAGES = ("/", "/sessions", "/asked", "/dead", "/agents", "/audit")
+PAGES = ("/", "/sessions", "/asked", "/dead", "/agents", "/audit", "/audit/report")
 
 
 def see(page: Page, expression: str) -> None:
@@ -134,6 +134,23 @@ def test_sessions_are_found_by_answers_and_by_cost(open_page: OpenPage, running:
     assert "'much' is not an amount in US dollars" in page.inner_text("#live")
     page.goto(f"{running.url}/sessions?act=stop-many&least=0.2&agent=spending")
     assert page.locator("#filter input[name=least]").input_value() == "0.2"
+
+
+def test_sessions_are_found_by_later_prompts_and_by_why_they_failed(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """Words of the prompt of a resume, and of the reason of a failure, find the session, also below a root."""
+    child = running.client.tree(at_work["lead"])[1].id
+    running.client.resume(child, "And how many zeppelins?")
+    unlucky = running.client.submit("unlucky", "print").id
+    page = open_page("/sessions")
+
+    def shown(words: str, session: str) -> bool:
+        page.goto(f"{running.url}/sessions?q={words}")
+        return page.locator(f"#s-{session}").count() == 1
+
+    wait_until(lambda: shown("many+zeppelins", child), "the prompt", 30)
+    wait_until(lambda: shown("no+paper", unlucky), "the reason", 30)
 
 
 def test_tree_grows_while_somebody_looks(
@@ -273,9 +290,10 @@ def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, runn
 
 
 def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
-    """The page says who serves what; a paused agent says so, and goes on."""
+    """The page says who serves what; a paused agent says so, and goes on. What waits for a person is not ready."""
     page = open_page("/agents")
     assert "yes" in page.inner_text("#a-counter")
+    assert [page.inner_text(f"#a-asking td:nth-child({column})") for column in (4, 6)] == ["0", "–"]
     page.click("#a-counter button")
     page.wait_for_selector(".outcomes >> text=agent counter is paused")
     assert "paused" in page.inner_text("#a-counter")
@@ -324,7 +342,7 @@ def test_trail_is_verified_and_exported(
     """The result of a verification appears by itself; the exported file is a whole trail; both are noted."""
     page = open_page("/audit", name="clara")
     page.click("text=Verify the trail")
-    see(page, "document.querySelector('#verification').innerText.includes('intact')")
+    see(page, "document.querySelector('#verification')?.innerText.includes('intact')")
     assert re.search(r"Verified for clara at .+, in ", page.inner_text("#verification"))
     with page.expect_download() as downloaded:
         page.click("#export button")
@@ -336,6 +354,33 @@ def test_trail_is_verified_and_exported(
     assert done.exit_code == 0, done.output
     trail = open_trail(running.settings)
     wait_until(lambda: len(trail.search(text="clara in the console")) == 2, "the notes", 30)
+
+
+def test_report_on_a_time_is_shown_and_saved(
+    open_page: OpenPage, running: Running, at_work: dict[str, str], tmp_path: Path
+) -> None:
+    """The audit page leads to it; it has the figures of its time, is not made again by itself, and is saved as a file."""
+    page = open_page("/audit", role="viewer")
+    page.click("text=Report of the last 24 hours")
+    page.wait_for_selector("h1 >> text=Audit report")
+    assert page.locator("svg.chart.time").count() >= 1
+    assert "sessions answered" in page.inner_text(".tiles")
+    assert page.inner_text("#state") == "This page is a picture of one moment."
+    assert page.locator("#pause").is_hidden()
+    with page.expect_download() as downloaded:
+        page.click("text=Save as a file")
+    path = tmp_path / downloaded.value.suggested_filename
+    downloaded.value.save_as(path)
+    assert path.suffix == ".html"
+    assert "<script" not in path.read_text()
+    assert "Content-Security-Policy" in path.read_text()
+    page.fill("input[name=since]", "2020-01-01T00:00:00Z")
+    page.fill("input[name=until]", "2020-01-02T00:00:00Z")
+    page.click("text=Show")
+    page.wait_for_selector("text=Nothing was published in this time.")
+    page.fill("input[name=since]", "the other day")
+    page.click("text=Show")
+    page.wait_for_selector("text='the other day' is neither how long ago")
 
 
 def test_conversation_is_drawn_and_listed(

@@ -20,6 +20,7 @@ from orchestrator.doctor import Diagnosis, Problem, Severity
 from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.redisdb import keys
+from tests.integration.ledger.conftest import Play
 
 
 class Site:
@@ -62,7 +63,7 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
     tally = Tally(sessions=0, launched=0, delivered=0, pending=0, dead=0)
     diagnosis = Diagnosis(tally=tally, trees=0, findings=findings, waits=(), audited=False)
     site.stack._examined = Examined(
-        diagnosis=diagnosis, waits=(), failed=(), over_budget=(), at_ms=1, examined_ms=1
+        diagnosis=diagnosis, waits=(), failed=(), failed_count=0, over_budget=(), at_ms=1, examined_ms=1
     )
     site.stack._next_at = time.monotonic() + 600
     reason = "tasks wait for each other in a circle: c → a → c; take one dependency out"
@@ -79,6 +80,25 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
     assert "All is well" not in page
     site.be("viewer")
     assert "Stop it" not in site.text("/")
+
+
+def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
+    """A failure of today and the longest wait are there however many were launched since; all failures are counted."""
+    play = Play(site.stack.parts.ledger)
+    waits, _ = play.begin("waits")
+    for number in range(22):
+        play.finish(play.submit(f"fails {number}"), f"no luck {number}", status="failed")
+    play.finish(play.submit("ends well"))
+    for number in range(600):
+        play.submit(f"later {number}")
+    examined = site.stack.examined(wait_s=60)
+    assert examined is not None
+    assert next(one.id for one, _ in examined.waits) == waits
+    page = site.text("/")
+    assert "no luck 21" in page
+    assert 'Failed within a day <span class="count">22</span>' in page
+    assert "All that failed" in page
+    assert "All is well" not in page
 
 
 def outline(name: str, parent: str = "", **fields: Any) -> SessionOutline:

@@ -45,3 +45,26 @@ def test_the_console_shows_what_was_said(led: str, open_page: Callable[..., Page
     page.get_by_role("link", name=re.compile("ses_|count")).last.click()
     page.wait_for_url("**/transcript")
     assert "seven words" in page.inner_text("#live")
+
+
+def test_what_a_model_is_writing_appears_by_itself(
+    stage: Stage,  # noqa: F811
+    open_page: Callable[..., Page],
+) -> None:
+    """Its words are on the pages of the session and of the transcript, and more of them a moment after they are written."""
+    session = stage.client.submit("storyteller", "tell").id
+    page, other = open_page(f"/sessions/{session}"), open_page(f"/sessions/{session}/transcript")
+    page.wait_for_selector("#says >> text=Once upon a time")
+    other.wait_for_selector("text=being written")
+    assert "tell" in other.inner_text(".part.prompt pre")
+    (stage.folder / "mark.more").touch()
+    for shown in (page, other):
+        shown.wait_for_selector("text=there was a queue.", timeout=20_000)
+    assert "The end." not in page.inner_text("#says")
+    assert "being written" in stage.transcript(session)
+    (stage.folder / "mark.end").touch()
+    stage.client.wait(session, timeout_s=60)
+    page.wait_for_selector("#answer >> text=The end.")
+    other.wait_for_selector("text=being written", state="detached")
+    assert page.locator("#says").count() == 0
+    assert "being written" not in stage.transcript(session)

@@ -27,7 +27,7 @@ from orchestrator.telemetry import Exporter, exposition, registry_of
 from orchestrator.telemetry.catalogue import BY_NAME, METRICS, MOST_VALUES, OTHER
 from orchestrator.telemetry.fold import Fold
 from orchestrator.telemetry.totals import Totals
-from orchestrator.testing import Say, Script, scripted_model
+from orchestrator.testing import Call, Say, Script, scripted_model
 from tests.integration.ledger.conftest import Play, envelope
 from tests.telemetry.conftest import Watched, samples_of, total
 from tests.waiting import wait_until
@@ -59,6 +59,27 @@ def waits(ctx) -> str:  # type: ignore[no-untyped-def]
 def asks(ctx) -> str:  # type: ignore[no-untyped-def]
     ctx.ask_later("which one?")
     return "asked"
+
+
+@agent("careful")
+def careful(ctx) -> str:  # type: ignore[no-untyped-def]
+    return f"{ctx.request_approval('wipe', {'path': '/srv'}).approved}"
+
+
+@agent("wonders")
+def wonders(ctx) -> str:  # type: ignore[no-untyped-def]
+    return f"it is {ctx.ask('which one?')}"
+
+
+@agent("sleeps")
+def sleeps(ctx) -> str:  # type: ignore[no-untyped-def]
+    ctx.sleep(3600)
+    return "slept"
+
+
+@agent("stumbles", attempts=2, backoff_s=3600)
+def stumbles(ctx) -> str:  # type: ignore[no-untyped-def]
+    raise ValueError("not yet")
 
 
 @agent("broken")
@@ -212,6 +233,28 @@ def test_what_sessions_wait_for_is_counted_by_reason(watch: Watch) -> None:
     stack.until(1, "orchestra_sessions_waiting", reason="children")
     stack.until(1, "orchestra_sessions_waiting", reason="question")
     stack.until(1, "orchestra_sessions_waiting", reason="scheduled")
+
+
+def test_who_waits_without_a_slot_is_counted_by_what_for(watch: Watch) -> None:
+    """Runs that gave up their slots wait for a person, a time or another try; a model's session for its approval."""
+    script = Script(Say(calls=[Call("wipe", path="/srv")]), Say("done"))
+
+    def wipe(path: str) -> str:
+        """Wipe a folder."""
+        return f"{path} is empty"
+
+    wipes = model_agent("wipes", model=scripted_model(script), tools=[wipe], approve=["wipe"])
+    stack = watch(careful, wonders, sleeps, stumbles, wipes)
+    for name in ("careful", "wonders", "sleeps", "stumbles", "wipes"):
+        stack.stack.client.submit(name, "go")
+    stack.until(2, "orchestra_approvals_open")
+    for reason, number in {"approval": 2, "question": 1, "scheduled": 1, "retry": 1, "children": 0}.items():
+        stack.until(number, "orchestra_sessions_waiting", reason=reason)
+    stack.restart()
+    assert stack.of("orchestra_sessions_waiting", reason="approval") == 2
+    for asked in stack.stack.client.approvals():
+        stack.stack.client.approve(asked.id)
+    stack.until(0, "orchestra_sessions_waiting", reason="approval")
 
 
 def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:

@@ -19,6 +19,7 @@ from tests.waiting import wait_until
 
 SECRET = "swordfish"
 AGENTS = """
+import asyncio
 import os
 import random
 import signal
@@ -195,6 +196,21 @@ lingering = model(
 )
 
 
+async def slowly(messages, info):
+    yield "Once upon a time "
+    while not Path(MARK + ".more").exists():
+        await asyncio.sleep(0.02)
+    yield "there was a queue. "
+    while not Path(MARK + ".end").exists():
+        await asyncio.sleep(0.02)
+    yield "The end."
+
+
+storyteller = model_agent(
+    "storyteller", agent=Agent(FunctionModel(stream_function=slowly, model_name="scripted")), attempts=1
+)
+
+
 def die(path: str) -> str:
     "Kill its own process."
     os.kill(os.getpid(), signal.SIGKILL)
@@ -210,6 +226,14 @@ dying = model(
 )
 
 
+doomed = model(
+    "doomed",
+    [TextPart("I touch it."), ToolCallPart("look", {{"path": "right.txt"}}, "call_1")],
+    [TextPart("And now."), ToolCallPart("die", {{"path": "a"}}, "call_2")],
+    tools=[look, die],
+)
+
+
 def tell(what: str) -> str:
     "Tell."
     return f"the word is {{SECRET}}"
@@ -220,6 +244,14 @@ secret = model(
     [ThinkingPart(f"hide {{SECRET}}"), ToolCallPart("tell", {{"what": SECRET}}, "call_1")],
     [TextPart(f"it is {{SECRET}}")],
     tools=[tell],
+    encrypt=True,
+)
+
+
+private = model(
+    "private",
+    [TextPart(f"it is {{SECRET}}"), ToolCallPart("die", {{"path": SECRET}}, "call_1")],
+    tools=[die],
     encrypt=True,
 )
 

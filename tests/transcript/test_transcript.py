@@ -240,6 +240,7 @@ def test_a_run_at_work_shows_what_it_has_recorded(stage: Stage) -> None:
         return [part["kind"] for part in parts(run, "text", "call")] == ["text", "call"]
 
     wait_until(begun, "the first turn", 60)
+    assert [part["text"] for part in parts(document(stage, session)["runs"][0], "prompt")] == ["go"]
     (stage.folder / "mark.go").touch()
     stage.client.wait(session, timeout_s=60)
     assert "at last" in parts(document(stage, session)["runs"][0], "result")[0]["text"]
@@ -257,6 +258,41 @@ def test_what_was_said_before_its_process_died_is_there_while_the_run_waits(stag
     assert [part["text"] for part in parts(run, "text")] == ["I touch it.", "And now."]
     assert parts(run, "result")[0]["text"] == f"the contents {HOSTILE}"
     stage.client.stop(session)
+
+
+def test_what_was_said_is_there_after_the_last_process_died(stage: Stage) -> None:
+    """Each try has its turns, in the ledger and in the trail; what a try took over from another one counts once."""
+    session = stage.ended("doomed")
+    wait_until(lambda: len(accounts(stage, session)) == 3, "the accounts in the trail", 60)
+    for deleted in (False, True):
+        if deleted:
+            stage.client.delete(session)
+        found = document(stage, session)
+        assert found["read_from"] == ("audit" if deleted else "ledger")
+        [run] = found["runs"]
+        assert len(run["attempts"]) == 3
+        for attempt in run["attempts"]:
+            assert [part["text"] for part in parts({"attempts": [attempt]}, "prompt", "text")] == [
+                *("go", "I touch it.", "And now."),
+            ]
+            assert parts({"attempts": [attempt]}, "result")[0]["text"] == f"the contents {HOSTILE}"
+        assert [turn["again"] for turn in run["attempts"][2]["turns"]] == [True, True]
+        if not deleted:
+            assert [one["how"] for one in run["attempts"]] == ["died"] * 3
+            assert "200 + 40 tokens" in stage.transcript(session)
+
+
+def test_what_was_encrypted_stays_so_when_its_process_died(stage: Stage) -> None:
+    from tests import everything_in_redis
+
+    [run] = document(stage, stage.ended("private", f"say {SECRET}"))["runs"]
+    assert [part["text"] for part in parts(run, "text")] == [f"it is {SECRET}"] * 3
+    redis = stage.client._parts.redis
+    assert everything_in_redis.leaks(redis, SECRET) == []
+    without_keys = LedgerReader(redis).account(run["run"], 3)
+    assert without_keys
+    assert SECRET not in without_keys
+    assert SECRET.encode() not in stage.settings.audit_database.read_bytes()  # type: ignore[union-attr]
 
 
 def gone(stage: Stage, agent: str, prompt: str = "go") -> str:

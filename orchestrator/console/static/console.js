@@ -48,7 +48,7 @@
 
   showTimes(document);
   showChoices(document);
-  if (!pause || !$("#live")) return;
+  if (!pause || !$("#live") || !document.body.dataset.events) return;
 
   let source = null, busy = false, again = false, at = new Date();
   const isPaused = () => sessionStorage.getItem("paused") === "yes";

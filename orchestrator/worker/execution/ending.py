@@ -285,6 +285,10 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         run, found = parts.ledger.run(lease.run), parts.ledger.find([lease.session])
         if run is None or not found:
             return "deleted"
+        if died:
+            from orchestrator.transcript.reading import write_account
+
+            write_account(parts, lease, died)
         definition = runtime.catalogue.get(found[0].agent)
         wait_ms = definition.record.retry_ms(run.died + 1) if definition and died else 0
         # In the name of the agent, whose key is here.

@@ -319,7 +319,11 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
         assert (answer["state"], answer["result"], answer["ask_again_s"]) == ("finished", "blue", None)
         tree = await call("status", session=root)
         assert [s["agent"] for s in tree["sessions"]] == ["boss", "asker"]
-        assert [s["session"] for s in (await call("sessions"))["sessions"]] == [root]
+        only = {"states": ["finished"], "agents": ["boss"], "since": "1h", "cost_to": "0"}
+        assert [s["session"] for s in (await call("sessions", **only))["sessions"]] == [root]
+        assert not (await call("sessions", states=["failed"], until="1h", cost_from="0.01"))["sessions"]
+        with pytest.raises(RuntimeError, match="choose from 'scheduled', 'pending'"):
+            await call("sessions", states=["lost"])
         plan = '[{"role": "asker", "task": "a", "caller": "boss"}]'
         planned = (await call("plan", plan=plan))["session"]
         await call("stop", session=planned)
