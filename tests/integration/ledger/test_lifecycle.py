@@ -14,8 +14,6 @@ from orchestrator.ledger import (
     Committed,
     Concurrency,
     EndedRun,
-    ItemState,
-    Lease,
     Ledger,
     Outcome,
     RetryLater,
@@ -35,13 +33,6 @@ def _item(ledger: Ledger, parent: str, child: str):
     return found
 
 
-def test_a_submission_is_one_session_however_often_it_is_sent(play: Play, redis) -> None:
-    """The same key gives the same session and one envelope."""
-    first, second = play.submit("k"), play.submit("k")
-    assert first == second
-    assert redis.xlen(keys.messages(0, "task-delegation", "high")) == 1
-
-
 def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger: Ledger) -> None:
     """Its answer is there, and its Celery result is owed until it is settled."""
     root, held = play.begin()
@@ -56,25 +47,6 @@ def test_a_root_without_children_finishes_and_owes_its_result(play: Play, ledger
     assert ledger.sweep.unpublished_results(0) == []
 
 
-def test_a_claim_is_held_by_one_worker_and_repeats_for_the_same_claim_id(play: Play, ledger: Ledger) -> None:
-    """redis-py may send a claim twice; another worker gets nothing."""
-    root = play.submit()
-    dispatch = play.start(root)
-    claim_id = new_claim_id()
-    again = [ledger.claim(dispatch.run, claim_id, session_id=root, worker="w1") for _ in range(2)]
-    assert again[0].claim == again[1].claim
-    assert again[1].run.attempt == 1
-    assert ledger.claim(dispatch.run, new_claim_id(), session_id=root, worker="w2") is None
-
-
-def test_a_delegation_started_twice_is_one_run(play: Play) -> None:
-    """The same entry again is sent again; another entry of the same message is a duplicate."""
-    root = play.submit()
-    first = play.start(root, entry="5-0")
-    assert play.start(root, entry="5-0") == first
-    assert play.start(root, entry="6-0") is None
-
-
 def test_a_start_sent_again_takes_its_agent_from_no_later_session(play: Play, ledger: Ledger) -> None:
     """Its answer was lost. A message that names the agent goes to the session which it was given last."""
     first, second = play.submit("first"), play.submit("second")
@@ -82,35 +54,6 @@ def test_a_start_sent_again_takes_its_agent_from_no_later_session(play: Play, le
     play.start(second, entry="6-0")
     play.start(first, entry="5-0")
     assert ledger.redis.hget(keys.conversation(0, "c"), "agent:lead") == second.encode()
-
-
-def test_a_child_that_ends_while_its_parent_is_idle_resumes_it(play: Play, ledger: Ledger) -> None:
-    """One callback, delivered by the run that carried it; then the parent is finished."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    assert play.commit(parent.claim, "waiting").session_state == SessionState.IDLE
-    play.finish(child, "fine")
-    resumed = play.resume(root)
-    assert [(i.kind, i.child, i.status) for i in resumed.items] == [("completion", child, "completed")]
-    assert resumed.texts == {callback_id(child): "fine"}
-    assert play.balance(root) == (1, 0, 1, 0)
-    done = play.commit(resumed.claim, "final")
-    assert (done.session_state, done.over) == (SessionState.FINISHED, True)
-    assert play.balance(root) == (1, 1, 0, 0)
-    assert _item(ledger, root, child).state == ItemState.DELIVERED
-
-
-def test_children_that_end_while_the_parent_is_busy_come_as_one_resume(play: Play, ledger: Ledger) -> None:
-    """Busy: queued. Stopped: everything queued goes at once, in order of completion."""
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(3)]
-    for child in reversed(children):
-        play.finish(child)
-        assert ledger.flush(root).outcome == "busy"
-    play.commit(parent.claim)
-    resumed = play.resume(root)
-    assert [i.child for i in resumed.items] == children[::-1]
-    assert ledger.flush(root).outcome == "busy"
 
 
 def test_priority_comes_before_order_of_completion(play: Play) -> None:
@@ -141,43 +84,6 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
     assert play.balance(root) == (6, 6, 0, 0)
 
 
-def test_a_late_commit_is_refused_and_changes_nothing(play: Play, ledger: Ledger) -> None:
-    """A lease was lost, another worker has the run: the first one's answer does not count."""
-    root, held = play.begin()
-    (lease,) = ledger.sweep.leases(0)
-    assert ledger.release(lease) == "queued"
-    second = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
-    with pytest.raises(ClaimLost):
-        play.commit(held.claim, "late")
-    assert ledger.renew(held.claim).held is False
-    play.commit(second.claim, "right")
-    assert ledger.result(root) == (SessionState.FINISHED, "right")
-
-
-def test_a_commit_sent_twice_is_one_commit(play: Play) -> None:
-    """The answer got lost, the client sends it again."""
-    _, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.finish(child)
-    first, second = play.commit(parent.claim), play.commit(parent.claim)
-    assert (first.session_state, first.first) == (SessionState.IDLE, True)
-    assert (second.session_state, second.first) == (SessionState.IDLE, False)
-
-
-def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
-    """What was seen standing still has moved since: its holder lives."""
-    held = play.run(play.submit())
-    (lease,) = ledger.sweep.leases(0)
-    assert ledger.renew(held.claim).held
-    assert ledger.release(lease) == "moved"
-    assert (
-        ledger.release(
-            Lease(run=lease.run, session=lease.session, claim="other", lease_version="1", worker="")
-        )
-        == "moved"
-    )
-
-
 def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
     play: Play, ledger: Ledger
 ) -> None:
@@ -198,23 +104,6 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
     assert [(i.status, resumed.texts[i.id]) for i in resumed.items] == [
         ("failed", "its worker was lost 3 times")
     ]
-
-
-def test_an_agent_that_fails_is_tried_again_up_to_its_attempts(play: Play, ledger: Ledger) -> None:
-    """Then the session fails; what the run carried is dead with that reason."""
-    root, parent = play.begin()
-    play.finish(play.delegate(parent, "a"))
-    play.commit(parent.claim)
-    dispatch = ledger.flush(root).dispatch
-    held = play.claim(dispatch)
-    assert play.commit(held.claim, "boom", status="failed", attempts=2) == RetryLater(failures=1)
-    held = play.claim(dispatch)
-    done = play.commit(held.claim, "boom", status="failed", attempts=2)
-    assert (done.session_state, done.over, done.result_unpublished) == (SessionState.FAILED, True, True)
-    assert play.balance(root) == (1, 0, 0, 1)
-    (item,) = ledger.items(root)
-    assert (item.state, item.reason) == (ItemState.DEAD, "resume failed: boom")
-    assert ledger.run(dispatch.run).state == RunState.FAILED
 
 
 @pytest.mark.parametrize("cut", range(1, 6))

@@ -40,30 +40,6 @@ def started(stage: StackHarness, *agents: str, priority: str | None = None) -> l
     return made
 
 
-def test_the_ready_runs_are_executed_in_order(stage: StackHarness) -> None:
-    """Each is committed, each answer is its own, and neither a lease nor anything ready is left behind."""
-    seen = []
-
-    @stage.agent("helper")
-    def helper(ctx: Context) -> str:
-        seen.append(ctx.session)
-        return f"answer of {ctx.session}"
-
-    sessions = started(stage, *["helper"] * 4)
-    assert work(stage) == {"finished": 4}
-    assert seen == sessions
-    for session in sessions:
-        assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
-    left = (
-        ledger_keys.running(0),
-        ledger_keys.ready(0, "helper"),
-        ledger_keys.turns(0, "helper"),
-        ledger_keys.queued(0),
-    )
-    assert [stage.redis.exists(key) for key in left] == [0, 0, 0, 0]
-    assert work(stage) == {}
-
-
 def test_a_run_that_somebody_else_has_is_passed_over(stage: StackHarness) -> None:
     stage.agent("helper")(lambda ctx: "done")
     sessions = started(stage, *["helper"] * 4)
@@ -160,6 +136,14 @@ def test_short_runs_are_executed_together(stage: StackHarness, monkeypatch: pyte
     assert (held, seen) == ([n for n in (1, 2, 4, 8, 16, 16, 3) for _ in range(n)], sessions)
     for session in sessions:
         assert stage.ledger.result(session) == (SessionState.FINISHED, f"answer of {session}")
+    left = (
+        ledger_keys.running(0),
+        ledger_keys.ready(0, "helper"),
+        ledger_keys.turns(0, "helper"),
+        ledger_keys.queued(0),
+    )
+    assert [stage.redis.exists(key) for key in left] == [0, 0, 0, 0]
+    assert work(stage) == {}
 
 
 def test_runs_that_were_taken_together_are_taken_once(
