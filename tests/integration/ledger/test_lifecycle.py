@@ -84,6 +84,14 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
     assert play.balance(root) == (6, 6, 0, 0)
 
 
+def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
+    """What was seen standing still has moved since: its holder lives."""
+    held = play.run(play.submit())
+    (lease,) = ledger.sweep.leases(0)
+    assert ledger.renew(held.claim).held
+    assert ledger.release(lease) == "moved"
+
+
 def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
     play: Play, ledger: Ledger
 ) -> None:
