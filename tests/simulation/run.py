@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.testing.simulation.shrinking import as_test
 from tests.simulation.ledger import LedgerMachine
 from tests.simulation.stacks import Machine
 
@@ -52,11 +51,10 @@ def _prepare(given: argparse.Namespace, keys: str) -> None:
             failure = machine.play(seed)
             if failure is None:
                 continue
-            wrong[seed] = failure.wrong
-            if isinstance(machine, Machine) and not given.first:
-                wrong[seed] = "\n\n" + as_test(seed, machine.shrink(seed, failure))
             if given.first:
+                wrong[seed] = failure.wrong
                 break
+            wrong[seed] = "\n\n" + machine.as_test(seed, failure)
         plays = seed - seeds[0] + 1
         made = 0 if isinstance(machine, LedgerMachine) else machine.moments - moments
         return _Played(plays, time.process_time() - began, made, machine.trace, wrong)

@@ -28,7 +28,7 @@ from orchestrator.ids import root_session_id
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.testing.simulation.process import Life, Process
 from orchestrator.testing.simulation.schedule import FAULTS, WAKEUPS, Chance, Given, Schedule
-from orchestrator.testing.simulation.shrinking import Failure, shrink
+from orchestrator.testing.simulation.shrinking import Failure, as_test, shrink
 from orchestrator.testing.simulation.stage import Stage
 from orchestrator.testing.simulation.world import Broken, World
 from tests.properties import ledger_facts
@@ -432,3 +432,7 @@ class Machine:
     def shrink(self, seed: int, found: Failure[Scene]) -> Failure[Scene]:
         """The shortest play of that seed that fails."""
         return shrink(found, lambda scene, schedule: self.play(seed, scene, schedule), Scene.smaller)
+
+    def as_test(self, seed: int, failure: Failure[Scene]) -> str:
+        """Write the shortest play of that seed that fails as a test that can be pasted."""
+        return as_test(seed, self.shrink(seed, failure))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.testing.simulation.shrinking import as_test
 from tests.simulation.stacks import Machine, Scene, scene_of
 from tests.simulation.trees import Task
 
@@ -32,7 +31,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def test_nothing_is_lost_or_doubled(machine: Machine, first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         if failure := machine.play(seed):
-            pytest.fail(as_test(seed, machine.shrink(seed, failure)))
+            pytest.fail(machine.as_test(seed, failure))
 
 
 @pytest.mark.parametrize("what", ["audit", "told", "deploys", "approved"])
