@@ -51,12 +51,12 @@ class LedgerMachine:
     """What all plays of one process have in common: the server, and a client of it."""
 
     def __init__(self) -> None:
-        self._server = Server()
-        self._server.set_time(BEGIN_US)
-        client = SimulatedRedis(connection_pool=SimulatedPool(Link(self._server)))
+        self.server = Server()
+        self.server.set_time(BEGIN_US)
+        client = SimulatedRedis(connection_pool=SimulatedPool(Link(self.server)))
         for script in scripts.names():
             client.script_load(scripts.source(script))
-        self._begin, self._scripts = self._server.copy(), self._server.scripts
+        self._begin, self._scripts = self.server.copy(), self.server.scripts
         #: A digest of what was sent to the server in the last play, in its order.
         self.trace = ""
 
@@ -67,15 +67,15 @@ class LedgerMachine:
         """
         if steps is None:
             steps = range(random.Random(seed).choice([10, 20, 40]))
-        self._server.restart(self._begin, scripts=self._scripts)
-        self._server.set_time(BEGIN_US)
-        link = _Traced(self._server)
+        self.server.restart(self._begin, scripts=self._scripts)
+        self.server.set_time(BEGIN_US)
+        link = _Traced(self.server)
         client = SimulatedRedis(connection_pool=SimulatedPool(link))
         facts = Facts()
 
         def read() -> Facts:
             nonlocal facts
-            facts = facts.after(*self._server.changed())
+            facts = facts.after(*self.server.changed())
             return facts
 
         try:

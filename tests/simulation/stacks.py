@@ -376,10 +376,12 @@ class Machine:
         )
         self.stage = Stage(self.node.catalogue(), data, **limits)
         self.stack, self.settings = self.stage.stack, self.stage.settings
+        self.servers = [self.stage.server, self.outside.server]
         self._trail = self.settings.audit_file.with_name("template.sqlite")
         AuditStore(self._trail).close()
-        #: How many moments all plays had, and a digest of what was sent in the last one.
+        #: How many moments all plays had; of the last one a digest of what was sent, and what was out of the ordinary.
         self.moments, self.trace = 0, ""
+        self.schedule: Schedule = {}
 
     def begin_audit(self) -> None:
         """Begin with an empty audit trail."""
@@ -423,7 +425,7 @@ class Machine:
         except Broken as error:
             wrong = str(error)
         self.moments += world.moments
-        self.trace = world.trace
+        self.trace, self.schedule = world.trace, world.schedule
         if not wrong:
             return None
         assert isinstance(world.play, Played)

@@ -43,7 +43,7 @@ def test_the_keys_that_changed_make_up_everything(monkeypatch: pytest.MonkeyPatc
     def compared(before: Facts, *changed: Any) -> Facts:
         found = after(before, *changed)
         if next(looks) % 4 == 0:  # whoever reads everything asks for each key
-            link = Link(machine._server)
+            link = Link(machine.server)
             everything = Facts.read(SimulatedRedis(connection_pool=SimulatedPool(link)))
             assert not everything.same_as(found)
             assert everything.expiring == found.expiring

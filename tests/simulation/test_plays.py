@@ -7,11 +7,13 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.simulation.reached import Reached, table
 from tests.simulation.stacks import Machine, Scene, scene_of
 from tests.simulation.trees import Task
 
@@ -47,6 +49,18 @@ def test_a_seed_is_played_the_same_in_each_process_and_after_any_others(tmp_path
         return done.stdout.rpartition("digest ")[2]
 
     assert digest(seed - 10, "1") == digest(seed, "2")
+
+
+def test_it_is_counted_how_far_plays_get(machine: Machine) -> None:
+    reached, seen = Reached(*machine.servers), Counter[str]()
+    for seed in range(20):
+        assert machine.play(seed) is None
+        seen.update(reached.play(scene_of(seed)[0], machine.schedule))
+    assert seen["script start: started"] == seen["script commit: done"] == 20
+    assert all(
+        0 < seen[what] < 20 for what in ("task pays", "scene audit", "event dies before", "task wait all")
+    )
+    assert "     20 script claim_next: held" in table(seen, 20)
 
 
 def test_an_operator_sees_that_a_server_has_lost_what_it_was_asked(machine: Machine) -> None:
