@@ -41,7 +41,7 @@ _CLOSED = ("failed", "stopped", "deleted")
 _TOLD = ("finished", "failed", "stopped")
 _ROOT = root_session_id("play")
 #: What is mended without the reaper, of the router and the callback service.
-_MENDED = {"dies before": 1}
+_MENDED = {"dies before": 1, "answer lost": 1}
 _RESTARTS = "server restarts"
 #: What may befall a user's program.
 _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}

@@ -70,6 +70,13 @@ def test_an_operator_sees_that_a_server_has_lost_what_it_was_asked(machine: Mach
         assert machine.play(197, scene, {("callbacks-1", moment): "server restarts"}) is None
 
 
+def test_a_router_whose_answer_was_lost_tells_workers_all_the_same(machine: Machine) -> None:
+    """Found by seed 199: it sent again what makes a run ready, was told that workers knew already, and told nobody."""
+    scene = Scene(Task("r"), reaper=False)
+    for moment in range(8, 20):
+        assert machine.play(199, scene, {("router-1", moment): "answer lost"}) is None
+
+
 def test_a_reply_that_a_server_lost_when_it_restarted_is_given_again(machine: Machine) -> None:
     """Found by seed 204: the run that had replied was committed on a server that knew of no reply, and its asker waited on."""
     scene = Scene(Task("r", (Task("r0", fails=1, asks=True),), works_s=1.5, pays=True))
