@@ -81,6 +81,9 @@ def _told(call: Call) -> Iterator[str]:
         if not before or not after or before == after:
             continue
         was, record = json.loads(before), json.loads(after)
+        said = [(one.get("status"), one.get("over")) for one in (was, record)]
+        if call.session(child).get("parent_notified") == "1" and said[0] != said[1]:
+            yield f"{parent} was told of {child} twice: {said}"
         if was["state"] != "owed":
             continue
         if record["state"] == "queued" and "result" in call.after.hashes[f"session:{child}:bodies"]:
@@ -293,7 +296,8 @@ def _inherited(call: Call) -> Iterator[str]:
 
 
 def _restored(call: Call) -> Iterator[str]:
-    if call.said == "nothing":
+    """What is there stays as it is."""
+    if call.said == "nothing" or f"cb_{call.key[4:]}" in call.before.hashes[f"session:{call.key}:bodies"]:
         yield from call.before.same_as(call.after)
 
 
@@ -318,7 +322,7 @@ def _cleaned(call: Call) -> Iterator[str]:
 def _stored(call: Call) -> Iterator[str]:
     """What stays for good still does."""
     before, after = call.before, call.after
-    if ending := {n for n in before.names() - before.expiring if n.startswith("blob:")} & after.expiring:
+    if ending := (before.names() - before.expiring) & after.expiring:
         yield f"{ending} are to go"
 
 
