@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import multiprocessing
 import sys
 import tempfile
@@ -94,6 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:1000", help="the first, and the one after the last")
     parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no more after so long")
     parser.add_argument(
         "--keys", type=Path, help="a folder of keys: with the same ones digests can be compared"
     )
@@ -107,6 +109,7 @@ def main() -> int:
     if given.keys and given.jobs > 1:
         parser.error("--keys compares plays of one process: leave --jobs out")
     plays = moments = failures = 0
+    ends_at = time.monotonic() + given.seconds
     took, trace, reached = 0.0, "", Counter[str]()
     with tempfile.TemporaryDirectory(prefix="orchestra-simulation-") as folder:
         for done in _all_played(given, str(given.keys or folder)):
@@ -118,6 +121,8 @@ def main() -> int:
             for seed, wrong in done.wrong.items():
                 print(f"seed {seed} failed: {wrong}", flush=True)
             if done.wrong and (given.first or failures >= given.failures):
+                break
+            if time.monotonic() > ends_at:
                 break
     if given.reached:
         print(table(reached, plays))
