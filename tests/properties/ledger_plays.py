@@ -797,7 +797,7 @@ class Play:
     def lose(self) -> None:
         """Somebody takes a run from a holder that is gone, or was when somebody looked."""
         leases, self.leases = self.leases, self.ledger.sweep.leases(0)
-        if found := self.leases or leases if self.chance.random() < 0.7 else leases:
+        if found := self.leases or leases if self.chance.random() < 0.5 else leases:
             died = self.chance.choice(["", "", "signal 9"])
             self.ledger.release(self.pick(found), died=died, wait_ms=self.chance.choice([0, 900]))
 
@@ -1058,7 +1058,7 @@ class Play:
 _WEIGHTS = """
     submit 4, start 9, start_any 1, refuse 1, claim 5, claim_next 12, delegate 12, commit 14,
     ask 5, block 6, message 3, reply 4, request_approval 2, decide 2, withdraw 2, give_up 1, take 4,
-    reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 1, lose 4, stop 2,
+    reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 4, lose 4, stop 2,
     prompt 3, flush 6, events 8, sweep 3, close 2, cleanup 2, reindex 2, restore 3, pause 1,
     unpause 1, limit 2, take_external 1, report 2, program_launch 1, program_says 1, wait 4,
     wait_long 0.15, late 8
