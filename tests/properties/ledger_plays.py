@@ -383,8 +383,8 @@ class Play:
     def _held(self) -> Claim | None:
         """Mostly a claim that counts, sometimes one that was lost."""
         live = [c for c in self.held if self.counts(c)]
-        chosen: Claim | None = self.pick(self.held if self.chance.random() < 0.07 else live)
-        return chosen
+        lost = [c for c in self.held if c not in live]
+        return self.pick(lost if lost and self.chance.random() < 0.12 else live)  # type: ignore[no-any-return]
 
     def begin(self) -> None:
         """A root at work that has launched two children, which mostly may begin: chance alone seldom gets as far."""
