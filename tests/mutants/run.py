@@ -1,17 +1,20 @@
 """Puts small faults into a copy of the source, one at a time, and runs the tests that are to notice: ``make mutants``.
 
 With ``--plays N`` the simulator plays so many seeds instead of the tests, blind: no play is made for a fault. The same
-seeds pass without it. Those of which the list says that plays notice them have to be noticed.
+seeds pass without it. Those of which the list says that plays notice them have to be noticed; those of which it says
+nothing, as nothing runs beside them, are left out.
 
 The faults are in `faults.toml`, each with a name, a file, the text that it takes out, the text that it puts in, the
-tests that are to fail then, and, where the file takes part in what runs beside others, what plays make of it. A fault whose text is not in its file exactly once, tests that fail without any fault or
-cannot be run, and a fault that no test notices: each of them fails the run.
+tests that are to fail then, and, where the file takes part in what runs beside others, that plays notice it or why they
+do not. A fault whose text is not in its file exactly once, tests that fail without any fault or cannot be run, and a
+fault that no test notices: each of them fails the run.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,8 +39,11 @@ PLAYED: Final = (
 )
 #: What the list says of a fault that plays notice.
 NOTICED: Final = "noticed"
-#: Seconds that tests may take; tests that hang with a fault have noticed it.
+#: A number of plays is no reason.
+NO_REASON: Final = re.compile(r"not by [\d,]+ \w+( of (the )?\w+)?")
+#: Seconds that tests, and each play beside them, may take; those that hang with a fault have noticed it.
 LIMIT_S: Final = 300
+PLAY_LIMIT_S: Final = 2
 #: Exit codes of pytest.
 PASSED, FAILED = 0, 1
 
@@ -77,6 +83,8 @@ def load(path: Path = FAULTS) -> list[Fault]:
             wrong.append(f"{fault.name}: it changes nothing")
         if fault.file.startswith(PLAYED) and not fault.plays:
             wrong.append(f"{fault.name}: it does not say whether plays notice it, or why not")
+        if NO_REASON.fullmatch(fault.plays):
+            wrong.append(f"{fault.name}: it says how many plays did not notice it, and not why")
         gone = [test for test in fault.tests if not (ROOT / test.partition("::")[0]).exists()]
         wrong += [f"{fault.name}: there is no {test}" for test in gone]
     if wrong:
@@ -128,16 +136,17 @@ class Copy:
             raise Unusable(f"{' '.join(tests)} could not be run: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         return "" if done.returncode == PASSED else done.stdout[-3000:]
 
-    def play(self, plays: int, *, limit_s: float = LIMIT_S) -> str:
+    def play(self, plays: int) -> str:
         """Play so many seeds, of the ledger and of whole stacks, up to the first that fails; what was said of that one."""
-        for what in (["--ledger"], ["--first"]):
+        limit_s = LIMIT_S + plays * PLAY_LIMIT_S
+        for what in (["--first", "--ledger"], ["--first"]):
             seeds = f"--seeds=0:{plays}"
             try:
                 done = self._python("-m", "tests.simulation.run", *what, seeds, limit_s=limit_s)
             except subprocess.TimeoutExpired:
                 return f"they took longer than {limit_s:g} s"
             if done.returncode != 0:
-                return f"{''.join(what).strip('-')}: {done.stdout or done.stderr[-3000:]}"
+                return f"{what[-1].strip('-')}: {done.stdout or done.stderr[-3000:]}"
         return ""
 
     def notices(self, fault: Fault, *, plays: int = 0) -> str:
@@ -163,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         faults = [f for f in load() if not given.names or any(name in f.name for name in given.names)]
+        faults = [f for f in faults if f.plays or not given.plays]
         if given.check:
             print(f"{len(faults)} faults fit the source")
             return 0

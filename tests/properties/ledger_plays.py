@@ -77,6 +77,8 @@ VERSIONS = ("v1 latest", "v2 latest", "v1 refuse", "v2 refuse", "")
 LARGE = 400  #: bytes from which a text is stored beside its record
 #: A large text that was stored.
 _LARGE_TEXT = re.compile(r"\S+:[0-9a-f]{64}: None became")
+#: Each session that a text names, also by a question or a callback of its own.
+_ABOUT = re.compile("(?:ses|ask|apr|cb)_([0-9a-f]{26})")
 TTL_MS = 100_000
 #: Answers that say no, and are no error of the ledger.
 REFUSALS = (BudgetExceeded, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState)
@@ -84,36 +86,13 @@ REFUSALS = (BudgetExceeded, LimitExceeded, PromptKeyInUse, UnknownSession, Wrong
 NEEDED = ("start", "claim_next", "delegate", "commit", "flush", "events", "sweep")
 #: Steps that look at more than one moment.
 ALONE = ("reindex", "restore", "renew", "late")
-CLAIMS = ("claim", "claim_next")
 #: What a late copy of a call may still do, because it says what its caller wants now.
-SAID_ANEW = {
-    *[
-        "flush",
-        "stop",
-        "claim",
-        "claim_next",
-        "make_ready",
-        "set_limit",
-        "wake",
-        "due_timers",
-        "recount",
-        "finish_cleanup",
-        "reindex",
-    ],
-    *[
-        "unblock",
-        "renew",
-        "trim",
-        "hold_back",
-        "publish",
-        "store_blob",
-        "withdraw",
-        "claim_item",
-        "publish_result",
-        "release",
-    ],
-    *["reserve", "spend", "delete_session", "refuse", "touch_blob", "forget_steps", "claim_external"],
-}
+_SAID_ANEW = """
+    flush stop claim claim_next make_ready set_limit wake due_timers recount finish_cleanup reindex
+    unblock renew trim hold_back publish store_blob withdraw claim_item publish_result release
+    reserve spend delete_session refuse touch_blob forget_steps claim_external
+"""
+SAID_ANEW = frozenset(_SAID_ANEW.split())
 
 
 class Broken(AssertionError):
@@ -133,7 +112,7 @@ class Repeating(Batch):
 
     def execute(self) -> list[Any]:
         calls = list(self._calls)
-        self._scripts.between()
+        self._scripts.between(calls)
         answers = self._scripts.judged(calls, super().execute)
         for call, answer in zip(calls, answers, strict=True):
             if call[0] is not None and not isinstance(answer, Exception):
@@ -152,8 +131,8 @@ class RepeatingScripts(Scripts):
         self._share = share
         self.late: list[tuple[Any, Any]] = []
         self.calls = 0
-        #: What happens between what a caller has read and what it does.
-        self.between: Callable[[], None] = lambda: None
+        #: What happens between what a caller has read and what it does, which are these calls.
+        self.between: Callable[[Sequence[tuple[Any, Any]]], None] = lambda _: None
         self.after: Callable[[], None] = lambda: None
 
     def batch(self) -> Batch:
@@ -258,8 +237,10 @@ class Play:
         self.trail_at = "-"
         self.told: list[str] = []
         self.using: Claim | None = None  #: of the step that is played
-        #: The sessions that the step is about; and those that others, who act amid it, choose first.
+        #: The sessions that the last calls were about; and those that are chosen first.
         self.about = self.near = frozenset[str]()
+        #: How often others act amid a step, and how often a step is about what the one before it was about.
+        self.crowd, self.follow = self.chance.choice([0.05, 0.1, 0.3]), self.chance.choice([0, 0.3, 0.6])
         self.inside = True  #: whether nobody acts between what a step reads and what it does
         self.scripts.between = self._between
         self.scripts.after = self._maybe_crash
@@ -274,13 +255,14 @@ class Play:
         if not self.inside and self.chance.random() < 0.02:
             raise Crash
 
-    def _between(self) -> None:
+    def _between(self, calls: Sequence[tuple[Any, Any]]) -> None:
         """Others act between what a caller has read and what it does; or its process dies."""
+        self.about = frozenset(f"ses_{found}" for found in _ABOUT.findall(str(calls)))
         if self.inside:
             return
         self._maybe_crash()
-        if self.chance.random() < 0.1:
-            self.inside, using = True, self.using
+        if self.chance.random() < self.crowd:
+            self.inside, using, near = True, self.using, self.near
             # Who acts at the same moment often acts on the same thing: that is where one overtakes the other.
             self.near = self.about if self.chance.random() < 0.7 else frozenset()
             try:
@@ -290,7 +272,7 @@ class Play:
                     with contextlib.suppress(ClaimLost, *REFUSALS):
                         self._do(name)
             finally:
-                self.inside, self.using, self.near = False, using, frozenset()
+                self.inside, self.using, self.near = False, using, near
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -357,6 +339,7 @@ class Play:
             name = self.chance.choices(list(STEPS), self.weights)[0]
             self.told.append(name)
             self.inside = name in ALONE
+            self.near = self.about if self.chance.random() < self.follow else frozenset()
             try:
                 self._do(name)
             except Crash:
@@ -383,12 +366,6 @@ class Play:
         self.using = given[0] if given and isinstance(given[0], Claim) else None
         if None in given:
             return
-        if not self.near:
-            self.about = frozenset(
-                filter(
-                    None, (getattr(given[0], of, "") for of in ("id", "session", "parent")) if given else ()
-                )
-            )
         if self.using is None or self.counts(self.using):
             act(*given)
         else:
@@ -407,19 +384,29 @@ class Play:
     def _held(self) -> Claim | None:
         """Mostly a claim that counts, sometimes one that was lost."""
         live = [c for c in self.held if self.counts(c)]
-        chosen: Claim | None = self.pick(self.held if self.chance.random() < 0.07 else live)
-        return chosen
+        lost = [c for c in self.held if c not in live]
+        return self.pick(lost if lost and self.chance.random() < 0.12 else live)  # type: ignore[no-any-return]
 
     def begin(self) -> None:
-        """A root at work that has launched two children: chance alone seldom gets as far."""
+        """A root at work that has launched two children, which mostly may begin: chance alone seldom gets as far."""
+        match self.chance.randint(0, 7):
+            case 0 | 1:
+                self.concurrency.limit_trees(self.chance.choice([1, 2]))
+            case 2:
+                self.concurrency.limit_agent(self.pick(AGENTS), 1)
         self.submit()
-        for s in self.sessions():
-            if s.state == "pending":
-                self._start(s)
+        self._start_all()
         self.claim()
         for _ in range(2):
             self._do("delegate")
+        if self.chance.random() < 0.6:
+            self._start_all()
         self.check()
+
+    def _start_all(self) -> None:
+        for s in self.sessions():
+            if s.state == "pending":
+                self._start(s)
 
     def submit(self) -> None:
         if len(self._names()) > 14:
@@ -468,15 +455,18 @@ class Play:
 
     def _start(self, s: Session) -> None:
         due = self.clock.now_ms() + 4000 if self.chance.random() < 0.15 else 0
+        # Else it has come once more, or its sender has used its id for something else.
+        own = s.entry and self.chance.random() < 0.9
+        digest, entry = ("d", s.entry.rpartition(":")[2]) if own else self.pick([("d", "1-1"), ("e", "1-2")])
         launch = Start(
             session=s.id,
             message=s.message if self.chance.random() < 0.95 else f"other{next(self.numbers)}",
             sender="operator",
-            digest="d",
+            digest=digest,
             recipient=s.agent,
             conversation="c",
             stream=keys.messages(0, "task-delegation", "high"),
-            entry=s.entry.rpartition(":")[2] or "1-1",
+            entry=entry,
             mark_ms=HOUR_MS,
             review_due_ms=due,
         )
@@ -693,7 +683,7 @@ class Play:
         asker, q = found
         if claim is None or self.chance.random() < 0.5:
             self._answer(asker, q)
-        elif q not in asker.approvals:
+        else:
             self.using = claim
             options = {"kind": "reply", "priority": "high", "answers": q}
             self.ledger.send(
@@ -811,7 +801,7 @@ class Play:
     def lose(self) -> None:
         """Somebody takes a run from a holder that is gone, or was when somebody looked."""
         leases, self.leases = self.leases, self.ledger.sweep.leases(0)
-        if found := self.leases or leases if self.chance.random() < 0.7 else leases:
+        if found := self.leases or leases if self.chance.random() < 0.5 else leases:
             died = self.chance.choice(["", "", "signal 9"])
             self.ledger.release(self.pick(found), died=died, wait_ms=self.chance.choice([0, 900]))
 
@@ -849,12 +839,8 @@ class Play:
             raise Broken(f"leftovers: {wrong}")
 
     def restore(self) -> None:
-        if (
-            (s := self.session("finished")) is not None
-            and self.ledger.texts(s.parent or s.id, [callback_id(s.id)])
-            and self.ledger.sweep.restore_text(s.id, "x")
-        ):
-            raise Broken(f"a text of {s.id} was restored")
+        if (s := self.session("finished")) and self.ledger.texts(s.parent or s.id, [callback_id(s.id)]):
+            self.ledger.sweep.restore_text(s.id, "x")
 
     def pause(self) -> None:
         self.concurrency.pause("agent", self.pick(AGENTS))
@@ -970,7 +956,7 @@ class Play:
         call = self.chance.choice(self.scripts.late)
         before = self.read()
         runs = before.of_kind("run").values()
-        if call[0] in CLAIMS and not any(r["claim"] and r["claim"] in call[1] for r in runs):
+        if call[0] in ("claim", "claim_next") and not any(r["claim"] and r["claim"] in call[1] for r in runs):
             return  # whoever sent it has worked under it, and sends no claim again
         asked = json.loads(call[1][2]) if call[0] == "step" else {}
         if asked and not self.client.hexists(ledger_keys.steps(asked["run"]), f"h:{asked['key']}"):
@@ -986,8 +972,9 @@ class Play:
         """Everybody does what is theirs to do; then all is over, and nothing is owed."""
         self.told.append("settle")
         self.unpause()
-        for kind in (*map("agent:".__add__, AGENTS), "trees", *(f"tree:{s.root}" for s in self.sessions())):
-            self.concurrency._set(0, kind, "none")
+        for kind in self.read().hashes["limits"]:
+            if kind.startswith(("agent:", "tree")):
+                self.concurrency._set(0, kind, "none")
         for _ in range(60):
             self.advance(2000)
             while self.service.run_once():
@@ -1077,8 +1064,8 @@ class Play:
 _WEIGHTS = """
     submit 4, start 9, start_any 1, refuse 1, claim 5, claim_next 12, delegate 12, commit 14,
     ask 5, block 6, message 3, reply 4, request_approval 2, decide 2, withdraw 2, give_up 1, take 4,
-    reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 1, lose 4, stop 2,
-    prompt 3, flush 6, events 8, sweep 3, close 2, cleanup 2, reindex 2, restore 1, pause 1,
+    reject 1, effect 2, record 4, forget 1, reserve 3, spend 3, renew 4, lose 4, stop 2,
+    prompt 3, flush 6, events 8, sweep 3, close 2, cleanup 2, reindex 2, restore 3, pause 1,
     unpause 1, limit 2, take_external 1, report 2, program_launch 1, program_says 1, wait 4,
     wait_long 0.15, late 8
 """
@@ -1089,19 +1076,24 @@ def play(
     client: redis_py.Redis,
     seed: int,
     *,
-    steps: int = 60,
+    steps: int | Sequence[int] = 60,
     share: float = 0.1,
     look_every: int = 1,
     read: Callable[[], Facts] | None = None,
 ) -> None:
-    """One play from its beginning to its end; everything is looked at after so many steps, and at its end."""
+    """One play from its beginning to its end; everything is looked at after so many steps, and at its end.
+
+    Each step has its own chance, so that it comes to the same where others are left out: ``steps`` may name those that stay.
+    """
     one = Play(client, seed, share=share, read=read)
     try:
         one.begin()
-        for number in range(steps):
+        for number in range(steps) if isinstance(steps, int) else steps:
+            one.chance.seed(f"{seed} {number}")
             one.step(looks=number % look_every == 0)
+        one.chance.seed(f"{seed} at the end")
         one.settle()
         one.expire()
     except Exception as error:
         told = "\n".join(f"{n}: {what}" for n, what in enumerate(one.told))
-        raise Broken(f"seed {seed}, {steps} steps\n{told}\n{type(error).__name__}: {error}") from error
+        raise Broken(f"seed {seed}\n{told}\n{type(error).__name__}: {error}") from error

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from orchestrator import machine
 from orchestrator.redisdb import scripts
 from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
 from orchestrator.testing.simulation.server import Command, Server, ServerSession
-from orchestrator.testing.simulation.shrinking import Failure
+from orchestrator.testing.simulation.shrinking import Failure, shrink
 from orchestrator.testing.simulation.world import BEGIN_US
 from tests.properties.ledger_facts import Facts
 from tests.properties.ledger_plays import Broken, play
@@ -51,34 +51,56 @@ class LedgerMachine:
     """What all plays of one process have in common: the server, and a client of it."""
 
     def __init__(self) -> None:
-        self._server = Server()
-        self._server.set_time(BEGIN_US)
-        client = SimulatedRedis(connection_pool=SimulatedPool(Link(self._server)))
+        self.server = Server()
+        self.server.set_time(BEGIN_US)
+        client = SimulatedRedis(connection_pool=SimulatedPool(Link(self.server)))
         for script in scripts.names():
             client.script_load(scripts.source(script))
-        self._begin, self._scripts = self._server.copy(), self._server.scripts
+        self._begin, self._scripts = self.server.copy(), self.server.scripts
         #: A digest of what was sent to the server in the last play, in its order.
         self.trace = ""
 
-    def play(self, seed: int) -> Failure[None] | None:
-        """Play one seed; None: nothing was wrong. Half of what happens comes between what a caller reads and what it does."""
-        chance = random.Random(seed)
-        self._server.restart(self._begin, scripts=self._scripts)
-        self._server.set_time(BEGIN_US)
-        link = _Traced(self._server)
+    def play(self, seed: int, steps: Sequence[int] | None = None) -> Failure[tuple[int, ...]] | None:
+        """Play one seed, or these of its steps; None: nothing was wrong.
+
+        Much of what happens comes between what a caller reads and what it does.
+        """
+        if steps is None:
+            steps = range(random.Random(seed).choice([10, 20, 40]))
+        self.server.restart(self._begin, scripts=self._scripts)
+        self.server.set_time(BEGIN_US)
+        link = _Traced(self.server)
         client = SimulatedRedis(connection_pool=SimulatedPool(link))
         facts = Facts()
 
         def read() -> Facts:
             nonlocal facts
-            facts = facts.after(*self._server.changed())
+            facts = facts.after(*self.server.changed())
             return facts
 
         try:
             with machine.run_on(_Dice(seed)):
-                play(client, seed, steps=chance.choice([10, 20, 40]), share=0.02, look_every=10, read=read)
+                play(client, seed, steps=steps, share=0.02, look_every=10, read=read)
         except Broken as error:
-            return Failure(None, {}, str(error))
+            return Failure(tuple(steps), {}, str(error))
         finally:
             self.trace = link.trace.hexdigest()
         return None
+
+    def as_test(self, seed: int, failure: Failure[tuple[int, ...]]) -> str:
+        """Write the shortest play of that seed that fails as a test that can be pasted."""
+        shortest = shrink(failure, lambda steps, _: self.play(seed, steps), _fewer)
+        story = "\n".join(f"    # {line}" for line in shortest.wrong.splitlines())
+        steps = ", ".join(map(str, shortest.task))
+        return f"def test_seed_{seed}() -> None:\n{story}\n    assert LedgerMachine().play({seed}, [{steps}]) is None\n"
+
+
+def _fewer(steps: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield these steps without some of them: all, half of them, a quarter, each one."""
+    if steps:
+        yield ()
+    size = len(steps)
+    while size > 1:
+        size = (size + 1) // 2
+        for at in range(0, len(steps), size):
+            yield steps[:at] + steps[at + size :]

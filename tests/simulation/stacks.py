@@ -28,7 +28,7 @@ from orchestrator.ids import root_session_id
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.testing.simulation.process import Life, Process
 from orchestrator.testing.simulation.schedule import FAULTS, WAKEUPS, Chance, Given, Schedule
-from orchestrator.testing.simulation.shrinking import Failure, shrink
+from orchestrator.testing.simulation.shrinking import Failure, as_test, shrink
 from orchestrator.testing.simulation.stage import Stage
 from orchestrator.testing.simulation.world import Broken, World
 from tests.properties import ledger_facts
@@ -41,7 +41,7 @@ _CLOSED = ("failed", "stopped", "deleted")
 _TOLD = ("finished", "failed", "stopped")
 _ROOT = root_session_id("play")
 #: What is mended without the reaper, of the router and the callback service.
-_MENDED = {"dies before": 1}
+_MENDED = {"dies before": 1, "answer lost": 1}
 _RESTARTS = "server restarts"
 #: What may befall a user's program.
 _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}
@@ -376,10 +376,12 @@ class Machine:
         )
         self.stage = Stage(self.node.catalogue(), data, **limits)
         self.stack, self.settings = self.stage.stack, self.stage.settings
+        self.servers = [self.stage.server, self.outside.server]
         self._trail = self.settings.audit_file.with_name("template.sqlite")
         AuditStore(self._trail).close()
-        #: How many moments all plays had, and a digest of what was sent in the last one.
+        #: How many moments all plays had; of the last one a digest of what was sent, and what was out of the ordinary.
         self.moments, self.trace = 0, ""
+        self.schedule: Schedule = {}
 
     def begin_audit(self) -> None:
         """Begin with an empty audit trail."""
@@ -423,7 +425,7 @@ class Machine:
         except Broken as error:
             wrong = str(error)
         self.moments += world.moments
-        self.trace = world.trace
+        self.trace, self.schedule = world.trace, world.schedule
         if not wrong:
             return None
         assert isinstance(world.play, Played)
@@ -432,3 +434,7 @@ class Machine:
     def shrink(self, seed: int, found: Failure[Scene]) -> Failure[Scene]:
         """The shortest play of that seed that fails."""
         return shrink(found, lambda scene, schedule: self.play(seed, scene, schedule), Scene.smaller)
+
+    def as_test(self, seed: int, failure: Failure[Scene]) -> str:
+        """Write the shortest play of that seed that fails as a test that can be pasted."""
+        return as_test(seed, self.shrink(seed, failure))

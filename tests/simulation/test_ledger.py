@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.testing.simulation.link import Link, SimulatedPool, SimulatedRedis
 from tests.properties.ledger_facts import Facts
 from tests.simulation.ledger import LedgerMachine
+from tests.simulation.ledger_rules import RULES
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
@@ -25,13 +27,23 @@ def test_a_seed_is_the_same_play_after_any_others() -> None:
     assert traces[0] == traces[2] != traces[1]
 
 
+def test_a_play_that_fails_is_shortened_to_what_it_fails_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = LedgerMachine()
+    monkeypatch.setitem(RULES, "renew", lambda call: iter([f"{call.key} was renewed"]))
+    seed, failure = next((seed, failed) for seed in range(100) if (failed := machine.play(seed)))
+    text = machine.as_test(seed, failure)
+    assert len(failure.task) >= 10
+    assert re.search(rf"    assert LedgerMachine\(\).play\({seed}, \[\d+\]\) is None\n$", text)
+    assert "was renewed" in text
+
+
 def test_the_keys_that_changed_make_up_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, after, looks = LedgerMachine(), Facts.after, itertools.count(1)
 
     def compared(before: Facts, *changed: Any) -> Facts:
         found = after(before, *changed)
         if next(looks) % 4 == 0:  # whoever reads everything asks for each key
-            link = Link(machine._server)
+            link = Link(machine.server)
             everything = Facts.read(SimulatedRedis(connection_pool=SimulatedPool(link)))
             assert not everything.same_as(found)
             assert everything.expiring == found.expiring

@@ -7,12 +7,13 @@ import logging
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from orchestrator.testing.simulation.shrinking import as_test
+from tests.simulation.reached import Reached, table
 from tests.simulation.stacks import Machine, Scene, scene_of
 from tests.simulation.trees import Task
 
@@ -32,7 +33,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def test_nothing_is_lost_or_doubled(machine: Machine, first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         if failure := machine.play(seed):
-            pytest.fail(as_test(seed, machine.shrink(seed, failure)))
+            pytest.fail(machine.as_test(seed, failure))
 
 
 @pytest.mark.parametrize("what", ["audit", "told", "deploys", "approved"])
@@ -50,11 +51,30 @@ def test_a_seed_is_played_the_same_in_each_process_and_after_any_others(tmp_path
     assert digest(seed - 10, "1") == digest(seed, "2")
 
 
+def test_it_is_counted_how_far_plays_get(machine: Machine) -> None:
+    reached, seen = Reached(*machine.servers), Counter[str]()
+    for seed in range(20):
+        assert machine.play(seed) is None
+        seen.update(reached.play(scene_of(seed)[0], machine.schedule))
+    assert seen["script start: started"] == seen["script commit: done"] == 20
+    assert all(
+        0 < seen[what] < 20 for what in ("task pays", "scene audit", "event dies before", "task wait all")
+    )
+    assert "     20 script claim_next: held" in table(seen, 20)
+
+
 def test_an_operator_sees_that_a_server_has_lost_what_it_was_asked(machine: Machine) -> None:
     """Found by seed 197: the end of a pause was lost with the server's last second, and nobody asked for it again."""
     scene = Scene(Task("r", then="prompt"), copies=2, operator=True)
     for moment in range(20, 28):
         assert machine.play(197, scene, {("callbacks-1", moment): "server restarts"}) is None
+
+
+def test_a_router_whose_answer_was_lost_tells_workers_all_the_same(machine: Machine) -> None:
+    """Found by seed 199: it sent again what makes a run ready, was told that workers knew already, and told nobody."""
+    scene = Scene(Task("r"), reaper=False)
+    for moment in range(8, 20):
+        assert machine.play(199, scene, {("router-1", moment): "answer lost"}) is None
 
 
 def test_a_reply_that_a_server_lost_when_it_restarted_is_given_again(machine: Machine) -> None:

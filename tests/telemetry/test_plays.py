@@ -25,7 +25,7 @@ def test_the_counts_of_a_play_are_those_of_the_ledger(first: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(first, first + AT_ONCE):
         assert machine.play(seed) is None
-        client = redis_py.Redis(connection_pool=SimulatedPool(Link(machine._server)))
+        client = redis_py.Redis(connection_pool=SimulatedPool(Link(machine.server)))
         rows: Any = client.xrange(keys.transitions(0))
         steps = [
             Step(row[0].decode(), *next((n.decode(), v.decode()) for n, v in row[1].items())) for row in rows

@@ -35,6 +35,7 @@ def test_a_fault_that_fits_is_taken(tmp_path: Path) -> None:
         ({"old": "no such text"}, "has its text 0 times, not once"),
         ({"old": "import"}, "times, not once"),
         ({"new": "def backoff_ms("}, "it changes nothing"),
+        ({"plays": "not by 400 seeds of the ledger"}, "how many plays did not notice it, and not why"),
         ({"tests": ["tests/unit/no_such_test.py"]}, "there is no tests/unit/no_such_test.py"),
     ],
 )

@@ -25,11 +25,6 @@ local entries, notes, queued = {}, {}, {}
 local checked, given = {}, {}
 -- The agents whose workers were thought of: they are told once.
 local asked = {}
-local function tell(ready, turns)
-  local answer = asked[ready] and '0' or must_wake(ready, turns, now)
-  asked[ready] = true
-  return answer
-end
 
 local function start(l)
   local session, run, stream = session_key(l.session), in_shard('run:' .. l.run), in_shard(l.stream)
@@ -62,14 +57,16 @@ local function start(l)
   local answer = { 'started', id, s.agent, 'start' }
   if s.run ~= '' or count(s.runs) > 0 then
     local queued = s.run ~= '' and redis.call('HGET', run, 'state') == 'queued'
-    answer = queued and { 'started', s.run, s.agent, 'start', tell(ready, turns) } or { 'already', s.run }
+    -- Sent again, as its answer was lost: the caller has told nobody.
+    answer = queued and { 'started', s.run, s.agent, 'start', '1' } or { 'already', s.run }
   else
     new_run(run, runs, id, s.id, 1, 'start', {}, now)
     redis.call('HSET', session, 'run', id, 'runs', 1, 'updated_ms', now)
     queued[#queued + 1], queued[#queued + 2] = due, id
     if l.review_ms then end_by(TIMERS, session, s.id, 'review', l.review_ms) end
     make_ready(ready, turns, id, s.root, s.priority, given)
-    answer[5] = tell(ready, turns)
+    answer[5] = asked[ready] and '0' or must_wake(ready, turns, now)
+    asked[ready] = true
   end
   add(entries, stream, entry)
   return answer

@@ -34,7 +34,7 @@ FAULTS: Final[Mapping[str, int]] = {
     "clock -240": 1,
     "clocks 3600": 1,  # those of all hosts do, and the server's
     "clocks -60": 1,
-    "server restarts": 1,  # and has lost its last moment
+    "server restarts": 4,  # and has lost its last moment
 }
 #: What may befall a message of Celery.
 WAKEUPS: Final[Mapping[str, int]] = {"lost": 1, "twice": 1, "late": 1}

@@ -96,6 +96,8 @@ class Server:
         #: Those who are connected, by their number.
         self.sessions: dict[int, ServerSession] = {}
         self._numbered = 0
+        #: Called with the SHA-1 of each script that has run, and its answer.
+        self.on_answer: Callable[[bytes, Any], None] = lambda *_: None
         self._now_us = 0
         self.set_time(_BEGINS_US)
 
@@ -182,7 +184,9 @@ class Server:
         if sha not in self._known:
             return _error("NOSCRIPT No matching script.")
         answer = self._run(sha, *command[2:])
-        return self._read(answer) if type(answer) is tuple else answer
+        answer = self._read(answer) if type(answer) is tuple else answer
+        self.on_answer(sha, answer)
+        return answer
 
     def _eval_known(self, command: Command) -> Any:
         if len(command) < 3:

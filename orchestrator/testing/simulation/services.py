@@ -31,6 +31,8 @@ from orchestrator.testing.simulation.process import Life, Process, Stop, Threads
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.execution.slot import SlotLoop
 
+#: Milliseconds after which an external program looks for what it still has.
+_LOOK_AGAIN_MS = 10_000
 #: Seconds between two looks of a slot for a wake-up; they cost nothing.
 _NO_WAKE_S = 3600.0
 
@@ -119,16 +121,17 @@ class Stack:
     def program(self, process: Process, answer: Callable[[str], str], name: str = "partner") -> None:
         """Be an external program: read tasks in its inbox, and append answers to its outbox; `failed` is sent as an error.
 
-        It acknowledges a task once it has answered it, and so answers again what it had when it died.
+        It acknowledges a task once it has answered it, and so answers again what it had when it died; and what it still has
+        after a while in which nothing came, as the server may have lost its answer.
         """
         parts, client = self.parts(process), process.client
         inbox, outbox = keys.inbox(0, name), keys.outbox(0, name)
         seen = "0"
         while True:
-            found: Any = client.xreadgroup(name, "one", {inbox: seen}, count=1, block=3_600_000)
+            found: Any = client.xreadgroup(name, "one", {inbox: seen}, count=1, block=_LOOK_AGAIN_MS)
             entries = [entry for _, entries in found for entry in entries]
             if not entries:
-                seen = ">"
+                seen = ">" if seen == "0" else "0"
             for entry, fields in entries:
                 message: Any = decode(fields[b"envelope"])
                 if message.body.type == "task-delegation":
