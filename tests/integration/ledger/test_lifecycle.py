@@ -751,14 +751,6 @@ def test_an_item_is_taken_under_the_runs_own_claim_only(play: Play, ledger: Ledg
     assert taken[1] == "words"
 
 
-def test_an_effect_of_the_same_key_is_recorded_and_published_once(play: Play, ledger: Ledger) -> None:
-    held = play.run(play.submit())
-    said = envelope("status-update", "normal")
-    assert ledger.effect(held.claim, effect="status|1", envelope=said, value="first") == "first"
-    assert ledger.effect(held.claim, effect="status|1", envelope=said, value="second") == "first"
-    assert ledger.redis.xlen(keys.messages(0, "status-update", "normal")) == 1
-
-
 def test_a_session_is_started_by_the_message_that_launched_it_only(play: Play, ledger: Ledger) -> None:
     root = play.submit()
     assert play.start(root, message="another") is None
