@@ -769,10 +769,10 @@ class Play:
         )
 
     def record(self, claim: Claim) -> None:
-        header = StepHeader(
-            key=self.chance.choice(["s1", "s2", "s3", "a", "asky", "b"]),
-            how=self.chance.choice(["done", "failed", "retry"]),  # type: ignore[arg-type]
-        )
+        key: Any = self.chance.choice(["s1", "s2", "s3", "a", "asky", "b"])
+        how: Any = self.chance.choice(["done", "failed", "retry"])
+        known = json.loads(self.client.hget(ledger_keys.steps(claim.run), f"h:{key}") or "{}")
+        header = StepHeader(key=key, how=how, tries=known.get("tries", 0) + 1)
         self.ledger.journal.record(claim, header, b"v" * self.chance.choice([3, 300]))
 
     def forget(self, claim: Claim) -> None:

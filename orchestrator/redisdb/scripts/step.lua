@@ -18,13 +18,13 @@ local r = held_run(RUN, claim, 'steps')
 if not r then return { 'lost' } end
 local known = redis.call('HMGET', STEPS, 'h:' .. key, 'p:' .. key, 'bytes')
 if known[1] then
-  -- The holder has read the journal: what cannot be read it means to replace.
+  -- The holder has read the journal: what cannot be read it means to replace. Each record of its own speaks of more calls.
   local fine, before = pcall(cjson.decode, known[1])
   if fine and before.how ~= 'retry' then
     if before.claim == claim then return { 'done' } end
     return { 'exists', known[1], known[2] or '' }
   end
-  if (string.gsub(known[1], '^{"at_ms":%d+,', '{')) == ARGV[2] and known[2] == ARGV[3] then return { 'done' } end
+  if fine and before.claim == claim and (before.tries or 0) >= (cjson.decode(ARGV[2]).tries or 0) then return { 'done' } end
 end
 local steps, bytes = count(r.steps), count(known[3])
 if not known[1] and steps + 1 > (q.most_steps or 0) then return { 'full', 'max_steps_per_run', tostring(q.most_steps or 0) } end
