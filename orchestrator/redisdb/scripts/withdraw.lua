@@ -13,10 +13,6 @@ if open then redis.call('HINCRBY', ASKER, 'questions', -1) end
 if open and is_approval(q.id) then close_approval(ITEMS, q.id, q.reason or '') end
 local queued = record ~= nil and record.state == 'queued'
 if queued or (record and record.state == 'asked') then mark_dead(ITEMS, q.id, record, q.reason or '') end
-if queued then
-  redis.call('ZREM', QUEUE, q.id)
-  if redis.call('ZCARD', QUEUE) == 0 then
-    redis.call('ZREM', in_shard('waiting'), redis.call('HGET', KEYS[1], 'id'))
-  end
-end
+-- The session stays among those that are looked at: it may have a deadline that only an event speaks of.
+if queued then redis.call('ZREM', QUEUE, q.id) end
 return { open and 'open' or 'closed', queued and '1' or '0' }
