@@ -5,15 +5,17 @@
 -- include: base
 -- include: request
 -- include: ready
+-- include: steps
 local id, root, TREE = session_of(KEYS[1]), q.root, in_shard('tree:' .. q.root)
 local agent, TIMERS = redis.call('HGET', KEYS[1], 'agent') or '', in_shard('timers')
 local READY, TURNS = in_shard('ready:' .. agent), in_shard('turns:' .. agent)
-for i = 2, #ARGV do redis.call('DEL', ARGV[i]) end
 for _, run in ipairs(q.runs or {}) do
+  drop_steps(in_shard('run:' .. run))
   redis.call('ZREM', in_shard('running'), run)
   redis.call('ZREM', in_shard('queued'), run)
   leave_ready(READY, TURNS, run, root)
 end
+for i = 2, #ARGV do redis.call('DEL', ARGV[i]) end
 close_approvals(KEYS[1], KEYS[1] .. ':items')
 for _, what in ipairs({ '', ':items', ':bodies', ':queue', ':runs' }) do redis.call('DEL', KEYS[1] .. what) end
 if redis.call('ZREM', TREE, id) == 1 then changed('session', id, '-', 'removed') end
