@@ -207,8 +207,7 @@ class HeldRun:
     @property
     def may_be_followed(self) -> bool:
         """True if the next run may be asked for with the commit: a root's result is stored after it, before anything else."""
-        known = self.ended is not None
-        return known and bool(self._held.session.parent) and not self._runtime.stopping()
+        return self.ended is not None and bool(self._held.session.parent) and not self._runtime.stopping()
 
     def let_go(self) -> None:
         """Renew the lease no longer."""

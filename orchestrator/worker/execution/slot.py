@@ -45,6 +45,8 @@ MOST_TOGETHER: Final = 16
 #: Seconds that an agent's short runs take on average, of which each new one counts for a part.
 SHORT_S: Final = 0.01
 _NEWEST_COUNTS: Final = 0.2
+#: How many times that the runs may take that a slot takes together.
+TOGETHER: Final = 3
 #: Seconds after which a run is slow.
 SLOW_S: Final = 0.2
 
@@ -78,8 +80,13 @@ class ShortRuns:
 
     @property
     def wanted(self) -> int:
-        """Return the number of runs to ask for: twice as many as last time, as long as there were so many."""
-        return self._most if self.short else 1
+        """Return the number of runs to ask for: twice as many as last time, as long as there were so many.
+
+        What they take together is little, as other slots may have nothing to do meanwhile.
+        """
+        together_s = TOGETHER * SHORT_S
+        longest_s = max((self._takes_s[agent] for agent in self.short), default=together_s)
+        return min(self._most, int(together_s / max(longest_s, SHORT_S / MOST_TOGETHER)))
 
     @property
     def waiting(self) -> int:
@@ -103,9 +110,8 @@ class ShortRuns:
             held = self._waiting.popleft() if self._waiting else None
             if held is None:
                 return None
-            beside = bool(self._waiting or self._executed)
-            alone = beside and self._is_alone(held)
-            if beside and not alone:
+            alone = self._is_alone(held)
+            if not alone and (self._waiting or self._executed):
                 self.due_at = machine.monotonic() + SLOW_S
                 self._runtime.beats.add(self)
         if alone:
@@ -152,15 +158,14 @@ class ShortRuns:
         with self._changing:
             waiting, self._waiting = self._waiting, deque()
         self.commit()
-        runtime = dataclasses.replace(self._runtime, stopping=lambda: True)
         for held in waiting:
-            run = HeldRun(runtime, held)
+            run = HeldRun(dataclasses.replace(self._runtime, stopping=lambda: True), held)
             run.execute()
-            commit_runs(runtime, [run])
-            make_ready = partial(runtime.parts.ledger.sweep.make_ready, held.run.id)
+            commit_runs(self._runtime, [run])
+            make_ready = partial(self._runtime.parts.ledger.sweep.make_ready, held.run.id)
             ready = retry_outages(make_ready, what="give-back")
             if ready is not None:
-                runtime.wake_each([ready.agent])
+                self._runtime.wake_each([ready.agent])
         if waiting:
             _log.info("runs-given-back", runs=len(waiting))
 
