@@ -59,17 +59,14 @@ class Thread:
     encrypted: bool = False  #: whether its messages are encrypted for their recipients
 
     @classmethod
-    def after(
-        cls, message: str, correlation: str, chain: Sequence[str], *, encrypted: bool = False
-    ) -> Thread:
-        """Return the thread after a message of a conversation, and after those that led to the sender."""
-        before = (message,) if message and message not in chain else ()
-        return cls(correlation=correlation, chain=(*before, *chain), encrypted=encrypted)
-
-    @classmethod
-    def of(cls, session: Session) -> Thread:
-        """Return the thread of what the agent of a session sends."""
-        return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
+    def of(cls, session: Session, *, after: str = "") -> Thread:
+        """Return the thread of what the agent of a session sends: after that message, and those that led to the session."""
+        before = (after,) if after and after not in session.chain else ()
+        return cls(
+            correlation=session.correlation,
+            chain=(*before, *session.chain),
+            encrypted=session.encrypted,
+        )
 
 
 class Parties(TypedDict):
