@@ -19,6 +19,7 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.errors import ServerUnavailable
+from orchestrator.ids import traceparent
 from orchestrator.ledger import ClaimedRun, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
 from orchestrator.messages.factory import MessageFactory, Parties, Thread
@@ -95,11 +96,17 @@ class Effects:
             named = [item for item in self.held.items if item.extra.get("message")]
             latest = max(named, key=lambda item: item.seq, default=None)
             message = str(latest.extra["message"]) if latest is not None else self.held.session.last_said
-        return Thread.of(self.held.session, after=message)
+        return Thread.of(self.held.session, after=message, traceparent=self.traceparent)
 
     def parties(self, recipient: str) -> Parties:
         """Return sender, recipient and thread of what the run sends."""
         return {"sender": self.held.session.agent, "recipient": recipient, "thread": self.thread}
+
+    @property
+    def traceparent(self) -> str:
+        """The trace context of this try."""
+        held = self.held
+        return traceparent(held.session.root or held.session.id, held.run.id, held.run.attempt)
 
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
         """Record the progress of the session; ``body`` is the content of the envelope if the agent wrote it itself."""
