@@ -46,9 +46,7 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         recipient=session.agent,
         question=str(item.extra["message"]),
         answer=text,
-        thread=Thread.after(
-            str(item.extra["message"]), session.correlation, session.chain, encrypted=session.encrypted
-        ),
+        thread=Thread.of(session, after=str(item.extra["message"])),
     )
     placed = ledger.enqueue(
         asker,

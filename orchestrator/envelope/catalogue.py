@@ -61,6 +61,7 @@ RULES: Final[dict[str, Rule]] = {
     "percentage": Rule("schema", "Progress is a whole number from 0 to 100, a share is from 0% to 100%."),
     "flag": Rule("schema", "Yes and no are written true and false."),
     "sha256": Rule("schema", "A SHA-256 digest is 64 hexadecimal digits."),
+    "traceparent": Rule("schema", "A trace context is a traceparent of W3C Trace Context, version 00."),
     "schema": Rule(
         "schema",
         "What the schema says first; used for documents too large for a detailed report, and by the router for those that nobody signed: `orchestra message validate` says more.",

@@ -22,6 +22,7 @@ from orchestrator.envelope.model_values import (
     Priority,
     SignatureAlgorithm,
     Tier,
+    Traceparent,
     Uuid4,
 )
 from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody, EncryptedBody
@@ -48,7 +49,7 @@ class Header(Part):
 
     ``conversation_chain`` holds message ids, the previous message first. What is None has a default:
     ``correlation_id`` the message's own id, ``priority`` and ``retry_policy`` what the routing table says for the
-    type, ``expiration`` never.
+    type, ``expiration`` never, ``traceparent`` no trace.
     """
 
     message_id: Uuid4
@@ -60,6 +61,7 @@ class Header(Part):
     priority: Priority | None = None
     expiration: Moment | None = None
     retry_policy: RetryPolicy | None = None
+    traceparent: Traceparent | None = None
 
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:

@@ -213,6 +213,8 @@ Hours = Annotated[Decimal, Field(ge=0, lt=10**9, decimal_places=6), AfterValidat
 Percentage = Annotated[str, Field(pattern=r"^(100(\.0{1,6})?|[1-9]?[0-9](\.[0-9]{1,6})?)%?\z"), Kind.TOKEN]
 #: A SHA-256 digest, 64 hexadecimal digits.
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}\z"), Kind.TOKEN]
+#: A place in a trace, as W3C Trace Context writes it.
+Traceparent = Annotated[str, Field(pattern=r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\z"), Kind.TOKEN]
 #: Octets as base64; white space is dropped.
 Base64 = Annotated[str, AfterValidator(_base64), Kind.BASE64]
 #: Yes or no.

@@ -63,6 +63,7 @@ _TYPE_RULES: Final = {
     "percentage": ("percentage", "is not a share from 0% to 100%; write it like 82.5%"),
     "flag": ("flag", "is neither true nor false; write one of them"),
     "sha256": ("sha256", "is not a SHA-256 digest; write its 64 hexadecimal digits"),
+    "traceparent": ("traceparent", "is not a traceparent of W3C Trace Context, version 00; leave it out"),
     "base64": ("base64", "is empty; put the base64 of the bytes here"),
     "body-type": ("body-type", "is not a type of body; use one of "),
 }

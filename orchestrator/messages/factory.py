@@ -57,19 +57,18 @@ class Thread:
     correlation: str  #: the conversation
     chain: tuple[str, ...] = ()  #: ids of the messages that led to it, nearest first
     encrypted: bool = False  #: whether its messages are encrypted for their recipients
+    traceparent: str | None = None  #: the span of the run that sends the message
 
     @classmethod
-    def after(
-        cls, message: str, correlation: str, chain: Sequence[str], *, encrypted: bool = False
-    ) -> Thread:
-        """Return the thread after a message of a conversation, and after those that led to the sender."""
-        before = (message,) if message and message not in chain else ()
-        return cls(correlation=correlation, chain=(*before, *chain), encrypted=encrypted)
-
-    @classmethod
-    def of(cls, session: Session) -> Thread:
-        """Return the thread of what the agent of a session sends."""
-        return cls(correlation=session.correlation, chain=session.chain, encrypted=session.encrypted)
+    def of(cls, session: Session, *, after: str = "", traceparent: str | None = None) -> Thread:
+        """Return the thread of what the agent of a session sends: after that message, and those that led to the session."""
+        before = (after,) if after and after not in session.chain else ()
+        return cls(
+            correlation=session.correlation,
+            chain=(*before, *session.chain),
+            encrypted=session.encrypted,
+            traceparent=traceparent,
+        )
 
 
 class Parties(TypedDict):
@@ -335,6 +334,7 @@ class MessageFactory:
                 if expires_s is None
                 else Timestamp.from_ms(now_ms + max(1, round(expires_s * 1000))),
                 retry_policy=delivery.retry_policy,
+                traceparent=thread.traceparent,
             ),
             body=body,
         )

@@ -214,7 +214,7 @@ class Others:
             recipient=asker.agent,
             question=about,
             answer=text,
-            thread=Thread.after(about, asker.correlation, asker.chain),
+            thread=Thread.of(asker, after=about),
         )
         extra = {"agent": by, "answers": question, "message": envelope.message_id}
         self._ledger.enqueue(

@@ -91,7 +91,7 @@ def write_account(parts: Container, lease: Lease, died: str) -> None:
             StatusUpdate(task_id=about.reported_as, status="in-progress", current_activity=text),
             sender=about.agent,
             recipient=about.delegator or (above[0].agent if above else OPERATOR),
-            thread=Thread.after(about.last_said, about.correlation, about.chain, encrypted=about.encrypted),
+            thread=Thread.of(about, after=about.last_said),
         )
         seal = Seal(label=about.root, by=about.agent, to=(about.delegator,)) if about.encrypted else None
         claim = Claim(

@@ -39,6 +39,7 @@ octets = st.binary(min_size=1, max_size=40).map(lambda data: base64.b64encode(da
 #: Values by the name of a field, where its type leaves open more than the field does.
 _BY_NAME = {
     "checksum": st.text("0123456789abcdefABCDEF", min_size=64, max_size=64),
+    "traceparent": st.from_regex(r"\A00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z"),
     "test_coverage": st.sampled_from(["0", "100%", "99.999999%", "7.5"]),
     "progress_percentage": st.integers(0, 100),
     "max_attempts": st.integers(1, 10**9 - 1),

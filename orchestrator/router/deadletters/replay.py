@@ -265,8 +265,11 @@ class Replays:
         task = body.task.model_copy(update={"dependencies": ()}) if isinstance(body, TaskDelegation) else None
         budget = terms.budget or Budget.of(parts.settings.tree_budget)
         terms = Terms.of({**request, "budget": budget}, plan=terms.plan)
-        correlation = derived_uuid("conversation", session)
-        thread = Thread(correlation=correlation, encrypted=self._originals.is_encrypted(message))
+        thread = Thread(
+            correlation=derived_uuid("conversation", session),
+            encrypted=self._originals.is_encrypted(message),
+            traceparent=header.traceparent if verified else None,
+        )
         envelope = parts.message_factory.delegation(
             sender=OPERATOR,
             recipient=recipient,

@@ -236,10 +236,9 @@ class ExternalMessages:
                 recipient=received.sender,
                 question=received.id,
                 answer=details_of(status_of(asked), ""),
-                thread=Thread.after(
-                    received.id,
-                    received.conversation,
-                    tuple(ref.lower() for ref in received.message.header.conversation_chain),
+                thread=Thread(
+                    correlation=received.conversation,
+                    chain=(received.id, *map(str.lower, received.message.header.conversation_chain)),
                     encrypted=asked.encrypted,
                 ),
             )

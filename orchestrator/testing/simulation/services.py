@@ -143,7 +143,9 @@ class Stack:
     def _answer(self, parts: Container, name: str, task: Any, answer: str) -> bytes:
         """Write what a program says at the end of a task."""
         header, write = task.header, parts.message_factory
-        thread = Thread.after(header.message_id, header.correlation_id, header.conversation_chain)
+        thread = Thread(
+            correlation=header.correlation_id, chain=(header.message_id, *header.conversation_chain)
+        )
         whom: Any = {"sender": name, "recipient": header.sender.agent_name, "thread": thread}
         if answer == "failed":
             return write.error(**whom, error="as it was told").data

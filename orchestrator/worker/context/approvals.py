@@ -85,12 +85,10 @@ class ApprovalRequests:
         )
         outgoing = effects.write(
             lambda: effects.message_factory.query(
-                sender=session.agent,
-                recipient=OPERATOR,
                 question=str(request),
                 context=request.model_dump_json(indent=2),
-                thread=effects.thread,
                 priority="high",
+                **effects.parties(OPERATOR),
             )
         )
         name = approval_id(session.id, f"{effects.held.claim.run}:{effect}")

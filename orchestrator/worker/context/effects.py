@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,9 +19,10 @@ from orchestrator.crashpoints import failpoint
 from orchestrator.envelope.bodies import ErrorReport, StatusUpdate, TaskCompletion
 from orchestrator.envelope.message_types import DetailedBody
 from orchestrator.errors import ServerUnavailable
+from orchestrator.ids import traceparent
 from orchestrator.ledger import ClaimedRun, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
-from orchestrator.messages.factory import MessageFactory, Thread
+from orchestrator.messages.factory import MessageFactory, Parties, Thread
 from orchestrator.policy.budget import Cost
 from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.context.step_call import present_step
@@ -50,7 +50,7 @@ class Effects:
         self.ledger = ledger
         self.message_factory = message_factory
         self.claim_status = claim_status
-        self._made: Counter[str] = Counter()
+        self._made: dict[str, int] = {}
         self._counting = threading.Lock()
         #: Ids of the message that the run received last, and of the last that it received or sent; None: not read yet.
         self._received: str | None = None
@@ -72,12 +72,12 @@ class Effects:
     @property
     def thread(self) -> Thread:
         """The conversation's thread for what the run sends: after the last message that it sent or received."""
-        return self._after(self._last if self._last is not None else self._received_before())
+        return self._after(self._last)
 
     @property
     def work_thread(self) -> Thread:
         """The place of the work that the run gives others: after the last message that it received, on which it builds."""
-        return self._after(self._received if self._received is not None else self._received_before())
+        return self._after(self._received)
 
     def note_received(self, item: Item) -> None:
         """Note that the run was given something by another session."""
@@ -88,17 +88,25 @@ class Effects:
         """Note that the run has sent a message to its delegator."""
         self._last = message
 
-    def _received_before(self) -> str:
-        """Return the newest message that the run was given when it began, or the last one of an earlier run of the
-        session.
+    def _after(self, message: str | None) -> Thread:
+        """Return the place after a message; None: after the newest that the run was given when it began, or the last one
+        of an earlier run of the session.
         """
-        named = [item for item in self.held.items if item.extra.get("message")]
-        latest = max(named, key=lambda item: item.seq, default=None)
-        return str(latest.extra["message"]) if latest is not None else self.held.session.last_said
+        if message is None:
+            named = [item for item in self.held.items if item.extra.get("message")]
+            latest = max(named, key=lambda item: item.seq, default=None)
+            message = str(latest.extra["message"]) if latest is not None else self.held.session.last_said
+        return Thread.of(self.held.session, after=message, traceparent=self.traceparent)
 
-    def _after(self, message: str) -> Thread:
-        about = self.held.session
-        return Thread.after(message, about.correlation, about.chain, encrypted=about.encrypted)
+    def parties(self, recipient: str) -> Parties:
+        """Return sender, recipient and thread of what the run sends."""
+        return {"sender": self.held.session.agent, "recipient": recipient, "thread": self.thread}
+
+    @property
+    def traceparent(self) -> str:
+        """The trace context of this try."""
+        held = self.held
+        return traceparent(held.session.root or held.session.id, held.run.id, held.run.attempt)
 
     def status(self, progress: int | None, activity: str, *, body: StatusUpdate | None = None) -> None:
         """Record the progress of the session; ``body`` is the content of the envelope if the agent wrote it itself."""
@@ -143,7 +151,7 @@ class Effects:
         fingerprint = f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         # Calls of several threads come in any order: equal ones may change places, and together they are the same effects.
         with self._counting:
-            self._made[fingerprint] += 1
+            self._made[fingerprint] = self._made.get(fingerprint, 0) + 1
             return f"{fingerprint}:{self._made[fingerprint]}"
 
     def withdraw(self, question: str, reason: str, *, asked: str) -> bool:
@@ -180,11 +188,7 @@ class Effects:
 
     def write_own(self, body: DetailedBody) -> Outgoing:
         """Write an envelope for the delegator with a body that the agent made."""
-        return self.write(
-            lambda: self.message_factory.as_written(
-                body, sender=self.held.session.agent, recipient=self.delegator, thread=self.thread
-            )
-        )
+        return self.write(lambda: self.message_factory.as_written(body, **self.parties(self.delegator)))
 
     def retrying(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage."""

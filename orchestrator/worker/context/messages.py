@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast, get_args
@@ -135,13 +135,11 @@ class MessageSender:
         asked = to.agent if to else OPERATOR if of_user else effects.delegator
         outgoing = effects.write(
             lambda: effects.message_factory.query(
-                sender=session.agent,
-                recipient=asked,
                 question=message,
                 context=_context(kind, values),
-                thread=effects.thread,
                 priority=urgency,
                 query=query,
+                **effects.parties(asked),
             )
         )
         extra = {} if query is None else {"body": pack_body(query)}
@@ -180,15 +178,13 @@ class MessageSender:
         """Return the progress of another session. Question and answer go to the audit trail; another try gets the
         same.
         """
-        effects, session = self._effects, self._effects.held.session
+        effects = self._effects
         effect = effects.key("get-status", other.id)
         asked = effects.write(
             lambda: effects.message_factory.query(
-                sender=session.agent,
-                recipient=other.agent,
                 question=f"How far is {other.title or other.id}?",
-                thread=effects.thread,
                 query=Query(query_type="get-status", subject=""),
+                **effects.parties(other.agent),
             )
         )
         found = pack_body(status_of(other))
@@ -332,15 +328,10 @@ class MessageSender:
 
     def _after_question(self, question: Item) -> Thread:
         """Return the thread position of the reply to a question: after the question, in the thread of its asker."""
-        asker = self._effects.ledger.find([question.child])
-        chain = asker[0].chain if asker else self._effects.held.session.chain
-        encrypted = self._effects.held.session.encrypted or any(one.encrypted for one in asker)
-        return Thread.after(
-            str(question.extra["message"]),
-            self._effects.held.session.correlation,
-            chain,
-            encrypted=encrypted,
-        )
+        own = self._effects.thread
+        [asker] = self._effects.ledger.find([question.child]) or [self._effects.held.session]
+        after = Thread.of(asker, after=str(question.extra["message"]))
+        return replace(own, chain=after.chain, encrypted=own.encrypted or asker.encrypted)
 
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None
@@ -351,13 +342,11 @@ class MessageSender:
             WrongState: the session will not run again.
             LimitExceeded: the conversation has had more messages than it may.
         """
-        effects, session = self._effects, self._effects.held.session
+        effects = self._effects
         effect = effects.key("message", to.id, text, priority, given=key)
         sent = item_id(to.id, f"{effects.held.claim.run}:{effect}")
         outgoing = effects.write(
-            lambda: effects.message_factory.message(
-                sender=session.agent, recipient=to.agent, text=text, thread=effects.thread
-            )
+            lambda: effects.message_factory.message(text=text, **effects.parties(to.agent))
         )
         item = _Item(id=sent, text=text, kind="message", priority=priority, envelope=outgoing)
         return self._send("message", to.id, item, effect=effect)

@@ -184,14 +184,12 @@ class Decrypter:
         _log.warning("item-not-opened", session=session.id, item=item.id, message=message, reason=reason)
         outgoing = effects.write(
             lambda: effects.message_factory.error(
-                sender=session.agent,
-                recipient=item.agent,
                 error=ErrorReport(
                     message=f"{item.kind} {message} from {item.agent} to {session.agent} was not accepted: {reason}",
                     error_type="validation-error",
                     severity="warning",
                 ),
-                thread=effects.thread,
+                **effects.parties(item.agent),
             )
         )
         effects.attempt(

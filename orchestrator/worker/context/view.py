@@ -12,7 +12,6 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.bootstrap import Container
 from orchestrator.envelope.bodies import Task
 from orchestrator.envelope.prompt_text import unpack
-from orchestrator.ids import traceparent
 from orchestrator.ledger import ClaimedRun, Item, ItemState, Session
 from orchestrator.ledger.launches import seed_of
 from orchestrator.policy.callback import Callback, same_callback
@@ -180,7 +179,7 @@ class View:
     @property
     def traceparent(self) -> str:
         """The trace context of this try, for the header `traceparent` of what the agent asks for over HTTP."""
-        return traceparent(self.root or self.session, self.run, self.attempt)
+        return self._effects.traceparent
 
     def _callback(self, item: Item, text: str) -> Callback:
         return callback_of(item, text, self._effects)

@@ -184,19 +184,12 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
         redis.RedisError: Redis does not answer.
     """
     session, factory = effects.held.session, effects.message_factory
+    parties = effects.parties(effects.delegator)
     own = effects.completion if outcome.status == "completed" else effects.failure
     if own is not None and (outcome.status == "completed" or outcome.body):
-        return factory.as_written(
-            own, sender=session.agent, recipient=effects.delegator, thread=effects.thread
-        )
+        return factory.as_written(own, **parties)
     if outcome.status == "completed":
-        return factory.completion(
-            sender=session.agent,
-            recipient=effects.delegator,
-            task_id=session.reported_as,
-            result=outcome.text,
-            thread=effects.thread,
-        )
+        return factory.completion(task_id=session.reported_as, result=outcome.text, **parties)
     details = {
         "session": session.id,
         "task": session.reported_as,
@@ -204,13 +197,11 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
         "status": outcome.status,
     }
     return factory.error(
-        sender=session.agent,
-        recipient=effects.delegator,
         error=ErrorReport(
             message=outcome.text, error_type="timeout" if effects.claim_status.timed_out else "task-failed"
         ),
         details=json.dumps(details),
-        thread=effects.thread,
+        **parties,
     )
 
 
