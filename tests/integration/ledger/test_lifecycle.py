@@ -85,7 +85,6 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
 
 
 def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
-    """What was seen standing still has moved since: its holder lives."""
     held = play.run(play.submit())
     (lease,) = ledger.sweep.leases(0)
     assert ledger.renew(held.claim).held
