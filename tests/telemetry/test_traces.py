@@ -128,7 +128,11 @@ def test_each_attempt_of_a_tree_is_one_span(watch: Callable[..., Watched], colle
     assert {span["parentSpanId"] for span in leaves} == {first["spanId"]}
     resumed = [span for span in tree if span["name"] == "invoke_agent traced-lead"]
     links = [link["spanId"] for span in resumed for link in span["links"]]
-    assert Counter(links) == Counter(span["spanId"] for span in leaves)
+    # Some may have been given back before they began, by a slot that held them with a slow one.
+    assert set(links) == {span_id(run.id, run.attempt) for run in runs.values()} & {
+        s["spanId"] for s in leaves
+    }
+    assert len(links) == 100
     assert sum(int(facts(span)["orchestra.callbacks.injected"]) for span in resumed) == 100
     failed, second = sorted(
         (span for span in collector.spans if span not in tree),

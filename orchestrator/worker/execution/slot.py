@@ -48,7 +48,7 @@ _NEWEST_COUNTS: Final = 0.2
 #: How many times that the runs may take that a slot takes together.
 TOGETHER: Final = 3
 #: Seconds after which a run is slow.
-SLOW_S: Final = 0.2
+SLOW_S: Final = 0.5
 
 _log = get_logger()
 
