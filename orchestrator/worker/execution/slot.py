@@ -45,7 +45,7 @@ MOST_TOGETHER: Final = 16
 #: Seconds that an agent's short runs take on average, of which each new one counts for a part.
 SHORT_S: Final = 0.01
 _NEWEST_COUNTS: Final = 0.2
-#: How many times that the runs may take that a slot takes together.
+#: What a slot takes in one round trip is worth so many times SHORT_S of work at most.
 TOGETHER: Final = 3
 #: Seconds after which a run is slow.
 SLOW_S: Final = 0.5
