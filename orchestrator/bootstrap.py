@@ -211,11 +211,9 @@ class Container:
     def _system_reply(self, about: Session, question: str, text: str) -> Outgoing:
         """The reaper's answer to a question of a session that nobody answered in time."""
         from orchestrator.agents.registry import REAPER
-        from orchestrator.messages.factory import Thread
+        from orchestrator.messages.factory import to_session
 
-        return self.message_factory.reply(
-            sender=REAPER, recipient=about.agent, question=question, answer=text, thread=Thread.of(about)
-        )
+        return self.message_factory.reply(question=question, answer=text, **to_session(about, sender=REAPER))
 
     def _send(self, runs: Sequence[RunRef]) -> None:
         """Notify the workers of our own agents, and hand the runs of external programs over to them."""
@@ -255,7 +253,7 @@ class Container:
             KeyringError: there is no key of ``by`` to sign them with.
         """
         from orchestrator.agents.registry import OPERATOR, REAPER
-        from orchestrator.messages.factory import Thread
+        from orchestrator.messages.factory import from_session
 
         by = by or REAPER
         parent = self.ledger.find([about.parent]) if about.parent else []
@@ -266,14 +264,15 @@ class Container:
             recipients[about.agent] = None
         reports = []
         for recipient in recipients:
+            parties = from_session(about, recipient, by=by)
+            if recipient != delegator:
+                parties["recipient_session"] = about.id
             try:
                 reports.append(
                     self.message_factory.error(
-                        sender=by,
-                        recipient=recipient,
                         error=reason,
                         details=json.dumps({"session": about.id, "task": about.reported_as}),
-                        thread=Thread.of(about),
+                        **parties,
                     )
                 )
             except ValidationError as error:

@@ -113,11 +113,6 @@ class AuditReader:
         )
         return self._below(launches[0]) if launches else self.store.messages(_M.task_id == identifier)
 
-    def launched_by(self, message_id: str) -> list[MessageRecord]:
-        """Return a launch by its message-id, and everything that followed upon it."""
-        launches = self.find(message_id.lower())
-        return self._below(launches[0]) if launches else []
-
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
         """Return a launch and everything that followed upon it, directly or not."""
         conversation = self.conversation(launch.correlation_id)

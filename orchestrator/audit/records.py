@@ -166,7 +166,7 @@ def _facts(header: Header, task_id: str, status: str = "") -> Facts:
         recipient=header.recipient.agent_name,
         correlation_id=header.correlation_id.lower() if header.correlation_id else message_id,
         parent_id=chain[0].lower() if chain else "",
-        task_id=task_id,
+        task_id=task_id or header.sender_session or header.recipient_session or "",
         sent=str(header.timestamp),
         status=status,
     )
@@ -197,7 +197,7 @@ class MessageRecord:
     correlation_id: str
     #: The message that it follows upon; else empty.
     parent_id: str
-    #: The task or session that it is about; else empty.
+    #: The task or session that it is about: by its body, else the one that it speaks for or is for; else empty.
     task_id: str
     #: When its sender says it was made.
     sent: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, period_options, stack_options, time_option
 from orchestrator.cli.output import print_answer, print_json, say
-from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -221,16 +220,7 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
     Raises:
         Refused: the trail has nothing about it.
     """
-    from orchestrator.errors import ConfigurationError, ServerUnavailable, UnknownSession
-    from orchestrator.ids import is_session_id
-
     records = reader.find(identifier)
-    if not records and is_session_id(identifier):
-        with (
-            suppress(ConfigurationError, ServerUnavailable, UnknownSession),
-            open_stack(settings, "audit") as parts,
-        ):
-            records = reader.launched_by(parts.ledger.session(identifier).message)
     if not records:
         raise Refused(
             f"nothing in {settings.audit_name} is about {identifier!r}; `orchestra audit search` lists what is there"

@@ -15,7 +15,7 @@ from orchestrator.client.waiting import subtree
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id, session_of_approval
 from orchestrator.ledger.inbox import OpenApproval
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import to_session
 from orchestrator.policy.approval import Decision, Default, digest_of
 from orchestrator.runtime.process import user_name
 
@@ -122,11 +122,7 @@ def answer_approval(
     )
     said = decision.model_dump_json()
     envelope = parts.message_factory.reply(
-        sender=OPERATOR,
-        recipient=session.agent,
-        question=str(item.extra["message"]),
-        answer=said,
-        thread=Thread.of(session),
+        question=str(item.extra["message"]), answer=said, **to_session(session)
     )
     placed = ledger.enqueue(
         session.id,

@@ -448,7 +448,7 @@ class Client:
             LimitExceeded: its tree has had as many runs as it may.
         """
         from orchestrator.agents.registry import OPERATOR
-        from orchestrator.messages.factory import Thread
+        from orchestrator.messages.factory import to_session
 
         about = self._outlast(lambda: self._reader.session(session), retry_for_s)
         check_text("prompt", prompt)
@@ -456,9 +456,7 @@ class Client:
         if not prompt.strip():
             raise EmptyPrompt(about.agent)
         with self._clear_errors():
-            envelope = self._parts.message_factory.message(
-                sender=OPERATOR, recipient=about.agent, text=prompt, thread=Thread.of(about)
-            )
+            envelope = self._parts.message_factory.message(text=prompt, **to_session(about))
         # All tries have one id: a try whose answer is lost may have arrived.
         item = item_id(session, key or envelope.message_id)
         self._outlast(

@@ -9,7 +9,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.errors import WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import CLOSED, Item, LedgerReader, Session
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import to_session
 
 
 def open_questions(ledger: LedgerReader, askers: Iterable[Session]) -> list[tuple[Item, str]]:
@@ -41,12 +41,9 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
     item = ledger.item(asked, question)
     if item is None or question not in session.questions:
         raise WrongState(f"question {question}", "not open", "it has its reply, or was withdrawn")
+    message = str(item.extra["message"])
     envelope = parts.message_factory.reply(
-        sender=OPERATOR,
-        recipient=session.agent,
-        question=str(item.extra["message"]),
-        answer=text,
-        thread=Thread.of(session, after=str(item.extra["message"])),
+        question=message, answer=text, **to_session(session, after=message)
     )
     placed = ledger.enqueue(
         asker,

@@ -22,7 +22,6 @@ from orchestrator.console.tree import GROUP_ROWS, ORDER, below, picture
 from orchestrator.doctor import Problem
 from orchestrator.doctor.examination import Step
 from orchestrator.errors import NotGenuine, SessionFailed, UnknownSession
-from orchestrator.ids import is_session_id
 from orchestrator.ledger.model import Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.router.deadletters.store import DeadLetters
@@ -366,8 +365,6 @@ def conversation(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
     """Return the messages of a conversation, or of a session, in their order."""
     trail = _trail(stack)
     records = trail.find(name)
-    if not records and is_session_id(name):
-        records = trail.launched_by(stack.client.session(name).message)
     if not records:
         raise NotThere(f"the audit trail has nothing about {name}")
     as_list = query.get("as") == "list"

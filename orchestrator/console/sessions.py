@@ -131,9 +131,5 @@ def _saying(trail: AuditReader, words: str) -> list[str]:
             for kind in _SEARCHED
             for message in trail.search(text=words, message_type=kind, limit=_MESSAGES)
         ]
-        # A prompt and an error name their session by the message that launched it.
-        launches = dict.fromkeys(one.parent_id for one in messages if not one.task_id and one.parent_id)
-        of = {launch: one.task_id for launch in launches for one in trail.find(launch)}
-        names = (one.task_id or of.get(one.parent_id, "") for one in messages)
-        return list(dict.fromkeys(filter(is_session_id, names)))
+        return list(dict.fromkeys(one.task_id for one in messages if is_session_id(one.task_id)))
     return []

@@ -22,6 +22,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.display.text import counted
 from orchestrator.doctor.authenticity import unreadable_texts
 from orchestrator.doctor.findings import Problem, Severity
+from orchestrator.envelope.message_types import SESSION_STARTING
 from orchestrator.envelope.signature import Signer
 from orchestrator.errors import PayloadError, Refused
 from orchestrator.ids import asker_of, callback_id, child_of, is_session_id
@@ -272,7 +273,7 @@ class LostSessions:
         Raises:
             Refused: the ledger has the session, or the trail does not.
         """
-        below = {record.task_id for record in self._audit.find(session)}
+        below = {one.task_id for one in self._audit.find(session) if one.type in SESSION_STARTING}
         accepted = self._accepted()
         rows = {one.seq: one.task_id for one in self._lost(None, accepted) if one.task_id in below}
         if not rows:

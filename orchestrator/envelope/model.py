@@ -49,7 +49,7 @@ class Header(Part):
 
     ``conversation_chain`` holds message ids, the previous message first. What is None has a default:
     ``correlation_id`` the message's own id, ``priority`` and ``retry_policy`` what the routing table says for the
-    type, ``expiration`` never, ``traceparent`` no trace.
+    type, ``expiration`` never, ``traceparent`` no trace; a session is named where the sender knows it.
     """
 
     message_id: Uuid4
@@ -62,6 +62,8 @@ class Header(Part):
     expiration: Moment | None = None
     retry_policy: RetryPolicy | None = None
     traceparent: Traceparent | None = None
+    sender_session: Name | None = None
+    recipient_session: Name | None = None
 
     @model_validator(mode="after")
     def _keeps_the_rules(self) -> Self:

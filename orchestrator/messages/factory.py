@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, NotRequired, TypedDict, Unpack
 
 from orchestrator.agents.registry import OPERATOR, AgentRecord, AgentRegistry
 from orchestrator.envelope.bodies import (
@@ -32,7 +32,7 @@ from orchestrator.envelope.bodies import (
     TaskCompletion,
     TaskDelegation,
 )
-from orchestrator.envelope.message_types import SESSION_STARTING
+from orchestrator.envelope.message_types import SESSION_STARTING, task_id_of
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Priority, Timestamp, with_values
 from orchestrator.envelope.sealing import Encrypter
@@ -72,11 +72,34 @@ class Thread:
 
 
 class Parties(TypedDict):
-    """Sender and recipient of a message, and its place in their conversation."""
+    """Sender and recipient of a message, their sessions, and its place in their conversation."""
 
     sender: str
     recipient: str
     thread: Thread
+    sender_session: NotRequired[str]  #: by default none: it is no session's message
+    recipient_session: NotRequired[str]  #: by default the one that the message starts, or none
+
+
+def from_session(session: Session, recipient: str, thread: Thread | None = None, *, by: str = "") -> Parties:
+    """Return the parties of what a session tells its delegator, ``recipient``; or ``by`` in its place."""
+    return {
+        "sender": by or session.agent,
+        "sender_session": session.id,
+        "recipient": recipient,
+        "recipient_session": session.parent,
+        "thread": thread or Thread.of(session),
+    }
+
+
+def to_session(session: Session, *, after: str = "", sender: str = OPERATOR) -> Parties:
+    """Return the parties of what a session is told, after that message; by default by the user."""
+    return {
+        "sender": sender,
+        "recipient": session.agent,
+        "recipient_session": session.id,
+        "thread": Thread.of(session, after=after),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +343,7 @@ class MessageFactory:
         now_ms = self._clock.now_ms()
         message_id = new_message_id()
         urgency = priority or delivery.priority or self._routing[body.type].priority
-        expires_s = delivery.expires_s
+        expires_s, launching = delivery.expires_s, body.type in SESSION_STARTING
         message = AgentMessage(
             header=Header(
                 message_id=message_id,
@@ -335,11 +358,14 @@ class MessageFactory:
                 else Timestamp.from_ms(now_ms + max(1, round(expires_s * 1000))),
                 retry_policy=delivery.retry_policy,
                 traceparent=thread.traceparent,
+                sender_session=parties.get("sender_session") or None,
+                recipient_session=parties.get("recipient_session")
+                or (task_id_of(body) if launching else None),
             ),
             body=body,
         )
         signer = self._keyring.signer(sender)
-        launching, encrypted = body.type in SESSION_STARTING, self._encrypts(thread, sender, recipient)
+        encrypted = self._encrypts(thread, sender, recipient)
         if encrypted:
             if launching:  # the recipient is going to answer
                 self._recipients.recipient(sender)

@@ -16,7 +16,7 @@ from orchestrator.ids import child_session_id, item_id, question_id, reply_id, r
 from orchestrator.ledger import CLOSED, ClaimedRun, Launch, Outcome, Outgoing, Session, SessionState, Start
 from orchestrator.ledger.model import ItemState
 from orchestrator.ledger.transitions import EndedRun
-from orchestrator.messages.factory import Thread, summary
+from orchestrator.messages.factory import Thread, from_session, summary, to_session
 from orchestrator.testing.in_memory import InMemoryParts
 
 #: Who holds the runs of the others.
@@ -81,7 +81,7 @@ class Others:
             agent=given.agent,
             description=given.prompt,
             title=given.title,
-            envelope=self._delegation(parent_agent, given, child, Thread.of(held.session)),
+            envelope=self._delegation(parent_agent, given, child, Thread.of(held.session), parent),
             correlation=held.session.correlation,
             chain=held.session.chain,
         )
@@ -90,9 +90,12 @@ class Others:
         self.start(child)
         return child
 
-    def _delegation(self, sender: str, given: Given, session: str, thread: Thread) -> Outgoing:
+    def _delegation(
+        self, sender: str, given: Given, session: str, thread: Thread, sender_session: str = ""
+    ) -> Outgoing:
         return self._parts.message_factory.delegation(
             sender=sender,
+            sender_session=sender_session,
             recipient=given.agent,
             task_id=session,
             task=Task(title=given.title, description=given.prompt),
@@ -182,7 +185,7 @@ class Others:
         """Send a message of a child to its parent, in the run of the child."""
         held = self._hold(child)
         parent = self._ledger.session(held.session.parent)
-        envelope = write(sender=held.session.agent, recipient=parent.agent, thread=Thread.of(held.session))
+        envelope = write(**from_session(held.session, parent.agent))
         about = {"agent": held.session.agent, "title": held.session.title, "message": envelope.message_id}
         self._ledger.send(held.claim, parent.id, text, envelope=envelope, extra=about, **given)
 
@@ -210,11 +213,7 @@ class Others:
         by = self._ledger.session(asker.parent).agent if asker.parent else OPERATOR
         about = str(asked.extra["message"])
         envelope = self._parts.message_factory.reply(
-            sender=by,
-            recipient=asker.agent,
-            question=about,
-            answer=text,
-            thread=Thread.of(asker, after=about),
+            question=about, answer=text, **to_session(asker, after=about, sender=by)
         )
         extra = {"agent": by, "answers": question, "message": envelope.message_id}
         self._ledger.enqueue(
@@ -234,9 +233,7 @@ class Others:
     def say(self, session: str, text: str) -> None:
         """A user says something to the session."""
         about = self._ledger.session(session)
-        envelope = self._parts.message_factory.message(
-            sender=OPERATOR, recipient=about.agent, text=text, thread=Thread.of(about)
-        )
+        envelope = self._parts.message_factory.message(text=text, **to_session(about))
         self._ledger.enqueue(
             session,
             text,
@@ -289,18 +286,12 @@ class Others:
     def _commit(self, held: ClaimedRun, outcome: Outcome) -> None:
         about, factory = held.session, self._parts.message_factory
         self._parts.keyring.signer(about.agent)
-        delegator, thread = about.delegator or OPERATOR, Thread.of(about)
+        parties = from_session(about, about.delegator or OPERATOR)
 
         def envelope() -> Outgoing:
             if outcome.status == "completed":
-                return factory.completion(
-                    sender=about.agent,
-                    recipient=delegator,
-                    task_id=about.reported_as,
-                    result=outcome.text,
-                    thread=thread,
-                )
-            return factory.error(sender=about.agent, recipient=delegator, error=outcome.text, thread=thread)
+                return factory.completion(task_id=about.reported_as, result=outcome.text, **parties)
+            return factory.error(error=outcome.text, **parties)
 
         self._ledger.commit(
             EndedRun(

@@ -11,7 +11,7 @@ from orchestrator.audit.records import MessageRecord
 from orchestrator.bootstrap import Container
 from orchestrator.envelope.bodies import ErrorReport, Query, Reply, StatusUpdate, TaskCompletion
 from orchestrator.envelope.codec import decode
-from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody, task_id_of
+from orchestrator.envelope.message_types import SESSION_STARTING, LaunchBody
 from orchestrator.envelope.model import Body
 from orchestrator.envelope.payload import BlobRef, BlobStore
 from orchestrator.envelope.prompt_text import prompt_of
@@ -31,6 +31,8 @@ from orchestrator.transcript.model import (
 
 #: What a worker reports of a try, and after it the turns as JSON.
 _ACCOUNT: Final = re.compile(r"(?s)(run_[0-9a-z]+), attempt (\d{1,6}): ([^\n]*)(?:\n(.*))?")
+#: The types by which a session tells how it stands and ends.
+_TOLD: Final = frozenset({"status-update", "task-completion", "error"})
 _REMOVED: Final = "the operator has removed its text"
 _NOT_THERE: Final = (
     "the ledger no longer has this session: tries that left no account, and what Python agents were given "
@@ -48,19 +50,15 @@ class _Kept:
         return self._octets
 
 
-def from_trail(parts: Container, session: str, trail: AuditReader, *, message: str = "") -> Transcript | None:
-    """Return the transcript of a session as its messages tell it; None if the trail has none of them.
-
-    ``message``: the id of its launch, if that is known. By a session's id the trail finds no message that is encrypted.
-    """
+def from_trail(parts: Container, session: str, trail: AuditReader) -> Transcript | None:
+    """Return the transcript of a session as its messages tell it; None if the trail has none of them."""
     reading = _Reading(parts, trail)
-    found = trail.find(session) or (trail.launched_by(message) if message else [])
+    found = trail.find(session)
     # A message that was delivered again is there again.
     records = list({one.message_id or one.entry_id: one for one in found if not one.dead}.values())
     starts = [one for one in records if one.type in SESSION_STARTING]
-    launch = next((one for one in starts if one.message_id == message or reading.task(one) == session), None)
-    task = reading.task(launch) if launch is not None else session
-    own = [one for one in records if one is not launch and reading.task(one) == task]
+    launch = next((one for one in starts if one.task_id == session), None)
+    own = [one for one in records if one.type in _TOLD and one.task_id == session]
     if launch is None and not own:
         return None
     agent = launch.recipient if launch is not None else own[0].sender
@@ -140,11 +138,9 @@ def _add_children(
         body = reading.body(child)
         title = str(getattr(getattr(body, "task", None), "title", "") or "")
         given = Delegation(
-            session=reading.task(child), agent=child.recipient, title=title, at_ms=child.published_ms
+            session=child.task_id, agent=child.recipient, title=title, at_ms=child.published_ms
         )
-        ends = [
-            one for one in records if _is_end(one, child.recipient) and reading.task(one) == given.session
-        ]
+        ends = [one for one in records if _is_end(one, child.recipient) and one.task_id == given.session]
         if ends:
             end, said = ends[-1], reading.body(ends[-1])
             given.status = end.status or "failed"
@@ -188,15 +184,6 @@ class _Reading:
         self._trail = trail
         #: Why the last message that gave no body gave none.
         self.why = ""
-
-    def task(self, record: MessageRecord) -> str:
-        """Return the session or task that a message is about; empty if that cannot be told."""
-        if record.task_id:
-            return record.task_id
-        body = self.body(record)
-        if isinstance(body, ErrorReport) and body.details is not None:
-            return str(json_object(body.details.context_data).get("task", ""))
-        return task_id_of(body) if body is not None else ""
 
     def body(self, record: MessageRecord) -> Body | None:
         """Return the body of a message; None if it cannot be had, and `why` says why."""

@@ -21,7 +21,7 @@ from orchestrator.ledger.reader import Printed
 from orchestrator.ledger.transitions import Claim, Lease
 from orchestrator.log import get_logger
 from orchestrator.messages.authenticity import callback_from
-from orchestrator.messages.factory import Thread
+from orchestrator.messages.factory import Thread, from_session
 from orchestrator.policy.budget import Cost
 from orchestrator.policy.callback_text import render_callbacks
 from orchestrator.transcript.model import (
@@ -64,7 +64,7 @@ def read_transcript(parts: Container, session: str, trail: AuditReader | None) -
             raise
         return kept
     if about.state is SessionState.DELETED and trail is not None:
-        kept = from_trail(parts, session, trail, message=about.message)
+        kept = from_trail(parts, session, trail)
         if kept is not None:
             return kept.model_copy(update={"state": about.state.value, "reason": about.reason})
     return _Reading(parts.ledger, about).transcript()
@@ -89,9 +89,11 @@ def write_account(parts: Container, lease: Lease, died: str) -> None:
         above = ledger.find([about.parent]) if about.parent else []
         envelope = parts.message_factory.as_written(
             StatusUpdate(task_id=about.reported_as, status="in-progress", current_activity=text),
-            sender=about.agent,
-            recipient=about.delegator or (above[0].agent if above else OPERATOR),
-            thread=Thread.of(about, after=about.last_said),
+            **from_session(
+                about,
+                about.delegator or (above[0].agent if above else OPERATOR),
+                Thread.of(about, after=about.last_said),
+            ),
         )
         seal = Seal(label=about.root, by=about.agent, to=(about.delegator,)) if about.encrypted else None
         claim = Claim(

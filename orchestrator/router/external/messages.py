@@ -233,7 +233,9 @@ class ExternalMessages:
         try:
             reply = self._message_factory.reply(
                 sender=ROUTER,
+                sender_session=asked.id,
                 recipient=received.sender,
+                recipient_session=received.message.header.sender_session or "",
                 question=received.id,
                 answer=details_of(status_of(asked), ""),
                 thread=Thread(

@@ -257,12 +257,10 @@ class Delegating(View):
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.review_request(
-                sender=self.agent,
-                recipient=reviewer,
+                **effects.launch_parties(reviewer),
                 task_id=child,
                 reviewed=self.session,
                 review=with_values(review, files=(*review.files, *to_review)),
-                thread=effects.work_thread,
                 terms=Terms.of(request),
             )
 
@@ -307,12 +305,10 @@ class Delegating(View):
 
         def write(child: str) -> Outgoing:
             return effects.message_factory.escalation(
-                sender=self.agent,
-                recipient=table.tech_lead if has_lead else table.operator,
+                **effects.launch_parties(table.tech_lead if has_lead else table.operator),
                 task_id=child,
                 escalated=self.session,
                 matter=with_values(matter, reason=request.get("reason") or matter.reason),
-                thread=effects.work_thread,
                 terms=Terms.of(request),
             )
 

@@ -22,7 +22,7 @@ from orchestrator.errors import ServerUnavailable
 from orchestrator.ids import traceparent
 from orchestrator.ledger import ClaimedRun, Item, Ledger, Outgoing
 from orchestrator.ledger.large_text import check_size
-from orchestrator.messages.factory import MessageFactory, Parties, Thread
+from orchestrator.messages.factory import MessageFactory, Parties, Thread, from_session
 from orchestrator.policy.budget import Cost
 from orchestrator.redisdb.client import retry_outages
 from orchestrator.worker.context.step_call import present_step
@@ -98,9 +98,13 @@ class Effects:
             message = str(latest.extra["message"]) if latest is not None else self.held.session.last_said
         return Thread.of(self.held.session, after=message, traceparent=self.traceparent)
 
-    def parties(self, recipient: str) -> Parties:
-        """Return sender, recipient and thread of what the run sends."""
-        return {"sender": self.held.session.agent, "recipient": recipient, "thread": self.thread}
+    def parties(self, recipient: str, to: str = "") -> Parties:
+        """Return the parties of what the run sends; ``to`` is the recipient's session."""
+        return {**from_session(self.held.session, recipient, self.thread), "recipient_session": to}
+
+    def launch_parties(self, recipient: str) -> Parties:
+        """Return the parties of a message that gives others work."""
+        return {**self.parties(recipient), "thread": self.work_thread}
 
     @property
     def traceparent(self) -> str:
@@ -188,7 +192,11 @@ class Effects:
 
     def write_own(self, body: DetailedBody) -> Outgoing:
         """Write an envelope for the delegator with a body that the agent made."""
-        return self.write(lambda: self.message_factory.as_written(body, **self.parties(self.delegator)))
+        return self.write(
+            lambda: self.message_factory.as_written(
+                body, **self.parties(self.delegator, self.held.session.parent)
+            )
+        )
 
     def retrying(self, what: str, call: Callable[[], T]) -> T:
         """Read from the ledger as an effect does: while the run may go on, and outlasting an outage."""

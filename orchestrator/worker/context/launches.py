@@ -154,11 +154,9 @@ class Launches:
     def _delegation(self, child: str, request: LaunchRequest) -> Outgoing:
         task = request.task or Task()
         return self._effects.message_factory.delegation(
-            sender=self._effects.held.session.agent,
-            recipient=request.agent,
+            **self._effects.launch_parties(request.agent),
             task_id=child,
             task=task.model_copy(update={"title": request.title, "description": request.description}),
-            thread=self._effects.work_thread,
             terms=Terms.of(request.options),
         )
 

@@ -23,7 +23,7 @@ from orchestrator.ledger import Item, Outgoing, Session
 from orchestrator.ledger.large_text import check_size, check_text
 from orchestrator.log import get_logger
 from orchestrator.machine import SystemClock, isoformat
-from orchestrator.messages.factory import Thread, status_of, summary
+from orchestrator.messages.factory import Parties, Thread, status_of, summary
 from orchestrator.operations.requests import Ask, AskLater, RaiseCallback
 from orchestrator.policy.kinds import question_kind
 from orchestrator.policy.moments import limit_ms
@@ -139,7 +139,7 @@ class MessageSender:
                 context=_context(kind, values),
                 priority=urgency,
                 query=query,
-                **effects.parties(asked),
+                **effects.parties(asked, to.id if to else "" if of_user else session.parent),
             )
         )
         extra = {} if query is None else {"body": pack_body(query)}
@@ -184,7 +184,7 @@ class MessageSender:
             lambda: effects.message_factory.query(
                 question=f"How far is {other.title or other.id}?",
                 query=Query(query_type="get-status", subject=""),
-                **effects.parties(other.agent),
+                **effects.parties(other.agent, other.id),
             )
         )
         found = pack_body(status_of(other))
@@ -291,11 +291,9 @@ class MessageSender:
             raise InputError(f"the reply to {question.id} is empty")
         outgoing = effects.write(
             lambda: effects.message_factory.reply(
-                sender=session.agent,
-                recipient=question.agent,
                 question=str(question.extra["message"]),
                 answer=text,
-                thread=self._after_question(question),
+                **self._reply_parties(question),
             )
         )
         extra = {
@@ -326,12 +324,16 @@ class MessageSender:
             return False
         return True
 
-    def _after_question(self, question: Item) -> Thread:
-        """Return the thread position of the reply to a question: after the question, in the thread of its asker."""
-        own = self._effects.thread
+    def _reply_parties(self, question: Item) -> Parties:
+        """Return the parties of the reply to a question: it stands after the question, in the thread of its asker."""
+        parties = self._effects.parties(question.agent, question.child)
+        own = parties["thread"]
         [asker] = self._effects.ledger.find([question.child]) or [self._effects.held.session]
         after = Thread.of(asker, after=str(question.extra["message"]))
-        return replace(own, chain=after.chain, encrypted=own.encrypted or asker.encrypted)
+        return {
+            **parties,
+            "thread": replace(own, chain=after.chain, encrypted=own.encrypted or asker.encrypted),
+        }
 
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None
@@ -346,7 +348,7 @@ class MessageSender:
         effect = effects.key("message", to.id, text, priority, given=key)
         sent = item_id(to.id, f"{effects.held.claim.run}:{effect}")
         outgoing = effects.write(
-            lambda: effects.message_factory.message(text=text, **effects.parties(to.agent))
+            lambda: effects.message_factory.message(text=text, **effects.parties(to.agent, to.id))
         )
         item = _Item(id=sent, text=text, kind="message", priority=priority, envelope=outgoing)
         return self._send("message", to.id, item, effect=effect)

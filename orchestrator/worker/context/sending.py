@@ -133,9 +133,7 @@ class WrittenMessages:
             task = body.task.model_copy(update={"task_id": child, "dependencies": needs})
             return effects.message_factory.as_written(
                 bodies.TaskDelegation(task=task),
-                sender=effects.held.session.agent,
-                recipient=agent,
-                thread=effects.work_thread,
+                **effects.launch_parties(agent),
                 priority=message.priority,
             )
 

@@ -189,7 +189,7 @@ class Decrypter:
                     error_type="validation-error",
                     severity="warning",
                 ),
-                **effects.parties(item.agent),
+                **effects.parties(item.agent, item.child),
             )
         )
         effects.attempt(

@@ -184,7 +184,7 @@ def report(outcome: Outcome, effects: Effects) -> Outgoing:
         redis.RedisError: Redis does not answer.
     """
     session, factory = effects.held.session, effects.message_factory
-    parties = effects.parties(effects.delegator)
+    parties = effects.parties(effects.delegator, session.parent)
     own = effects.completion if outcome.status == "completed" else effects.failure
     if own is not None and (outcome.status == "completed" or outcome.body):
         return factory.as_written(own, **parties)

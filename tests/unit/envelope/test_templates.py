@@ -70,7 +70,7 @@ def test_a_template_is_valid_as_it_stands(body_type: str) -> None:
 
 @pytest.mark.parametrize("body_type", TYPES)
 def test_a_template_shows_every_element_and_attribute(body_type: str) -> None:
-    """Whatever the model of the type can have is there; `launch` and `traceparent`, the stack's own, in one."""
+    """Whatever the model of the type can have is there; `launch`, `traceparent` and sessions, the stack's own, in one."""
     root = etree.fromstring(_template(body_type), etree.XMLParser(remove_comments=True))
     body = root.find(f"{_Q}body")
     assert body is not None
@@ -78,7 +78,7 @@ def test_a_template_shows_every_element_and_attribute(body_type: str) -> None:
     assert {one for one in missing if body_type == "task-delegation" or one[:7] != "/launch"} == set()
     header = root.find(f"{_Q}header")
     assert header is not None
-    assert len(header) == 9 + (body_type == "task-delegation")
+    assert len(header) == 9 + 3 * (body_type == "task-delegation")
 
 
 @pytest.mark.parametrize("body_type", TYPES)
