@@ -17,12 +17,15 @@ from typing import Any
 from sqlalchemy import select
 
 from orchestrator import machine
+from orchestrator.agents.registry import OPERATOR
 from orchestrator.audit.database import TRANSITIONS
 from orchestrator.audit.heads import KeptHeads
 from orchestrator.audit.store import AuditStore
 from orchestrator.audit.transitions import unpack
 from orchestrator.bootstrap import Container
 from orchestrator.client.client import Client
+from orchestrator.envelope import canonical
+from orchestrator.envelope.parse import DEFAULT_LIMITS
 from orchestrator.errors import WrongState
 from orchestrator.ids import root_session_id
 from orchestrator.policy.versions import OnDeploy
@@ -280,6 +283,7 @@ class Played:
             if s.launched != s.delivered + s.dead:
                 yield f"promise: {s.id} launched {s.launched}, delivered {s.delivered}, dead {s.dead}"
             yield from self._of_deliveries(ledger, s) if s.agent != "partner" else ()
+        yield from self._of_messages(world, ledger)
         if _RESTARTS in world.schedule.values():  # it may have lost records, and what a user was told
             return
         if self.scene.audit and len(self.machine.audited_changes()) != self._published(world):
@@ -295,6 +299,27 @@ class Played:
         if not self.stopped:
             for root in self.roots:
                 yield from self._of_a_tree_that_went_on(world, ledger, root)
+
+    def _of_messages(self, world: World, ledger: Any) -> Iterator[str]:
+        """What stands in a queue otherwise than its signed message says, as far as the streams still have that."""
+        items = {
+            i.extra.get("message"): (s, i)
+            for r in self.roots
+            for s in ledger.tree(r)
+            for i in ledger.items(s.id)
+        }
+        client: Any = world.processes[0].client
+        for key in client.scan_iter(match="ao:{00}:msg:*", count=1000):
+            for _, fields in client.xrange(key):
+                message = canonical.read(fields.get(b"envelope", b""), DEFAULT_LIMITS)
+                header = message.header if message else None
+                if header is None or header.message_id not in items:
+                    continue
+                s, item = items[header.message_id]
+                to = "" if item.kind == "approval" else s.id
+                said = (header.sender_session or "", header.recipient_session or "")
+                if said != (item.child, to) or header.sender.agent_name != (item.agent or OPERATOR):
+                    yield f"message: {item.id} is from {item.child} to {s.id}, and its message from {said[0]} to {said[1]}"
 
     def _of_deliveries(self, ledger: Any, s: Any) -> Iterator[str]:
         """What a session was given, by the tries of its runs that were committed: each thing once."""
