@@ -158,7 +158,7 @@ MESSAGES: Final = Table(
     Index("messages_by_body", "body", sqlite_where=text("body != ''"), postgresql_where=text("body != ''")),
 )
 
-#: Bodies that travelled apart, each once. Beside this table is `message_words`; see `words`.
+#: Bodies that were stored apart, each once. Beside this table is `message_words`; see `words`.
 BODIES: Final = Table(
     "bodies",
     METADATA,

@@ -61,7 +61,7 @@ class FactsReader:
 
     Args:
         limits: of what is read; a larger envelope is kept unread, as the router refuses it.
-        opener: fetches and decompresses bodies that travel apart; None: their task-ids stay unknown.
+        opener: fetches and decompresses bodies that are stored apart; None: their task-ids stay unknown.
         keys: whose signatures count: only what is signed is opened, as a small envelope may hold a large body.
             None: everything is.
     """
@@ -219,7 +219,7 @@ class MessageRecord:
     commitment: str = ""
     #: How the task stands, by a status-update or a task-completion; else empty.
     status: str = ""
-    #: SHA-256 of its body, where that travelled apart and is kept (`--body` prints it); else empty.
+    #: SHA-256 of its body, if it was stored apart and is kept (`--body` prints it); else empty.
     body: str = ""
     body_octets: bytes = field(default=b"", repr=False)
     #: Why it is a dead letter, `rule: reason`; empty: it is not a dead letter.

@@ -63,7 +63,7 @@ def verify(
         noted: the head in Redis.
         kept: the heads in the data folder; None: it is a copy of the trail, which may be older.
         signed_here: whether the operator's key is in this data folder, so that an absent head is no accident.
-        undecided: which of the suspects' digests a router has yet to judge.
+        undecided: which of the suspects' digests a router has yet to check.
         unaudited: dead letters that were dropped before the writer had read them: so many may have been refused.
     """
     by_kept = [] if kept is None else list(rolled_back(store, proof, kept))

@@ -203,7 +203,7 @@ for command in (prune, redact, export_trail, transitions, report, replay):
     "--body",
     "form",
     flag_value="body",
-    help="Print the body of one message whole, also where it travelled apart.",
+    help="Print the whole body of one message, also if it was stored apart.",
 )
 @click.option(
     "--conversation", is_flag=True, help="Show everything that was said in its conversation, as a tree."
@@ -337,7 +337,7 @@ def verify(*, settings: Settings, file: Path | None, as_json: bool) -> None:
 
 
 def _require_text(record: MessageRecord) -> None:
-    """Return if the trail has the octets of a message."""
+    """Return if the trail has the bytes of a message."""
     if not record.xml:
         raise Refused(
             f"the operator has removed the text of {record.message_id} from the trail; `orchestra audit show` without "

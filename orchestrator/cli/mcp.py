@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Holds the token of an operator's server over HTTP. Without it a new token is made and printed.
 TOKEN_VARIABLE: Final = "ORCHESTRA_MCP_TOKEN"  # noqa: S105  (a name)
-#: Octets of the shortest token that is taken from there.
+#: Bytes of the shortest token that is taken from there.
 _SHORTEST: Final = 16
 
 

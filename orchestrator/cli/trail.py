@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def prune(*, settings: Settings, older_than_ms: int, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest part of the trail for good; a signed tombstone replaces it.
 
-    Needs the operator's key, and a trail that is what was written, as the tombstone vouches for what it replaces. Keep
+    Needs the operator's key, and a trail that is what was written, as the tombstone attests what it replaces. Keep
     what the ledger still has: the doctor cannot compare what was removed.
     """
     from orchestrator.audit import AuditStore, amendments

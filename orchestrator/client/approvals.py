@@ -57,7 +57,7 @@ class Approval:
     expires_ms: int
     #: What counts when nobody has answered by then.
     default: Default
-    #: Why it cannot be approved: its agent does not vouch for it; else empty.
+    #: Why it cannot be approved: it is not what its agent asked; else empty.
     fault: str = ""
 
 

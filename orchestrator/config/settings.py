@@ -502,7 +502,7 @@ class Settings(BaseModel):
     def to_env(self) -> dict[str, str]:
         """Return the settings that differ from their defaults as environment variables, for child processes.
 
-        Passwords travel this way and not as arguments, which every user of the machine can read.
+        Passwords are passed this way and not as arguments, which every user of the machine can read.
         """
         env: dict[str, str] = {}
         for name in sorted(self.model_fields_set):

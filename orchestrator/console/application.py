@@ -71,7 +71,7 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Pace:
-    """Decide how often open pages are told to bring themselves up to date: the more that costs, the more seldom."""
+    """Decide how often open pages are told to bring themselves up to date: the more that costs, the less often."""
 
     def __init__(self) -> None:
         self.open = 0

@@ -59,7 +59,7 @@ class Examined:
     #: Root sessions whose budget is used up, each with what of it.
     over_budget: tuple[tuple[Session, str], ...]
     at_ms: int
-    #: When the doctor examined the stack, which takes longer than the rest and is done more seldom.
+    #: When the doctor examined the stack, which takes longer than the rest and is done less often.
     examined_ms: int
 
 

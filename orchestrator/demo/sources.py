@@ -16,7 +16,7 @@ from typing import Final
 from orchestrator.config.settings import load_settings
 from orchestrator.errors import InputError
 
-#: Octets of the largest module that is read.
+#: Bytes of the largest module that is read.
 MAX_SOURCE_BYTES: Final = 1024 * 1024
 
 
@@ -45,7 +45,7 @@ class SourceTrees:
         return plain
 
     def read(self, path: Path) -> str:
-        """The text of a Python file; octets that are no UTF-8 are replaced.
+        """The text of a Python file; bytes that are no UTF-8 are replaced.
 
         Raises:
             InputError: it is outside of the folders, a link, no plain file, too large, or no Python file.

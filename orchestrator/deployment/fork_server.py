@@ -5,7 +5,7 @@ environment, a log and random numbers of its own. The server has one thread, no 
 so that nothing of it matters to a child. FD is a socket to whoever started the server; when it closes, the server ends,
 and its children get their orphan signals.
 
-Orders on the socket are a length of four octets, which carries the descriptors, and JSON. Answers are lines of JSON.
+Orders on the socket are a length of four bytes, which carries the descriptors, and JSON. Answers are lines of JSON.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class AgentsWatch:
 
     Args:
         sources: the modules and files that define the agents.
-        env: the environment of the process that judges them.
+        env: the environment of the process that checks them.
         forks: what forks that process; None: it is started.
         accept: called with what changed, and a warning about it, once the agents can be loaded.
         refuse: called with the reason why they cannot.
@@ -66,7 +66,7 @@ class AgentsWatch:
         if marks != self._marks:
             changed = sorted(path.name for path, _ in set(marks.items()) ^ set(self._marks.items()))
             self._marks = marks
-            self.close()  # a judgement of what the files were
+            self.close()  # a check of what the files were
             self._judge(", ".join(dict.fromkeys(changed)))
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ _log = get_logger()
 
 
 class Channel(redis.Channel):
-    """Kombu's channel, with clients that leave out junk."""
+    """Kombu's channel, with clients that leave out malformed messages."""
 
     @cached_property
     def client(self) -> Any:

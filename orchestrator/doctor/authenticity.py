@@ -217,7 +217,7 @@ class TakenMessages:
     def _is_without_trace(self, suspect: _Suspect) -> bool:
         mention, stream = suspect.mention, suspect.stream
         xml = self._audit.xml(mention)
-        if not xml:  # redacted: its octets can no longer be compared
+        if not xml:  # redacted: its bytes can no longer be compared
             return False
         if (mention.stream, hashlib.sha256(xml).hexdigest()) in self._dead:
             return False

@@ -84,7 +84,7 @@ def _root(snapshot: Snapshot) -> Iterator[Broken]:
 
 
 def _groups(snapshot: Snapshot) -> Iterator[Broken]:
-    """Yield the counters by which waiting policies are judged; a closed session is resumed by nothing."""
+    """Yield the counters by which waiting policies are checked; nothing resumes a closed session."""
     if snapshot.session.state in CLOSED:
         return
     booked = Counter[tuple[str, str]]()

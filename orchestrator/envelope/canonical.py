@@ -1,4 +1,4 @@
-"""Reads an envelope straight from octets that are spelt as our own encoder spells them, without a tree.
+"""Reads an envelope straight from bytes that are spelt as our own encoder spells them, without a tree.
 
 One pattern for each type of body holds a whole document. Like reader and writer it is made from the fields of the
 models, once: every tag and its place, every closed list and every form of a value is spelt out as narrowly as the schema
@@ -39,12 +39,12 @@ from orchestrator.envelope.reading import build, defaults_of
 
 Convert = Callable[[str], Any]
 
-#: Octets up to which a document is read here; in longer ones the values are checked for their length first.
+#: Bytes up to which a document is read here; in longer ones the values are checked for their length first.
 _MOST: Final = 65_536
 #: What documents that are read here may have, of what is limited: attributes of an element, namespaces, markup.
 _ATTRIBUTES, _NAMESPACES, _MARKUP = 6, 1, _MOST // 3
 
-#: Octets that stand in the UTF-8 of a canonical document: no control characters but tab and line feed.
+#: Bytes that stand in the UTF-8 of a canonical document: no control characters but tab and line feed.
 _FIT: Final = bytes([0x09, 0x0A, *range(0x20, 0x100)])
 #: The UTF-8 of U+FFFE and U+FFFF, which XML 1.0 forbids.
 _FORBIDDEN: Final = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
@@ -94,7 +94,7 @@ def texts(octets: bytes, limits: ParseLimits) -> list[str] | None:
 
 
 def _document(octets: bytes, limits: ParseLimits) -> _Document | None:
-    """Return the reader of such octets if they may be a canonical document; else None."""
+    """Return the reader of such bytes if they may be a canonical document; else None."""
     if (
         len(octets) > min(_MOST, limits.size, limits.scalar)
         or limits.attributes < _ATTRIBUTES

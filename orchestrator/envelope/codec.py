@@ -1,4 +1,4 @@
-"""Envelopes as octets and back, without loss.
+"""Envelopes as bytes and back, without loss.
 
 What is written is in exclusive canonical form (C14N 1.0 without comments) as it stands, so that
 signing needs neither a parser nor a canonicalizer.

@@ -6,7 +6,7 @@ body that is moved into another message is refused, under any id. OAEP is used w
 it is as strong there as any, and Debian's ``xmlsec1`` knows no other.
 
 What comes in is compared with the one shape that is accepted before anything is decrypted: nothing in
-it can name another algorithm, another source of keys, or a place to fetch octets from.
+it can name another algorithm, another source of keys, or a place to fetch bytes from.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ TEMPLATE: Final = (
 )
 _PARSER: Final = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True)
 _BODY: Final = re.compile(rb"<body [^<>]*>(.+)</body>", re.DOTALL)
-#: Octets of the initialization vector and of the authentication tag, which stand before and behind the content.
+#: Bytes of the initialization vector and of the authentication tag, which stand before and behind the content.
 _IV, _TAG = 12, 16
-#: Octets of an AES-256 key.
+#: Bytes of an AES-256 key.
 _KEY = 32
 
 #: The first line of a label.
@@ -156,7 +156,7 @@ def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
 
     Args:
         body: the whole element; its start tag is not encrypted and not kept.
-        recipient: its key; the id of the key travels along, so that the recipient knows which one to take.
+        recipient: its key; the id of the key is sent along, so that the recipient knows which one to take.
         bound: the message that is going to carry it; it fits into no other.
 
     Returns:
@@ -180,7 +180,7 @@ def encrypt(body: bytes, recipient: Recipient, *, bound: BoundTo) -> str:
 def decrypt(encrypted_data: str, *, find_key: FindKey, bound: BoundTo) -> bytes:
     """Return the content that was encrypted: what stood between the tags of the body.
 
-    Treat it as any octets from outside: everybody can encrypt to a public key.
+    Treat it as any bytes from outside: everybody can encrypt to a public key.
 
     Raises:
         DecryptionError: it was altered or cut, was made for another message or another key, or asks for

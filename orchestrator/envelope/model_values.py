@@ -215,7 +215,7 @@ Percentage = Annotated[str, Field(pattern=r"^(100(\.0{1,6})?|[1-9]?[0-9](\.[0-9]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}\z"), Kind.TOKEN]
 #: A place in a trace, as W3C Trace Context writes it.
 Traceparent = Annotated[str, Field(pattern=r"^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\z"), Kind.TOKEN]
-#: Octets as base64; white space is dropped.
+#: Bytes as base64; white space is dropped.
 Base64 = Annotated[str, AfterValidator(_base64), Kind.BASE64]
 #: Yes or no.
 Flag = Annotated[bool, Field(strict=True), Kind.FLAG]

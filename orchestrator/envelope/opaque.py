@@ -35,9 +35,9 @@ class EncryptedBody(Part):
 
 
 class CompressedBody(Part):
-    """A body that travels compressed. ``content`` is the base64 of the compressed octets.
+    """A body that is sent compressed. ``content`` is the base64 of the compressed octets.
 
-    ``size`` and ``sha256`` are those of the octets that were compressed: a whole ``<body>``
+    ``size`` and ``sha256`` are those of the bytes that were compressed: a whole ``<body>``
     element in canonical form, as :func:`orchestrator.envelope.codec.encode_body` gives it.
     """
 
@@ -53,7 +53,7 @@ class ClaimCheckBody(Part):
     """A reference to a body that is stored in chunks under ``sha256``, the digest of its octets.
 
     ``algorithm`` and ``stored_size`` say how the chunks are compressed and how much they hold;
-    absent where they hold the octets as they are.
+    absent where they hold the bytes as they are.
     """
 
     form: Literal["claim-check"] = "claim-check"

@@ -1,6 +1,6 @@
-"""Layer 1: octets become a tree, safely, or a finding; and the markup that this reading accepts.
+"""Layer 1: bytes become a tree, safely, or a finding; and the markup that this reading accepts.
 
-A document type declaration is refused before an XML parser sees the octets, so no entity is ever
+A document type declaration is refused before an XML parser sees the bytes, so no entity is ever
 declared, let alone expanded. Nothing is fetched. Every encoding is decoded here, strictly, and the
 parser is given UTF-8 only: no decoder of its own can read markup where this module saw none.
 """
@@ -43,9 +43,9 @@ class MarkupLimits:
 
 
 def excess(octets: bytes, limits: MarkupLimits) -> tuple[str, int] | None:
-    """Which limit a document in UTF-8 exceeds, and at which octet; None: none.
+    """Which limit a document in UTF-8 exceeds, and at which byte; None: none.
 
-    ``malformed``: the octet is where a document of much markup stops being well-formed. A parser would go on behind
+    ``malformed``: the byte is where a document of much markup stops being well-formed. A parser would go on behind
     that, at the same cost and to no end.
     """
     signs = octets.count(b"=")
@@ -107,7 +107,7 @@ _BOMS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16", ("utf-16", "utf-16le")),
     (codecs.BOM_UTF16_BE, "utf-16", ("utf-16", "utf-16be")),
 )
-#: Encodings in which every octet below 0x80 that XML markup uses means what it means in ASCII.
+#: Encodings in which every byte below 0x80 that XML markup uses means what it means in ASCII.
 _ENCODINGS: Final = frozenset(
     [
         "ascii",
@@ -134,10 +134,10 @@ _MARKED: Final = frozenset(["utf-8-sig", "utf-16", "utf-32"])
 class ParseLimits(MarkupLimits):
     """Limits of what a document may cost.
 
-    ``size`` in octets; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
+    ``size`` in bytes; ``depth`` in nested elements; ``detail`` is the number of elements up to which a
     refused document gets the detailed report, which costs a hundred times what refusing it does, ``detail_s``
     the seconds that making it may take, and ``findings`` how many it may have.
-    ``prolog`` in octets before the root element, ``scalar`` in characters of a value that is no text or name, such as a
+    ``prolog`` in bytes before the root element, ``scalar`` in characters of a value that is no text or name, such as a
     number or a date. The time that parser, schema and canonical form take is in proportion to the size within these and
     those of its markup, and is not beyond them.
     """
@@ -155,12 +155,12 @@ DEFAULT_LIMITS: Final = ParseLimits()
 
 #: What libxml2 accepts as one text node without being told otherwise.
 _ORDINARY_SIZE: Final = 9_000_000
-#: Octets behind a flaw that the parser is shown, so that it can say what it is.
+#: Bytes behind a flaw that the parser is shown, so that it can say what it is.
 _CONTEXT: Final = 1000
 
 
 class Unparsable(Exception):
-    """The octets are no document that may be read. Raised with a finding."""
+    """The bytes are no document that may be read. Raised with a finding."""
 
     @property
     def finding(self) -> Finding:
@@ -187,7 +187,7 @@ _HUGE_PARSER: Final = _parser(huge=True)
 
 
 class Parsed(NamedTuple):
-    """A document that was parsed: its root, without comments, and its octets in UTF-8."""
+    """A document that was parsed: its root, without comments, and its bytes in UTF-8."""
 
     root: etree._Element
     octets: bytes
@@ -212,7 +212,7 @@ def parse(octets: bytes, limits: ParseLimits = DEFAULT_LIMITS) -> Parsed:
         root = etree.fromstring(octets, _PARSER if len(octets) <= _ORDINARY_SIZE else _HUGE_PARSER)
     except etree.XMLSyntaxError as error:
         raise Unparsable(_malformed(error, octets, limits)) from None
-    # Neither can be written in another way; one octet is found faster than two.
+    # Neither can be written in another way; one byte is found faster than two.
     if (b"?" in octets and b"<?" in octets) or b"xmlns:" in octets:
         _check_nodes(root)
     return Parsed(root, octets)
@@ -252,7 +252,7 @@ def _as_utf8(octets: bytes) -> bytes:
 def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) -> bytes:
     """Return the same in UTF-8; ``of`` are the encodings that may be read so.
 
-    An XML declaration that could be read octet by octet stands in front of nothing that takes two or four of them.
+    An XML declaration that could be read byte by byte stands in front of nothing that takes two or four of them.
     """
     try:
         name = codecs.lookup(encoding).name
@@ -270,7 +270,7 @@ def _transcode(octets: bytes, encoding: str, *, of: frozenset[str] = _MARKED) ->
 def _check_prolog(octets: bytes, limit: int) -> None:
     """Refuse anything before the root element but white space, comments and instructions.
 
-    In the place of the root a document type declaration would stand; inside it the same octets are text.
+    In the place of the root a document type declaration would stand; inside it the same bytes are text.
     """
     prolog = _PROLOG.match(octets, 0, limit)
     end = prolog.end() if prolog else 0

@@ -1,8 +1,8 @@
 """Large payloads: compression that cannot explode, and a store in Redis for what is too large to send.
 
-A blob is a hash under the SHA-256 of its octets. It is written under another key that expires,
+A blob is a hash under the SHA-256 of its bytes. It is written under another key that expires,
 and gets its name when it is complete: a crash leaves nothing behind.
-The digest is of the octets as they were before compression and is checked on every reading.
+The digest is of the bytes as they were before compression and is checked on every reading.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from orchestrator.errors import PayloadError
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.scripts import Scripts
 
-#: Octets in one chunk of a stored blob; one command carries one chunk.
+#: Bytes in one chunk of a stored blob; one command carries one chunk.
 CHUNK_BYTES: Final = 512 * 1024
-#: Octets that a payload may have once it is decompressed, unless the caller says otherwise.
+#: Bytes that a payload may have once it is decompressed, unless the caller says otherwise.
 MAX_PAYLOAD_BYTES: Final = 256 * 1024 * 1024
 #: How many times its compressed size a payload above ``FREE_BYTES`` may have, unless the caller says otherwise.
 MAX_RATIO: Final = 200
-#: Octets up to which a payload may be compressed to however few.
+#: Bytes up to which a payload may be compressed to however few.
 FREE_BYTES: Final = 1024 * 1024
 #: Seconds that an upload may pause between two chunks before it is dropped.
 UPLOAD_TTL_S: Final = 600
@@ -40,12 +40,12 @@ _PIECE: Final = 1024 * 1024
 
 
 def compress(octets: bytes) -> bytes:
-    """Return the octets as one zstd frame."""
+    """Return the bytes as one zstd frame."""
     return zstandard.ZstdCompressor(level=_LEVEL).compress(octets)
 
 
 def is_bomb(size: int, compressed: int, *, max_ratio: int) -> bool:
-    """Return True if ``size`` octets out of ``compressed`` ones are more than a reader accepts."""
+    """Return True if ``size`` bytes out of ``compressed`` ones are more than a reader accepts."""
     return size > FREE_BYTES and size > max_ratio * compressed
 
 
@@ -57,9 +57,9 @@ def decompress(
     max_bytes: int = MAX_PAYLOAD_BYTES,
     max_ratio: int | None = MAX_RATIO,
 ) -> bytes:
-    """Return the octets that :func:`compress` was given.
+    """Return the bytes that :func:`compress` was given.
 
-    Decompression stops one octet above ``size``, whatever the frame declares.
+    Decompression stops one byte above ``size``, whatever the frame declares.
 
     Raises:
         PayloadError: it is too large, or too large for what it is compressed to, is no zstd frame, or is not what
@@ -89,13 +89,13 @@ def decompress(
 class BlobRef:
     """Reference to a stored blob in an envelope."""
 
-    #: Digest of the octets before compression, in lower-case hex; the blob's name.
+    #: Digest of the bytes before compression, in lower-case hex; the blob's name.
     sha256: str
-    #: Octets before compression.
+    #: Bytes before compression.
     size: int
     #: In how many chunks they are stored.
     chunks: int
-    #: Octets of all chunks together.
+    #: Bytes of all chunks together.
     stored_size: int
 
 
@@ -120,7 +120,7 @@ class BlobStore:
         self._name = name or partial(keys.blob, shard)
 
     def put(self, octets: bytes, *, ttl_s: float, anew: bool = False) -> BlobRef:
-        """Store octets for at least ``ttl_s`` seconds; content that is there already only lives longer.
+        """Store bytes for at least ``ttl_s`` seconds; content that is there already only lives longer.
 
         ``anew``: what is there was altered, and is replaced.
 
@@ -153,7 +153,7 @@ class BlobStore:
         return ref
 
     def get(self, ref: BlobRef) -> bytes:
-        """Return the octets, checked.
+        """Return the bytes, checked.
 
         Raises:
             PayloadError: they are too large, or a chunk is missing or altered.
@@ -206,7 +206,7 @@ class BlobStore:
 
 
 def inflate(compressed: bytes, *, limit: int) -> bytes:
-    """Return the octets of a zstd frame, up to one more than ``limit``, whatever the frame declares.
+    """Return the bytes of a zstd frame, up to one more than ``limit``, whatever the frame declares.
 
     Raises:
         PayloadError: it is no zstd frame.

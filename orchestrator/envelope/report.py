@@ -79,7 +79,7 @@ def _detailed_schema() -> xmlschema.XMLSchema10:
 def schema_findings(
     root: etree._Element, octets: bytes, limits: ParseLimits, *, detailed: bool = True
 ) -> tuple[Finding, ...]:
-    """Return the violations of the schema in a document, given as a tree and as its octets in UTF-8; empty if it is
+    """Return the violations of the schema in a document, given as a tree and as its bytes in UTF-8; empty if it is
     valid.
 
     Without ``detailed`` it is the first violation that libxml2 names.
@@ -272,7 +272,7 @@ def advise(message: AgentMessage, root: etree._Element) -> tuple[Finding, ...]:
     if policy is not None:
         attempts, timeout_s = policy.max_attempts, policy.timeout_seconds
         if attempts > ATTEMPTS:
-            text = f"asks for many attempts; more than {ATTEMPTS} seldom help"
+            text = f"asks for many attempts; more than {ATTEMPTS} rarely help"
             say("retry-excessive", text, "header/retry-policy/max-attempts", attempts)
         if timeout_s > TIMEOUT_S:
             text = "is longer than a day; a stall would not be noticed in time"

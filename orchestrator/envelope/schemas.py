@@ -27,7 +27,7 @@ def path(name: str) -> Traversable:
 
 
 def read(name: str) -> bytes:
-    """Return the octets of the file ``name`` of the protocol.
+    """Return the bytes of the file ``name`` of the protocol.
 
     Raises:
         FileNotFoundError: there is no such file.

@@ -1,8 +1,8 @@
 """Puts a body into the form in which it is sent, and takes it out again.
 
-On the way out: compress what is large, encrypt what is secret, store what is too large to travel. On
+On the way out: compress what is large, encrypt what is secret, store what is too large to send. On
 the way in the same backwards, each step at most once, and every step checks what it gets. The
-signature is over what travels, so it is made after this and checked before it.
+signature is over what is sent, so it is made after this and checked before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestrator.envelope.signature import Signer, octets_to_sign, sign_message
 from orchestrator.errors import DecryptionError, PayloadError
 from orchestrator.machine import Clock, SystemClock, isoformat
 
-#: Octets of a body above which it is compressed, and above which it is stored once and travels as a reference.
+#: Bytes of a body above which it is compressed, and above which it is stored once and sent as a reference.
 COMPRESS_ABOVE: Final = 64 * 1024
 CLAIM_CHECK_ABOVE: Final = 1024 * 1024
 #: The forms of a body from the outside in; opening one may only lead further in.
@@ -35,11 +35,11 @@ class Encrypter:
     """Seals outgoing messages. Safe to share between threads.
 
     Args:
-        blobs: where the bodies go that are too large to travel.
-        compress_above: octets of a body above which it is compressed.
-        claim_check_above: octets of a body above which it is stored and travels as a reference.
+        blobs: where the bodies go that are too large to send.
+        compress_above: bytes of a body above which it is compressed.
+        claim_check_above: bytes of a body above which it is stored and sent as a reference.
         blob_ttl_s: seconds that a stored body lives, from its last reference on.
-        max_bytes: octets that the body of a new task may have, which its router is going to open.
+        max_bytes: bytes that the body of a new task may have, which its router is going to open.
         max_ratio: how many times its compressed size a body may have for a reader to take it.
     """
 
@@ -63,7 +63,7 @@ class Encrypter:
         self._clock = clock or SystemClock()
 
     def sign(self, message: AgentMessage, signer: Signer, *, recipient: Recipient | None = None) -> bytes:
-        """Seal, encode and sign in one go: the octets to send.
+        """Seal, encode and sign in one go: the bytes to send.
 
         Raises:
             PayloadError: the body is larger than the store takes.
@@ -129,8 +129,8 @@ class Opener:
     Args:
         blobs: where stored bodies are.
         find_key: finds the private encryption key of an id; None if this process decrypts nothing.
-        max_bytes: octets that an opened body may have.
-        max_ratio: how many times its compressed size a body may have that travels compressed.
+        max_bytes: bytes that an opened body may have.
+        max_ratio: how many times its compressed size a body may have that is sent compressed.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Opener:
         return self._opened(message, decrypt=False)
 
     def stored(self, message: AgentMessage) -> bytes:
-        """Return the octets that are stored apart from the message; empty if the message has its body.
+        """Return the bytes that are stored apart from the message; empty if the message has its body.
 
         Raises:
             PayloadError: they are too large, missing or altered.

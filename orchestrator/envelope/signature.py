@@ -1,10 +1,10 @@
 """Signatures: what is signed, how it is put into an envelope, and what makes one count.
 
-Signed are the octets of the exclusive canonical form (C14N 1.0, without comments) of the whole
+Signed are the bytes of the exclusive canonical form (C14N 1.0, without comments) of the whole
 ``<agent-message>`` element with its ``<signature-value>`` emptied. Nothing is referred to by an
 id, so there is nothing to wrap: the message that is checked is the message that is read.
 
-Our encoder writes octets that are canonical already, so signing a message of ours parses nothing.
+Our encoder writes bytes that are canonical already, so signing a message of ours parses nothing.
 XML of other programs goes through :func:`sign`, which canonicalizes it first.
 """
 
@@ -202,19 +202,19 @@ def sign_message(message: AgentMessage, signer: Signer, *, now_ms: int) -> bytes
     """Encode ``message`` and sign it; a signature that it carries is replaced.
 
     Returns:
-        The octets to send: canonical UTF-8 without an XML declaration.
+        The bytes to send: canonical UTF-8 without an XML declaration.
     """
     head, tail = octets_to_sign(message, signer, now_ms=now_ms)
     return with_value(head, tail, signer)
 
 
 def with_value(head: bytes, tail: bytes, signer: Signer) -> bytes:
-    """Return the octets with the signature value between them."""
+    """Return the bytes with the signature value between them."""
     return head + b64encode(signer.sign(head + tail)) + tail
 
 
 def octets_to_sign(message: AgentMessage, signer: Signer, *, now_ms: int) -> tuple[bytes, bytes]:
-    """Return the octets before and after the signature value.
+    """Return the bytes before and after the signature value.
 
     Both together are what is signed. With the base64 of their signature in between they are the signed envelope.
     """
@@ -286,10 +286,10 @@ def verify(
     Args:
         root: the root element of the document as it was parsed, or what parses it should it be needed.
         keys: where the public key comes from.
-        message: what validation read from ``root``, if it did: the schema has vouched for the one signature, its
+        message: what validation read from ``root``, if it did: the schema has checked the one signature, its
             place and its parts then, and they are not read once more.
         canonical_octets: the document, if it is known to be in canonical form (``canonical.read`` has read it): neither
-            parsing nor canonicalizing is needed then. Other octets are never what was signed, whatever their
+            parsing nor canonicalizing is needed then. Other bytes are never what was signed, whatever their
             signature: who checks later has only the canonical form.
 
     Raises:

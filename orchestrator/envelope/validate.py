@@ -1,4 +1,4 @@
-"""Layers 1 and 2 of validation: octets in, a report out. Needs no server.
+"""Layers 1 and 2 of validation: bytes in, a report out. Needs no server.
 
 The schema's verdict is libxml2's; the words of a refusal come from the detailed report.
 """
@@ -49,7 +49,7 @@ class Report:
 def check(
     octets: bytes, *, limits: ParseLimits = DEFAULT_LIMITS, advice: bool = True, detailed: bool = True
 ) -> Report:
-    """Validate one envelope. Never raises, whatever the octets are.
+    """Validate one envelope. Never raises, whatever the bytes are.
 
     ``advice`` adds the warnings and infos to an envelope that is valid. Without ``detailed``, one that breaks the
     schema gets the first reason of libxml2 instead of the detailed report, which takes a stranger's time for ours.

@@ -15,7 +15,7 @@ from orchestrator.envelope.model import Header
 from orchestrator.envelope.model_values import NAMESPACE, WHITE_SPACE
 from orchestrator.envelope.reading import Reading
 
-#: Octets that no element can do without: ``<b/>``.
+#: Bytes that no element can do without: ``<b/>``.
 _SMALLEST_ELEMENT = 4
 _CHUNK = 65_536
 

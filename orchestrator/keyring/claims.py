@@ -3,7 +3,7 @@
     BASE64URL({"alg", "kid", "typ"}) "." BASE64URL(claims) "." BASE64URL(signature)
 
 ``typ`` says what the claims are for. It is signed with them, so that claims of one purpose never pass for another's. The
-signed octets begin with ``eyJ``: no envelope, certificate or statement of the ledger does.
+signed bytes begin with ``eyJ``: no envelope, certificate or statement of the ledger does.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _DOMAIN: Final = b"agent-orchestra code 1\n"
-#: Octets of a code: as strong as the keys.
+#: Bytes of a code: as strong as the keys.
 _LENGTH: Final = 16
 #: Seconds for which it is remembered which keys a reader has.
 _READERS_S: Final = 30.0
@@ -78,7 +78,7 @@ class Codes:
         self._lock = threading.Lock()
 
     def make(self, octets: bytes, *, by: str, to: Iterable[str]) -> str:
-        """Return the proof that ``by`` wrote these octets, for each of the agents ``to``.
+        """Return the proof that ``by`` wrote these bytes, for each of the agents ``to``.
 
         Raises:
             KeyringError: the key of ``by`` is not in this data folder.
@@ -122,7 +122,7 @@ class Codes:
         return plan
 
     def writer(self, octets: bytes, proof: str, *, reader: str) -> str:
-        """Return the agent that wrote these octets, as ``reader`` can tell by the proof.
+        """Return the agent that wrote these bytes, as ``reader`` can tell by the proof.
 
         Raises:
             SignatureError: nobody is known to have written them; with the rule.
@@ -214,15 +214,15 @@ def _code(secret: bytes, octets: bytes) -> str:
 
 
 def derived_key(secret: bytes, purpose: bytes) -> bytes:
-    """Return a key of 32 octets for a purpose, from what two agents share."""
+    """Return a key of 32 bytes for a purpose, from what two agents share."""
     return hashlib.blake2b(purpose, key=secret, digest_size=32).digest()
 
 
 _TEXT_DOMAIN: Final = b"agent-orchestra sealed text 1\n"
 _NONCE: Final = 12
-#: Texts of more octets are compressed before they are sealed.
+#: Texts of more bytes are compressed before they are sealed.
 _COMPRESS_ABOVE: Final = 512
-#: Octets that one sealed text may have when it is opened.
+#: Bytes that one sealed text may have when it is opened.
 _MOST: Final = 1 << 30
 _OAEP: Final = padding.OAEP(mgf=padding.MGF1(hashes.SHA256()), algorithm=hashes.SHA256(), label=_TEXT_DOMAIN)
 

@@ -30,7 +30,7 @@ from orchestrator.keyring.folder import Certificates, KeyFolder
 from orchestrator.keyring.lifecycle import KeyLifecycle
 from orchestrator.keyring.operator import verified_agent
 
-#: Octets that a passphrase needs: PKCS #12 authenticates with 2,048 rounds of SHA-256, which guard no short one.
+#: Bytes that a passphrase needs: PKCS #12 authenticates with 2,048 rounds of SHA-256, which guard no short one.
 SHORTEST_PASSPHRASE: Final = 12
 _BARE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*(PRIVATE|PUBLIC) KEY-----")
 _PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----\n?", re.DOTALL)

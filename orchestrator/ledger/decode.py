@@ -265,7 +265,7 @@ def _item(item_id: str, raw: Mapping[str, Any]) -> Item:
 
 #: Stands before every statement, so that nothing else that is signed passes for one.
 _DOMAIN: Final = b"agent-orchestra statement 1\n"
-#: What of an item's record is vouched for.
+#: What of an item's record is attested.
 _NAMES: Final = ("kind", "child", "agent", "status", "title", "context", "answers", "message")
 _FLAGS: Final = ("question", "sealed")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -282,7 +282,7 @@ class Statement(NamedTuple):
     agent: str  #: the agent that is said to say it; empty: a user
     failed: bool  #: whether it says that something has failed
     text: str  #: as the ledger has it: of a large one the beginning
-    facts: tuple[str, ...]  #: what its record says that is vouched for, in a fixed order
+    facts: tuple[str, ...]  #: the fields of its record that are attested, in a fixed order
 
     @classmethod
     def of_record(cls, item: str, to: str, record: Mapping[str, Any], text: str) -> Statement:

@@ -49,7 +49,7 @@ class Inbox:
     ) -> bool:
         """Put something into a session's queue from outside any run; False when it is there already.
 
-        ``by`` vouches for it: an agent whose key is at hand, by default the operator for a prompt, and the reaper for the rest.
+        ``by`` attests it: an agent whose key is at hand, by default the operator for a prompt, and the reaper for the rest.
 
         Raises:
             UnknownSession: there is no such session.

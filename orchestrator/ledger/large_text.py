@@ -216,7 +216,7 @@ class LargeTexts:
         return {"session": session, **asdict(self._store(session).put(octets, ttl_s=UNUSED_TTL_S))}
 
     def restore(self, ref: Mapping[str, Any], octets: bytes) -> None:
-        """Store the octets of a reference again, which were altered or are gone, for as long as its session lives.
+        """Store the bytes of a reference again, which were altered or are gone, for as long as its session lives.
 
         Raises:
             ValueError: they are other octets.

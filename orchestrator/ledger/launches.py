@@ -32,7 +32,7 @@ class Found:
 
     state: JSON
     memory: str  #: empty: none
-    #: What is to be vouched for of them: what it is, the statement, the proof.
+    #: What is to be attested of them: what it is, the statement, the proof.
     own: tuple[tuple[str, Statement, str], ...] = ()
 
 

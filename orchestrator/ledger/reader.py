@@ -69,7 +69,7 @@ class OwnTexts(NamedTuple):
     prompt: str
     task: str  #: what was said beside the prompt, as JSON
     state: JSON  #: what its agent saved; a text that cannot be opened stays one, which its readers refuse
-    own: tuple[tuple[str, Statement, str], ...]  #: what each is, what is to be vouched for, and the proof
+    own: tuple[tuple[str, Statement, str], ...]  #: what each is, what is to be attested, and the proof
     damage: tuple[str, ...]  #: what of them cannot be read
 
 

@@ -186,7 +186,7 @@ class ClaimedRun:
     items: tuple[Item, ...]
     texts: dict[str, str]  #: item id → text
     task: str = ""  #: what was said of its task beside the prompt, as JSON
-    #: What is to be vouched for beside the items: what it is, the statement, the proof.
+    #: What is to be attested beside the items: what it is, the statement, the proof.
     own: tuple[tuple[str, Statement, str], ...] = ()
     damage: tuple[str, ...] = ()  #: what cannot be read of its records, a sentence each
 
@@ -259,7 +259,7 @@ class EndedRun:
     _: KW_ONLY
     #: Makes the envelope that reports the end of the session; called when it has ended, at once with ``expect_over``.
     make_envelope: Callable[[], Outgoing]
-    #: The session as it was when the run was claimed: its agent vouches for what the end says.
+    #: The session as it was when the run was claimed: its agent attests the end.
     about: Session | None = None
     expect_over: bool = False
     #: Answers the questions of these ids with the failure, if the run fails and carries any: the session then goes on

@@ -33,7 +33,7 @@ _log = get_logger()
 class Authenticity:
     """Attests what this process writes into the ledger, and verifies what others have written.
 
-    With ``required=False`` what nobody vouches for is believed, as unsigned messages are.
+    With ``required=False`` unsigned items are accepted, as unsigned messages are.
     """
 
     def __init__(self, keyring: Keyring, *, required: bool = True, codes: Codes | None = None) -> None:
@@ -172,6 +172,6 @@ def _is_genuine(ledger: LedgerReader, authenticity: Authenticity, session: str, 
         return False
     from orchestrator.policy.callback import same_callback
 
-    # What travelled encrypted the ledger has only in that form.
+    # What was sent encrypted the ledger has only in that form.
     text = callback.text if item.extra.get("sealed") else kept
     return same_callback(callback, callback_from(item, text))

@@ -190,7 +190,7 @@ NO_TERMS: Final = Terms()
 class MessageFactory:
     """Writes envelopes for any sender whose key is at hand. Safe to share between threads.
 
-    Large reports travel compressed, and very large ones as a reference to where they are stored. Bodies are encrypted: all
+    Large reports are sent compressed, and very large ones as a reference to where they are stored. Bodies are encrypted: all
     with ``encrypt_all``, else those of encrypted threads and those from or to agents that are told to encrypt.
     """
 
@@ -370,7 +370,7 @@ class MessageFactory:
             if launching:  # the recipient is going to answer
                 self._recipients.recipient(sender)
             octets = self._encrypter.sign(message, signer, recipient=self._recipients.recipient(recipient))
-        elif launching:  # the router reads its task-id, so it travels open
+        elif launching:  # the router reads its task-id, so it is sent in clear text
             octets = sign_message(message, signer, now_ms=now_ms)
         else:
             octets = self._encrypter.sign(message, signer)

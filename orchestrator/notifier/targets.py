@@ -89,7 +89,7 @@ class Webhook:
             )
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
-        # The socket's own limit begins anew with every octet that a slow server sends.
+        # The socket's own limit begins anew with every byte that a slow server sends.
         late = threading.Timer(self._timeout_s, _abort, [connection])
         late.daemon = True
         late.start()

@@ -1,4 +1,4 @@
-"""The reaper: finds lost leases, lost notifications and expired trees, and mends or removes them."""
+"""The reaper: finds lost leases, lost notifications and expired trees, and fixes or removes them."""
 
 from __future__ import annotations
 

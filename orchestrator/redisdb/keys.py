@@ -62,7 +62,7 @@ services = of_stack("services", "services", "hash", "service",
     "permanent; a field leaves when its service stops, or an hour after its last sign of life",
     "Instance → JSON of a running service or worker: name, host, pid, until when it counts as alive, agents it serves.")
 blob = in_shard("blob", "blob:<sha256>", "hash", "payload", "blob_ttl after it was last referenced",
-    "A large body under the SHA-256 of its octets: chunks `0`…`n-1`, and `facts` (JSON: size, stored size, chunks).")
+    "A large body under the SHA-256 of its bytes: chunks `0`…`n-1`, and `facts` (JSON: size, stored size, chunks).")
 upload = in_shard("upload", "upload:<upload>", "hash", "payload", "10 minutes after its last chunk",
     "A blob that is being written and has no name yet.")
 conversation = in_shard("conversation", "conversation:<correlation-id>", "hash", "router",

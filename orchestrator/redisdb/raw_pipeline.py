@@ -19,7 +19,7 @@ import redis
 
 from orchestrator import machine
 
-#: Octets from which on they are sent without waiting for more.
+#: Bytes from which on they are sent without waiting for more.
 PIECE: Final = 65_536
 
 
@@ -71,7 +71,7 @@ def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[A
 
     Raises:
         redis.ConnectionError, redis.TimeoutError: the server is out of reach; any of them may have been carried out.
-        redis.DataError: one of them holds a value that is neither text nor octets nor a number; none was sent.
+        redis.DataError: one of them holds a value that is neither text nor bytes nor a number; none was sent.
     """
     packed = _packed(commands)
     pool = client.connection_pool
@@ -99,7 +99,7 @@ def exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[A
 
 
 def _packed(commands: Sequence[tuple[Any, ...]]) -> list[bytes]:
-    """Return the octets of commands, in pieces: each piece may take as long to send as one command."""
+    """Return the bytes of commands, in pieces: each piece may take as long to send as one command."""
     pieces: list[bytes] = []
     small: list[bytes] = []
     size = 0

@@ -171,7 +171,7 @@ class Marking(BatchedCommand):
         return self.limits.conversation_fault("limit", received)
 
 
-#: How many entries, and how many octets of them, are held at most.
+#: How many entries, and how many bytes of them, are held at most.
 MOST: Final = 10_000
 MOST_BYTES: Final = 32 * 1024 * 1024
 #: Entries that are given up in one round trip.

@@ -28,7 +28,7 @@ ENVELOPE_FIELD = "envelope"
 APPLIED_FIELD = "already_applied"
 #: The field in which a router names the outbox from which it moved an entry.
 FROM_FIELD = "from"
-#: The field that says how many octets an entry of an outbox had that was too large to be moved.
+#: The field that says how many bytes an entry of an outbox had that was too large to be moved.
 OCTETS_FIELD = "octets"
 #: The field that names the session which an encrypted message begins.
 SESSION_FIELD = "session"

@@ -41,7 +41,7 @@ _NOT_THERE: Final = (
 
 
 class _Kept:
-    """Gives the one body that the trail keeps beside a message, in place of the store that it travelled in."""
+    """Gives the one body that the trail keeps beside a message, in place of the store that it was sent in."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets = octets

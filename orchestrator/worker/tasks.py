@@ -44,7 +44,7 @@ _NOT_BY_HAND = (
 def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
-    # An error before anything is submitted must reach the caller that waits, so any arguments are taken, and judged.
+    # An error before anything is submitted must reach the caller that waits, so any arguments are taken, and checked.
     @app.task(
         name=START_TASK,
         Request=SoundRequest,

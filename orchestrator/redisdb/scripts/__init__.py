@@ -119,7 +119,7 @@ def would_write(answer: object) -> bool:
 def _fit(args: Sequence[Arg]) -> list[Arg]:
     """Arguments that can be sent: a lone surrogate, which no encoding has, becomes U+FFFD as in an envelope.
 
-    A text has lone surrogates if it was read from octets that are no UTF-8, such as the name of a file.
+    A text has lone surrogates if it was read from bytes that are no UTF-8, such as the name of a file.
     """
     return [_SURROGATE.sub("\ufffd", a) if isinstance(a, str) and not a.isascii() else a for a in args]
 

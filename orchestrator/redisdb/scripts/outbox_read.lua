@@ -1,4 +1,4 @@
--- outbox_read: entries of an external program's outbox are handed to a router, which judges their types and takes them over
+-- outbox_read: entries of an external program's outbox are handed to a router, which checks their types and takes them over
 -- (route_collect). One that is larger than any message is never sent to a router: its stream of refusals is told how large it was.
 -- Sent twice, it hands out what follows; what the first call handed out is pending under the same consumer.
 -- KEYS  1 outbox  2 stream where the router refuses  3 totals  4 what the program said in this minute

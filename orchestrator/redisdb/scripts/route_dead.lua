@@ -1,7 +1,7 @@
 -- route_dead: an entry that will not be tried again goes to the dead letters, is acknowledged and reported.
 -- An entry that is not pending any more was dealt with by another router: nothing happens then.
 -- The mark that an entry got while it waited goes with it: nothing came of it, so a copy is no duplicate.
--- The dead letters keep to their limits: older ones are dropped, or this one, if nobody vouches for it.
+-- The dead letters keep to their limits: older ones are dropped, or this one, if it does not verify.
 -- KEYS  1 stream of the entry  2 dead letters  3 stream of the reports  4 totals  5 seen mark, or KEYS[2] for none
 --       6 index of the dead letters  7 their usage
 -- ARGV  1 group  2 entry id  3 sender, or '' if its signature did not count

@@ -31,7 +31,7 @@ if q.status == 'failed' then
   fail_run(s, r, 'failed', ARGV[2], now, q.proof)
   return { 'done', 'failed' }
 end
--- What was said to it travelled as envelopes, which it has read.
+-- What was said to it was sent as envelopes, which it has read.
 local heard = cjson.decode(r.items)
 for _, id in ipairs(redis.call('ZRANGE', QUEUE, 0, -1)) do heard[#heard + 1] = id end
 for _, id in ipairs(heard) do

@@ -75,7 +75,7 @@ class Replays:
     """Replays dead letters and messages of the audit trail, and drops dead letters."""
 
     def __init__(self, parts: Container, *, clock: Clock | None = None, opener: Opener | None = None) -> None:
-        """``opener`` fetches bodies that travelled apart; None: that of the stack."""
+        """``opener`` fetches bodies that were stored apart; None: that of the stack."""
         self._parts = parts
         self._clock = clock or SystemClock()
         self._scripts = Scripts(parts.redis)
@@ -158,7 +158,7 @@ class Replays:
         ``sign_unverified`` as in :meth:`replay`.
 
         Raises:
-            Unverified: the octets are no valid envelope, or its sender is not known to have signed it.
+            Unverified: the bytes are no valid envelope, or its sender is not known to have signed it.
             Refused: the key of its sender is not in this data folder, or its body is encrypted.
         """
         planned = self._planned(octets, sign_unverified=sign_unverified, seed=seed)

@@ -154,7 +154,7 @@ class Dependencies:
         found = []
         for one, sessions in zip(parked, named, strict=True):
             standing = _text(_standings(one.conversation, sessions, known))
-            # What was parked in the future was parked by a wrong clock, and is judged again.
+            # What was parked in the future was parked by a wrong clock, and is checked again.
             overdue = 0 < one.until_ms <= now_ms or one.parked_ms > now_ms + LAST_LOOK_MS
             found.append(overdue or _may_decide(one.standing, standing))
         return found

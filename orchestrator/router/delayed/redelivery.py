@@ -227,7 +227,7 @@ class Redelivery:
         later: dict[DelayedMessage, int] = {}
         ready: list[DelayedMessage] = []
         for parked in due:
-            # What was parked in the future was parked by a wrong clock, and is judged again.
+            # What was parked in the future was parked by a wrong clock, and is checked again.
             in_time = parked.parked_ms <= now_ms < parked.until_ms
             if parked.agent and in_time and self._agents.get(parked.agent) is None:
                 later[parked] = min(parked.until_ms, now_ms + AGENT_LOOK_MS)

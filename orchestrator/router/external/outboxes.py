@@ -1,6 +1,6 @@
 """The outboxes of external programs: their entries go to the streams of messages, and are routed from there.
 
-A program may write to its outbox and to nothing else, as much as it likes. The server counts the octets of an entry before a
+A program may write to its outbox and to nothing else, as much as it likes. The server counts the bytes of an entry before a
 router is given it. A router moves an entry in one step with its acknowledgement and writes the owner of the outbox beside
 it, so that a message is accepted only from the program that signed it.
 """
@@ -37,9 +37,9 @@ from orchestrator.streams.values import ENVELOPE_FIELD, OCTETS_FIELD
 REFRESH_S: Final = 2.0
 #: Where an entry goes that cannot be read; the router refuses it there with a reason.
 _UNREADABLE: Final = ("message", "low")
-#: Octets of an entry beside its envelope.
+#: Bytes of an entry beside its envelope.
 _BESIDE: Final = 1024
-#: Octets that count as one message against the quota of a program.
+#: Bytes that count as one message against the quota of a program.
 _OF_A_MESSAGE: Final = 64 * 1024
 #: Messages a minute that are taken from the outbox of one program in a shard.
 QUOTA: Final = 12_000
@@ -68,7 +68,7 @@ class Outboxes:
         self._shards = parts.settings.shards
         self._shared = shared
         self._programs: list[str] = []
-        #: Octets of the largest message, and those that one round reads, give or take one message.
+        #: Bytes of the largest message, and those that one round reads, give or take one message.
         self._max_bytes = parts.settings.max_message_bytes
         #: Which outbox is read first in the next round.
         self._turn = 0
@@ -156,7 +156,7 @@ class Outboxes:
         """Move entries that came from outboxes; return the others in order. Entries that cannot be moved now stay
         pending.
 
-        ``unread``: do not parse them, as that has ended routers; each is judged alone in its next stream.
+        ``unread``: do not parse them, as that has ended routers; each is checked alone in its next stream.
         """
         others: list[Entry] = []
         moved: list[StreamId] = []

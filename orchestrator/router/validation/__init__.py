@@ -1,1 +1,1 @@
-"""From the octets of an entry to a message that may be acted upon, or a rejection with its rule."""
+"""From the bytes of an entry to a message that may be acted upon, or a rejection with its rule."""

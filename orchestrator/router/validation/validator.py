@@ -1,4 +1,4 @@
-"""From the octets of an entry to a message that may be acted upon, or a rejection that names its rule.
+"""From the bytes of an entry to a message that may be acted upon, or a rejection that names its rule.
 
 Layers 1 and 2 are about the envelope alone; the live rules here need no look into the ledger.
 The verdict on any entry is a value; only Redis errors are raised.

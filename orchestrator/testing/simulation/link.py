@@ -127,7 +127,7 @@ class SimulatedPool(redis.ConnectionPool):
 
 
 class SimulatedConnection(redis.Connection):
-    """A connection of redis-py whose octets go through a :class:`Link`. It knows neither time-outs nor health checks."""
+    """A connection of redis-py whose bytes go through a :class:`Link`. It knows neither time-outs nor health checks."""
 
     def __init__(self, *, link: Link, **options: Any) -> None:
         super().__init__(**options)  # type: ignore[no-untyped-call]

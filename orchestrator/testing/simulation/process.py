@@ -274,7 +274,7 @@ class Event(threading.Event):
 
 
 class Stop(threading.Event):
-    """The wish that a service ends, which never comes: a process dies."""
+    """The request that a service ends, which never comes: a process dies."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()

@@ -160,7 +160,7 @@ class Server:
         return session
 
     def execute(self, command: Command) -> Any:
-        """Carry out one command that is about no connection: octets, a number, a list, None, or an error, which is not raised.
+        """Carry out one command that is about no connection: bytes, a number, a list, None, or an error, which is not raised.
 
         A command that would block answers at once that nothing is there.
         """

@@ -72,7 +72,7 @@ class Steps:
     """The steps of one run, in one try of it. Threads and tasks may ask for steps at the same time.
 
     ``pause`` says how many seconds a wait between two calls of a function takes in fact; by default what it is.
-    ``verify`` refuses a record that nobody vouches for.
+    ``verify`` refuses a record that does not verify.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Steps:
         """Return if the agent of the run has recorded this.
 
         Raises:
-            DamagedRecord: nobody vouches for it.
+            DamagedRecord: it does not verify.
         """
         said = record.statement(self._claim.run, self._claim.agent)
         self._verify(f"step {record.header.key!r} of run {self._claim.run}", said, record.header.proof)

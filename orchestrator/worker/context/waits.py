@@ -24,7 +24,7 @@ from orchestrator.worker.context.messages import MessageSender
 from orchestrator.worker.context.verification import Decrypter, Verifier
 from orchestrator.worker.execution.slot_sharing import Execute, Queued, SharedSlot, SlotSharing
 
-#: Seconds that an event may go unnoticed when the callback service was faster, and a wish to stop at most.
+#: Seconds that an event may go unnoticed when the callback service was faster, and a request to stop at most.
 LOOK_AGAIN_S: Final = 0.5
 
 #: Answers a child's question while its parent waits for it; what it returns is the reply.

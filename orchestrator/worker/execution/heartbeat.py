@@ -1,7 +1,7 @@
 """Keeps the lease of a run while its agent works, hears when the agent is to stop, and tells that the slot is present.
 
 The renewal is done by another thread, so that an agent that computes or sleeps keeps its run. A stop, by a user
-or because the run has used up its time, is first a wish: the agent's next effect raises. One that does not
+or because the run has used up its time, is first a request: the agent's next effect raises. One that does not
 stop within the grace period is ended from here: its run is committed, and its process goes.
 """
 

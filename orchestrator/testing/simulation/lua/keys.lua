@@ -193,7 +193,7 @@ function server.restore(copy)
   last, asked = {}, {}
 end
 
--- --- what has changed, for those who judge ----------------------------------------------------------
+-- --- what has changed, for the checks ----------------------------------------------------------
 
 local WHOLE = {
   hash = function(key) return server.commands.HGETALL(key) end,

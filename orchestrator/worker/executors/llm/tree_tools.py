@@ -95,7 +95,7 @@ class RaiseCallback(requests.Request, total=False):
     ]
 
 
-#: What a model gave, after it was judged.
+#: What a model gave, after it was checked.
 _Request = dict[str, Any]
 
 
@@ -286,6 +286,6 @@ def _tool(one: _TreeTool, *, max_retries: int) -> Tool[Any]:
     async def show(_: RunContext[Any], shown: ToolDefinition) -> ToolDefinition:
         return replace(shown, parameters_json_schema=one.operation.schema)
 
-    # pydantic-ai takes the one parameter as the arguments themselves, and judges them.
+    # pydantic-ai takes the one parameter as the arguments themselves, and checks them.
     call.__annotations__["request"] = one.operation.request
     return Tool(call, name=one.name, description=one.description, max_retries=max_retries, prepare=show)
