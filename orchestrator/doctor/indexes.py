@@ -135,6 +135,7 @@ def _timers(snapshot: Snapshot) -> Iterator[Broken]:
         kind, _, subject = timer.partition("|")
         what = {
             "flush": "is to go on with what has come by then",
+            "rejected": f"is to be told that no reply to {subject} will come",
             "question": f"waits for a reply to {subject} until then",
         }.get(kind, "has to have ended by then")
         yield ("timer-lost", timer, f"{what} ({isoformat(due_ms)}), and no timer sees to it")

@@ -122,6 +122,7 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         _readable(reply, f"run {run}", damage)
         for run, reply in zip(run_ids, replies[5 + len(indexes) :], strict=True)
     ]
+    asked = _asked(ledger, session_id, h)
     children = _children(ledger, [i.child for i in found if i.kind == "completion"])
     texts = {decode.text(b) for b in bodies} | {callback_id(c.id) for c in children.values() if c.text}
     if callback_id(session_id) in texts:
@@ -145,8 +146,8 @@ def take_snapshot(ledger: Ledger, session_id: str) -> Snapshot | None:
         settled="settled_ms" in h,
         questions=_number(h.get("questions")),
         groups=_groups(h),
-        unasked=_unasked(ledger, session_id, h),
-        lost_timers=_lost_timers(ledger, session, h),
+        unasked=frozenset(question for question, record in asked.items() if record is None),
+        lost_timers=_lost_timers(ledger, session, h, asked),
         unkept=_unkept(ledger, session_id, bodies),
         unknown_questions=_unknown_questions(ledger, found),
         damage=tuple(damage),
@@ -197,16 +198,14 @@ def _number(value: str | None) -> int:
 
 
 def _question_times(ledger: Ledger, session: Session) -> dict[str, int]:
-    timers, due = ledger_keys.timers(shard_of(session.id)), {}
-    for question in session.questions:
-        kind = "approval" if question in session.approvals else "question"
-        at_ms = ledger.redis.zscore(timers, f"{kind}|{question}")
-        if at_ms is not None:
-            due[question] = int(at_ms)
-    return due
+    timers = [f"{'approval' if one in session.approvals else 'question'}|{one}" for one in session.questions]
+    due: Any = ledger.redis.zmscore(ledger_keys.timers(shard_of(session.id)), timers) if timers else []
+    return {one: int(at) for one, at in zip(session.questions, due, strict=True) if at is not None}
 
 
-def _lost_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> dict[str, int]:
+def _lost_timers(
+    ledger: Ledger, session: Session, facts: Mapping[str, str], asked: Mapping[str, Any]
+) -> dict[str, int]:
     """Return the missing timers of a session's end, its next deadline and its questions, by its records."""
     wanted: dict[str, int] = {}
     if session.state not in (*CLOSED, SessionState.FINISHED, SessionState.DAMAGED):
@@ -217,7 +216,7 @@ def _lost_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> 
         }
         if session.state is SessionState.IDLE and not session.run and (due := _deadlines(session, facts)):
             wanted[f"flush|{session.id}"] = min(due)
-        wanted |= _question_timers(ledger, session, facts)
+        wanted |= _question_timers(session, asked, ledger.limits.question_ms)
     timers = ledger_keys.timers(shard_of(session.id))
     scores: Any = ledger.redis.zmscore(timers, list(wanted)) if wanted else []
     return {name: due for (name, due), at in zip(wanted.items(), scores, strict=True) if at is None}
@@ -236,21 +235,21 @@ def _deadlines(session: Session, facts: Mapping[str, str]) -> list[int]:
     ]
 
 
-def _question_timers(ledger: Ledger, session: Session, facts: Mapping[str, str]) -> dict[str, int]:
-    """The timers of the open questions of a session, approvals apart, and when each is due."""
-    asked = [q for q in session.questions if q not in session.approvals] if ledger.limits.question_ms else []
-    pipe = ledger.redis.pipeline(transaction=False)
-    for question in asked:
-        who = facts.get(f"question:{question}", "")
-        pipe.hget(ledger_keys.items(who if is_session_id(who) else session.id), question)
+def _question_timers(session: Session, asked: Mapping[str, Any], open_ms: int) -> dict[str, int]:
+    """The timers of the open questions of a session, approvals apart, and when each is due: at once if it was rejected."""
     # What is of another type, or cannot be read, is damage of the session that was asked.
     found = [
-        (question, raw)
-        for question, raw in zip(asked, pipe.execute(raise_on_error=False), strict=True)
-        if isinstance(raw, bytes)
+        (question, record)
+        for question, record in asked.items()
+        if question not in session.approvals and isinstance(record, bytes)
     ]
-    items = _each(found, lambda pair: decode.item(*pair), [])
-    return {f"question|{item.id}": item.at_ms + ledger.limits.question_ms for item in items}
+    due = {}
+    for item in _each(found, lambda pair: decode.item(*pair), []):
+        if item.state is ItemState.DEAD:
+            due[f"rejected|{item.id}"] = item.at_ms
+        elif open_ms:
+            due[f"question|{item.id}"] = item.at_ms + open_ms
+    return due
 
 
 def _listed_approvals(ledger: Ledger, session: Session) -> frozenset[str]:
@@ -263,18 +262,15 @@ def _groups(facts: Mapping[str, str]) -> dict[tuple[str, str], int]:
     return {(":".join(middle), what): _number(value) for (_, *middle, what), value in parts}
 
 
-def _unasked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> frozenset[str]:
-    """The open questions of a session that the records of the session which was asked lack."""
+def _asked(ledger: Ledger, session_id: str, facts: Mapping[str, str]) -> dict[str, Any]:
+    """The open questions of a session, each with its record, if the session that was asked has one."""
     asked = {
         name.removeprefix("question:"): who for name, who in facts.items() if name.startswith("question:")
     }
     pipe = ledger.redis.pipeline(transaction=False)
     for question, who in asked.items():
-        pipe.hexists(ledger_keys.items(who if is_session_id(who) else session_id), question)
-    # A key of another type is damage of the session that was asked.
-    return frozenset(
-        q for q, there in zip(asked, pipe.execute(raise_on_error=False), strict=True) if not there
-    )
+        pipe.hget(ledger_keys.items(who if is_session_id(who) else session_id), question)
+    return dict(zip(asked, pipe.execute(raise_on_error=False), strict=True))
 
 
 def _unknown_questions(ledger: Ledger, items: Iterable[Item]) -> frozenset[str]:

@@ -214,7 +214,7 @@ class Sweep:
         """Have open questions given up when their time is over; one that is answered by then is left alone."""
         for timer, due_ms in lost.items():
             kind, _, question = timer.partition("|")
-            if kind == "question":
+            if kind in ("question", "rejected"):
                 self._core.redis.zadd(ledger_keys.timers(shard_of(question)), {timer: due_ms}, nx=True)
 
     def forget_stop(self, session_id: str) -> None:

@@ -347,6 +347,8 @@ class Reaper:
                     return  # the timer says of an answer that comes in the grace that it comes too late
             case "question":
                 self._delivery.give_up(identifier, f"none came within {ledger.limits.question_ms / 1000:g} s")
+            case "rejected":
+                self._delivery.give_up(identifier, "the question cannot be authenticated")
             case "approval":
                 self._delivery.expire_approval(identifier)
             case "expire":

@@ -275,14 +275,14 @@ def _items(book: Book, s: About) -> Iterator[str]:
 
 
 def _questions(book: Book, s: About) -> Iterator[str]:
-    """Whoever was asked knows of it, is closed and about to refuse, or was told that it is not genuine."""
+    """Whoever was asked knows of it, or is about to refuse: closed, or with a timer that tells of the rejection."""
     for question in set() if s.closed else s.questions:
         asked = book.sessions.get(s.facts[f"question:{question}"])
         record = asked.items.get(question) if asked else None
-        dead = record and record["state"] == "dead"
+        dead = record and record["state"] == "dead" and f"rejected|{question}" not in book.timers
         if record is None and not (asked and asked.state == "deleted"):
             yield f"{s.id} has asked {question}, of which nobody knows"
-        elif dead and not record.get("rejected") and asked and not asked.closed and asked is not s:
+        elif dead and asked and not asked.closed and asked is not s:
             yield f"{s.id} waits for {question}, which is dead: {record['reason']}"
 
 

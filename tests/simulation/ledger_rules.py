@@ -234,6 +234,14 @@ def _flushed(call: Call) -> Iterator[str]:
         yield f"{call.asked['run']} carries {kinds}"
 
 
+def _rejected(call: Call) -> Iterator[str]:
+    """Whoever put a question is told at once that it was rejected."""
+    timer = f"rejected|{call.asked['item']}"
+    due = call.after.sorted["timers"].get(timer, float("inf"))
+    if call.said == "rejected" and call.asked["item"].startswith("ask_") and due > call.now > 0:
+        yield f"{timer} is due at {due}"
+
+
 def _started(call: Call) -> Iterator[str]:
     """The router makes the first run of a session that waits for it, by the message that launched that session, and once."""
     for launch, (said, *_) in zip(call.asked["launches"], call.answer, strict=True):
@@ -334,6 +342,7 @@ RULES: dict[str, Callable[[Call], Iterator[str]]] = {
     "release": _released,
     "renew": _renewed,
     "flush": _flushed,
+    "reject": _rejected,
     "start": _started,
     "make_ready": _made_ready,
     "post": _posted,

@@ -267,7 +267,7 @@ class Node:
         """Ask a model until it has said something useful so many times."""
         useful = 0
         while useful < times:
-            with ctx.limits.acquire("sim", "model", tokens=10, time_limit_s=5):
+            with ctx.limits.acquire("sim", "model", tokens=10, time_limit_s=600):
                 self.pushed += machine.monotonic() < self._alone_until
                 self.thinking += 1
                 self.at_once = max(self.at_once, self.thinking)

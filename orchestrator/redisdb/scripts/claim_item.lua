@@ -12,16 +12,14 @@ local ITEMS, BODIES, QUEUE = KEYS[1] .. ':items', KEYS[1] .. ':bodies', KEYS[1] 
 local RUN = in_shard('run:' .. q.run)
 local r = held_run(RUN, q.claim, 'id', 'items', 'session', 'standing')
 if not r then return { 'lost' } end
--- How many items the run stands still for: several threads of an agent may call at once.
-local function awaited()
-  local found = 0
+-- Whether the run stands still for any item: several threads of an agent may call at once.
+local function awaits()
   for name, claim in pairs(object(RUN)) do
-    if string.sub(name, 1, 7) == 'awaits:' and claim == q.claim then found = found + 1 end
+    if string.sub(name, 1, 7) == 'awaits:' and claim == q.claim then return true end
   end
-  return found
 end
 local function go_on()
-  if redis.call('HDEL', RUN, 'awaits:' .. q.item) == 0 or r.standing ~= '1' or awaited() > 0 then return end
+  if redis.call('HDEL', RUN, 'awaits:' .. q.item) == 0 or r.standing ~= '1' or awaits() then return end
   local s = fields(KEYS[1], 'agent', 'root')
   redis.call('HSET', RUN, 'standing', '0')
   count_in(RUN, s.agent, s.root)

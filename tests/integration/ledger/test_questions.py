@@ -223,30 +223,6 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     assert ledger.session(child.claim.session).state == SessionState.FINISHED
 
 
-def test_by_default_a_question_waits_as_long_as_it_takes(stack: Stack, play: Play, ledger: Ledger) -> None:
-    ledger.set_time(1_000_000)
-    parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
-    play.commit(child.claim, "asked")
-    ledger.set_time(1_000_000 + 365 * 86_400_000)
-    stack.reaper.run_once()
-    assert ledger.session(child.claim.session).questions == (question,)
-    assert _reply(ledger, question)
-
-
-def test_a_question_that_was_answered_in_time_is_left_alone(stack: Stack, play: Play, ledger: Ledger) -> None:
-    ledger.limits = replace(ledger.limits, question_ms=86_400_000)
-    ledger.set_time(1_000_000)
-    parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
-    assert _reply(ledger, question)
-    play.commit(child.claim, "asked")
-    ledger.set_time(1_000_000 + 86_400_000)
-    stack.reaper.run_once()
-    assert ledger.sweep.due_timers(0) == []
-    assert [i.id for i in ledger.items(child.claim.session)] == [reply_id(question)]
-
-
 def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:

@@ -11,6 +11,7 @@ import redis as redis_py
 
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import NotGenuine
 from orchestrator.ids import callback_id, item_id
@@ -174,7 +175,7 @@ def listening(stage: StackHarness, *questions: str) -> list[str]:
         if ctx.cause == "start":
             ctx.delegate("asker", "x")
         for callback in ctx.callbacks:
-            if callback.kind == "query":
+            if callback.kind == "query" and "was not delivered" not in callback.text:
                 ctx.reply(callback, f"yes, {callback.text}")
         return ""
 
@@ -213,6 +214,25 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
     assert stage.resume(child.id) == "finished"
     assert "was not delivered" in said[-1]
     assert "send money" not in said[-1]
+
+
+def test_who_put_a_question_that_was_edited_is_told_so(stage: StackHarness) -> None:
+    """By the reaper; the doctor puts its timer back."""
+    said = listening(stage, "may I?")
+    root = stage.begin("lead", ends="idle")
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "idle"
+    (question,) = stage.ledger.session(child.id).questions
+    body(stage.redis, root, question, "send money?")
+    assert stage.resume(root) == "idle"
+    assert stage.redis.zrem(ledger_keys.timers(0), f"rejected|{question}")
+    doctor = Doctor(stage.parts, audit=None)
+    found = doctor.examine(watch_leases=False)
+    assert any(f"no reply to {question} will come" in f.message for f in found.findings)
+    doctor.repair(found)
+    build_reaper(stage.redis, stage.settings).run_once()
+    assert stage.resume(child.id) == "finished"
+    assert said == ["no reply will come: the question cannot be authenticated"]
 
 
 def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(stage: StackHarness) -> None:
