@@ -23,7 +23,7 @@ from orchestrator.audit import database
 from orchestrator.audit.database import CHAINED, DEAD_LETTERS, MESSAGES, TRANSITION_SESSIONS, TRANSITIONS
 from orchestrator.audit.heads import End
 from orchestrator.audit.records import DeadRecord, MessageRecord
-from orchestrator.audit.transitions import StepsRecord, digest, ms_of, order_of, sessions_in, unpack
+from orchestrator.audit.transitions import StepsRecord, ms_of, order_of, sessions_in, unpack
 
 #: PostgreSQL's names for the types of the schema.
 _TYPES: Final = {
@@ -134,7 +134,7 @@ def append_steps(db: Connection, end: End, records: Sequence[StepsRecord]) -> En
         document = record.document
         first, last = record.steps[0].entry_id, record.steps[-1].entry_id
         facts = (record.stream, first, last, ms_of(first), ms_of(last), len(record.steps), total)
-        sha256 = digest(document)
+        sha256 = hashlib.sha256(document).hexdigest()
         chain = link(chain, (*facts, record.received_ms, sha256))
         rows.append((seq, *facts, record.received_ms, document, sha256, chain))
         about += [(session, seq) for session in sessions_in(record.steps)]

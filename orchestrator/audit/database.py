@@ -208,6 +208,7 @@ TRANSITION_SESSIONS: Final = Table(
     METADATA,
     Column("session", Text, primary_key=True),
     Column("seq", _NUMBER, primary_key=True, autoincrement=False),
+    sqlite_with_rowid=False,
 )
 
 #: One row: where the tables end, signed by the operator.

@@ -5,7 +5,6 @@ Entries that were read together are one row, compressed: a run costs the trail l
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -116,8 +115,3 @@ def order_of(entry_id: str) -> tuple[int, int]:
     """Return the key by which ids of entries are ordered."""
     ms, _, number = entry_id.partition("-")
     return int(ms), int(number or 0)
-
-
-def digest(document: bytes) -> str:
-    """Return the SHA-256 of a document."""
-    return hashlib.sha256(document).hexdigest()

@@ -57,6 +57,7 @@ def test_every_write_is_on_disk_before_it_is_answered(member: MembershipClient) 
         "save": "",
         "maxmemory-policy": "noeviction",
         "port": "0",
+        "hash-max-ziplist-value": "1024",
     }
     assert {name: client.config_get(name)[name] for name in wanted} == wanted
 
@@ -348,8 +349,7 @@ def test_a_full_disk_stops_the_server_with_one_clear_line_and_loses_nothing(tmp_
     assert re.match(
         r".* cannot write its append-only file in .*: the disk is full .* free some space", sentence
     )
-    server = ValkeyProcess(tmp_path / "data", make_socket_dir())
-    with server:
+    with ValkeyProcess(tmp_path / "data", make_socket_dir()) as server:
         client = connect(server.url)
         assert all(client.exists(f"key{n}") for n in range(int(acknowledged)))
     server.socket.parent.rmdir()

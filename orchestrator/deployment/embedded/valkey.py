@@ -188,11 +188,13 @@ class ValkeyProcess:
             "port": "0",
             "unixsocket": str(self.socket),
             "unixsocketperm": "700",
-            "daemonize": "no",
             "save": "",
             "maxmemory-policy": "noeviction",
             "appendonly": "yes" if self.durable else "no",
             "appendfsync": "always" if self.durable else "no",
+            # A session and its texts are one block of memory each, a quarter less of it; every version has these names.
+            "hash-max-ziplist-entries": "128",
+            "hash-max-ziplist-value": "1024",
             # A crash can cut the last command short; it was never answered, so it may go.
             "aof-load-truncated": "yes",
         }
