@@ -12,6 +12,7 @@ import redis
 from orchestrator.ledger import decode
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
+from orchestrator.redisdb.raw_pipeline import exchange
 
 #: Sessions that one round trip asks for.
 _BATCH: Final = 500
@@ -90,10 +91,8 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
     found: dict[str, Standing] = {}
     for start in range(0, len(sessions), _BATCH):
         batch = sessions[start : start + _BATCH]
-        pipe = client.pipeline(transaction=False)
-        for session in batch:
-            pipe.hmget(ledger_keys.session(session), _STANDING)
-        for session, row in zip(batch, pipe.execute(raise_on_error=False), strict=True):
+        answers = exchange(client, [("HMGET", ledger_keys.session(session), *_STANDING) for session in batch])
+        for session, row in zip(batch, answers, strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
