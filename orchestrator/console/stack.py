@@ -30,10 +30,10 @@ from orchestrator.redisdb.client import connect
 from orchestrator.streams import TRANSITIONS, ledger_streams, stream_key
 
 #: Seconds between two looks at least, and the shares of a core that they and the doctor's examinations may take at most: an
-#: examination that takes a second of processor time is followed by a pause of a minute and a half.
+#: examination that takes a second of processor time is followed by a pause of more than three minutes.
 EXAMINE_EVERY_S: Final = 10.0
-_LOOK_SHARE: Final = 0.003
-_EXAMINE_SHARE: Final = 0.01
+_LOOK_SHARE: Final = 0.002
+_EXAMINE_SHARE: Final = 0.005
 #: Seconds for which a page waits for the first examination.
 _FIRST_WAIT_S: Final = 0.8
 #: Root sessions that have waited longest, and those that failed last, that an examination reads in full.

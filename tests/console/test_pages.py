@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from orchestrator.config.settings import load_settings
 from orchestrator.console.access import COOKIE, Access, Person, Role, Rules
-from orchestrator.console.application import Console
+from orchestrator.console.application import Console, Pace
 from orchestrator.console.flame import MOST_BARS, By, flame
 from orchestrator.console.stack import Examined, Stack
 from orchestrator.doctor import Diagnosis, Problem, Severity
@@ -162,3 +162,16 @@ def test_bars_of_ten_thousand_are_few(by: By) -> None:
     assert 0 < len(drawn.bars) <= MOST_BARS
     assert drawn.rows <= 80
     assert drawn.left_out == len(members) - len(drawn.bars)
+
+
+def test_pages_are_made_at_once_where_little_changes_and_seldom_where_much_does() -> None:
+    """Pages may use up what they saved; from then on they get their share of a core, and none waits longer than 15 s."""
+    pace = Pace()
+    pace.open = 3
+    pace.note(0.005)
+    assert pace.interval_s == 1.0, "nothing was going on, so the next change is shown at once"
+    for _ in range(20):
+        pace.note(0.005)
+    assert 5 < pace.interval_s < 9, "three pages of 5 ms take a fifth of a percent of a core"
+    pace.open = 300
+    assert pace.interval_s == 15.0
