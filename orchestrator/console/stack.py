@@ -18,9 +18,10 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Blocker, Diagnosis, Doctor
 from orchestrator.doctor.inspection import Inspected, inspect
-from orchestrator.errors import AuditUnavailable, OrchestraError
+from orchestrator.errors import AuditUnavailable, InputError, OrchestraError
 from orchestrator.ledger.gauges import Standing, standings
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
@@ -103,6 +104,8 @@ class Stack:
     _diagnosis: tuple[Diagnosis, int] | None = None
     _diagnose_at: float = 0.0
     _verification: Verification | None = None
+    #: Held by who repairs the ledger.
+    _repairing: threading.Lock = field(default_factory=threading.Lock)
     #: Held by who makes a report.
     reporting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -224,6 +227,29 @@ class Stack:
             get_logger().error("console-verification-failed", error=repr(error))
             fault = f"a fault in the console itself, which its log has: {type(error).__name__}"
         self._verification = replace(begun, took_s=time.monotonic() - began, result=result, fault=fault)
+
+    # --- repair --------------------------------------------------------------------------------------
+
+    def repair(self) -> tuple[Diagnosis, Diagnosis]:
+        """Repair what the ledger still knows and sweep once, as `orchestra doctor --fix`; what was found before and after.
+
+        Raises:
+            InputError: somebody else does that now.
+        """
+        if not self._repairing.acquire(blocking=False):
+            raise InputError("it is being repaired already: look at this page again in a moment")
+        try:
+            parts, doctor = self.parts, self.doctor()
+            before = doctor.examine(watch_leases=False, full=False)
+            doctor.repair(before)
+            build_reaper(parts.redis, parts.settings, parts=parts).run_once()
+            at_ms = parts.ledger.server_ms()
+            after = doctor.examine(watch_leases=False, full=False)
+            self._diagnosis = after, at_ms
+            self._examined = self._look(parts)
+        finally:
+            self._repairing.release()
+        return before, after
 
     # --- the examination -----------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from click.testing import CliRunner
 from orchestrator import console
 from orchestrator.cli import main
 from orchestrator.cli.trail import open_trail
-from tests.console.conftest import HOSTILE, Running
+from orchestrator.redisdb import ledger_keys
+from orchestrator.redisdb.client import connect
+from tests.console.conftest import HOSTILE, Running, serve_console
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -269,7 +272,6 @@ def test_session_shows_callbacks_events_and_envelopes(
 def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, running: Running) -> None:
     """What nobody can read is a dead letter; it is shown under its rule, and gone when it is dropped."""
     from orchestrator.bootstrap import build_container
-    from orchestrator.redisdb.client import connect
     from orchestrator.streams import RedisStreams, StreamId
 
     url = running.settings.redis_url
@@ -287,6 +289,32 @@ def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, runn
     page.click("text=Drop those chosen")
     page.wait_for_selector(".outcomes >> text=was dropped")
     assert rule not in page.inner_text("#live")
+
+
+def test_what_is_broken_is_repaired(
+    browser: Any, running: Running, at_work: dict[str, str], tmp_path: Path
+) -> None:
+    """The one action beside what is broken does what `doctor --fix` does, says what came of it, and is noted."""
+    with connect(running.settings.redis_url or "", settings=running.settings) as redis:
+        redis.hincrby(ledger_keys.session(at_work["lead"]), "delivered", 1)
+    # A console that has not examined the stack yet does it now.
+    process, address = serve_console(running.settings, tmp_path / "console.log")
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("h2 >> text=Broken or stuck", timeout=60_000)
+        assert at_work["lead"] in page.inner_text("#live")
+        page.click("button >> text=Repair")
+        page.wait_for_selector(".outcomes >> text=/repaired: .*counters/")
+        assert "Broken or stuck" not in page.inner_text("#live")
+    finally:
+        context.close()
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert running.client.session(at_work["lead"]).delivered == 2
+    trail = open_trail(running.settings)
+    wait_until(lambda: trail.search(text="in the console: repair: repaired"), "the notes", 30)
 
 
 def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
