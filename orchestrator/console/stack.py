@@ -22,7 +22,7 @@ from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Blocker, Diagnosis, Doctor
 from orchestrator.doctor.inspection import Inspected, inspect
 from orchestrator.errors import AuditUnavailable, InputError, OrchestraError
-from orchestrator.ledger.gauges import Standing, standings
+from orchestrator.ledger.gauges import Standing, standings, with_budgets
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.log import get_logger
@@ -57,7 +57,7 @@ class Examined:
     #: Root sessions that failed within a day, the latest of them first, and how many there are.
     failed: tuple[Session, ...]
     failed_count: int
-    #: Root sessions whose budget is used up, each with what of it.
+    #: Sessions of live trees whose own budget, or that of their agent, is used up, each with what of it.
     over_budget: tuple[tuple[Session, str], ...]
     at_ms: int
     #: When the doctor examined the stack, which takes longer than the rest and is done more seldom.
@@ -307,7 +307,7 @@ class Stack:
             parts.reader.find(names)
             for names in (
                 [name for _, name in live[:_SHOWN_WAITS]],
-                [name for _, name in live if roots[name].budgeted],
+                with_budgets(parts.redis, [name for _, name in live]),
                 [name for _, name in failed[:_SHOWN_FAILED]],
             )
         )
@@ -336,8 +336,9 @@ class Stack:
 
     @staticmethod
     def _used_up(client: Client, session: Session) -> str:
+        own = (session.id, f"agent {session.agent}")  # one above it is that of another session
         for whose, state in client.budgets(session.id).items():
-            for resource, limit in state.limits.items():
+            for resource, limit in state.limits.items() if whose in own else ():
                 spent = state.spent.get(resource, 0)
                 if spent >= limit:
                     return (

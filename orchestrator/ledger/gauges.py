@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,17 +11,25 @@ from typing import Any, Final
 import redis
 
 from orchestrator.ledger import decode
+from orchestrator.ledger.model import CLOSED, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
 from orchestrator.redisdb.raw_pipeline import exchange
+from orchestrator.redisdb.scripts import Scripts
 
 #: Sessions that one round trip asks for.
 _BATCH: Final = 500
 #: Fields of a session that its standing is read from.
 _STANDING: Final = (
-    *("agent", "root", "state", "budgets", "questions", "updated_ms", "ended_ms"),
+    *("agent", "root", "state", "questions", "updated_ms", "ended_ms"),
     *("launched", "delivered", "dead"),
 )
+
+
+#: Sessions of a tree that one script looks at, and which fields of them.
+_MEMBERS: Final = 1_000
+_OWN_BUDGET: Final = json.dumps(["budgets", "state"])
+_ENDED: Final = frozenset({*CLOSED, SessionState.FINISHED})
 
 
 @dataclass(kw_only=True)
@@ -47,7 +56,6 @@ class Standing:
     pending: int  #: callbacks neither delivered nor dead
     updated_ms: int
     ended_ms: int  #: 0: it has not
-    budgeted: bool  #: it counts against a budget
 
 
 def read_gauges(client: redis.Redis, shards: int, agents: Sequence[str]) -> Gauges:
@@ -97,7 +105,7 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
                 if not is_wrong_type(row):
                     raise row
                 continue
-            agent, root, state, budgets, *numbers = map(decode.text, row)
+            agent, root, state, *numbers = map(decode.text, row)
             if state:
                 questions, updated, ended, launched, delivered, dead = (
                     int(n) if n.isdecimal() else 0 for n in numbers
@@ -110,8 +118,27 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
                     pending=launched - delivered - dead,
                     updated_ms=updated,
                     ended_ms=ended,
-                    budgeted=bool(budgets),
                 )
+    return found
+
+
+def with_budgets(client: redis.Redis, roots: Sequence[str]) -> list[str]:
+    """Return the sessions of these trees that have a budget of their own and have not ended.
+
+    Raises:
+        redis.RedisError: the server does not answer.
+    """
+    found: list[str] = []
+    for root in roots:
+        tree = ledger_keys.tree(root)
+        members: Any = client.zrange(tree, 0, -1)
+        for start in range(0, len(members), _MEMBERS):
+            page = members[start : start + _MEMBERS]
+            rows = Scripts(client).run("outline", [tree], [_OWN_BUDGET, *page])
+            for name, row in zip(page, rows, strict=True):
+                # The budgets above it come first, its own is the last.
+                if row and row[0] and row[0].endswith(name) and decode.text(row[1]) not in _ENDED:
+                    found.append(decode.text(name))
     return found
 
 
