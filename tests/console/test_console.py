@@ -156,6 +156,23 @@ def test_sessions_are_found_by_later_prompts_and_by_why_they_failed(
     wait_until(lambda: shown("no+paper", unlucky), "the reason", 30)
 
 
+def test_what_has_control_characters_is_found(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """No XML can hold it, so an envelope has it in base64: a search finds the text and not its encoding."""
+    page = open_page("/sessions")
+
+    def shown(words: str) -> bool:
+        page.goto(f"{running.url}/sessions?q={words}")
+        return page.locator(f"#s-{at_work['hostile']}").count() == 1
+
+    wait_until(lambda: shown("script+document+title+gone"), "the text", 30)
+    data = str(running.settings.data)
+    done = CliRunner().invoke(main, ["audit", "search", "gone script", "--json", "--data", data])
+    assert done.exit_code == 0, done.output
+    assert at_work["hostile"] in done.output
+
+
 def test_tree_grows_while_somebody_looks(
     open_page: OpenPage, running: Running, at_work: dict[str, str]
 ) -> None:
