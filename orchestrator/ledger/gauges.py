@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from orchestrator.ledger.model import CLOSED, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
 from orchestrator.redisdb.raw_pipeline import exchange
-from orchestrator.redisdb.scripts import Scripts
 
 #: Sessions that one round trip asks for.
 _BATCH: Final = 500
@@ -26,9 +24,6 @@ _STANDING: Final = (
 )
 
 
-#: Sessions of a tree that one script looks at, and which fields of them.
-_MEMBERS: Final = 1_000
-_OWN_BUDGET: Final = json.dumps(["budgets", "state"])
 _ENDED: Final = frozenset({*CLOSED, SessionState.FINISHED})
 
 
@@ -130,15 +125,20 @@ def with_budgets(client: redis.Redis, roots: Sequence[str]) -> list[str]:
     """
     found: list[str] = []
     for root in roots:
-        tree = ledger_keys.tree(root)
-        members: Any = client.zrange(tree, 0, -1)
-        for start in range(0, len(members), _MEMBERS):
-            page = members[start : start + _MEMBERS]
-            rows = Scripts(client).run("outline", [tree], [_OWN_BUDGET, *page])
+        members: Any = client.zrange(ledger_keys.tree(root), 0, -1)
+        names = [decode.text(name) for name in members]
+        for start in range(0, len(names), _BATCH):
+            page = names[start : start + _BATCH]
+            # No script, as who only looks may not run one.
+            rows = exchange(
+                client, [("HMGET", ledger_keys.session(name), "budgets", "state") for name in page]
+            )
             for name, row in zip(page, rows, strict=True):
-                # The budgets above it come first, its own is the last.
-                if row and row[0] and row[0].endswith(name) and decode.text(row[1]) not in _ENDED:
-                    found.append(decode.text(name))
+                if isinstance(row, Exception):
+                    if not is_wrong_type(row):
+                        raise row
+                elif row[0] and row[0].endswith(name.encode()) and decode.text(row[1]) not in _ENDED:
+                    found.append(name)  # the budgets above it come first, its own is the last
     return found
 
 
