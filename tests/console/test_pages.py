@@ -201,3 +201,14 @@ def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
     examined = site.stack.examined(wait_s=60)
     assert examined is not None
     assert not examined.over_budget
+
+
+def test_nothing_to_stop_is_said_and_can_be_left(site: Site) -> None:
+    """Where an action on a filter fits no session, there is no button for it, and a way back."""
+    play = Play(site.stack.parts.ledger)
+    play.finish(play.submit("over"))
+    page = site.text("/sessions?act=stop-many&state=finished")
+    assert "No session to stop" in page
+    assert "1 session is left out, having ended" in page
+    assert '<a class="button" href="/sessions?state=finished">Back</a>' in page
+    assert "/do/stop-many" not in page
