@@ -100,6 +100,21 @@ def log_context(**fields: Any) -> Iterator[None]:
         _context.reset(token)
 
 
+@contextmanager
+def in_span(traceparent: str) -> Iterator[None]:
+    """Make a span the parent of those that this block begins, if anybody has loaded the API of OpenTelemetry.
+
+    The span itself is not written here: that of a run is written from the audit trail.
+    """
+    if (trace := sys.modules.get("opentelemetry.trace")) is None:
+        yield
+        return
+    _, tree, span, flags = (int(number, 16) for number in traceparent.split("-"))
+    parent = trace.SpanContext(tree, span, is_remote=True, trace_flags=trace.TraceFlags(flags))
+    with trace.use_span(trace.NonRecordingSpan(parent)):
+        yield
+
+
 def configure_logging(settings: Settings, **fields: Any) -> None:
     """Set up logging for this process; ``fields`` (such as the service's name) are on every line."""
     handler = logging.StreamHandler()

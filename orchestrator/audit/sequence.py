@@ -17,9 +17,9 @@ from orchestrator.machine import isoformat
 
 SVG: Final = "http://www.w3.org/2000/svg"
 #: Pixels: the gutter of times, between two lifelines, of a row, and of the boxes with names.
-_GUTTER, _COLUMN, _ROW, _BOX = 92, 158, 40, 34
+_GUTTER, _COLUMN, _ROW, _BOX = 92, 184, 40, 34
 _NAME: Final = 18
-_LABEL: Final = 22
+_LABEL: Final = 25
 #: How the diagram looks on its own; a page has the same classes in its own style.
 STYLE: Final = """
 .sequence { --ink: #1f2328; --soft: #656d76; --line: #d0d7de; --box: #f6f8fa; --bad: #cf222e; color-scheme: light dark; }

@@ -10,7 +10,7 @@ from typing import Final
 from lxml import etree
 
 from orchestrator.envelope import canonical, payload
-from orchestrator.envelope.model_values import NAMESPACE, unspaced
+from orchestrator.envelope.model_values import NAMESPACE, is_base64, unspaced
 from orchestrator.envelope.parse import ParseLimits, Unparsable, parse
 from orchestrator.errors import PayloadError
 
@@ -21,6 +21,8 @@ _BODY: Final = f"{{{NAMESPACE}}}body"
 _COMPRESSED: Final = f"{{{NAMESPACE}}}compressed-payload"
 #: What people read where the operator has removed a text.
 REMOVED: Final = "(the operator has removed its text)"
+#: A text that no XML can hold as it is, as it has control characters.
+_ENCODED: Final = ".//*[@encoding='base64']"
 _ENCRYPTED: Final = "{http://www.w3.org/2001/04/xmlenc#}EncryptedData"
 
 
@@ -82,19 +84,17 @@ def indented(xml: bytes) -> list[str]:
 def _read(element: etree._Element) -> list[str]:
     """Return the texts of an element and of those in it."""
     opened: list[str] = []
-    for packed in list(element.iter(_COMPRESSED)):
-        opened += _inflated(packed)
-        packed.text = ""
     for encrypted in list(element.iter(_ENCRYPTED)):
         for part in encrypted.iter():
             part.text = part.tail = ""
+    for packed in list(element.iter(_COMPRESSED)):
+        opened += _parsed(_decompressed(packed))
+        packed.text = ""
+    for encoded in list(element.iterfind(_ENCODED)):
+        if is_base64(text := unspaced(encoded.text or "")):
+            opened.append(b64decode(text).decode("utf-8", "replace"))
+            encoded.text = ""
     return [*(str(piece) for piece in element.itertext()), *opened]
-
-
-def _inflated(element: etree._Element) -> list[str]:
-    """Return the texts of a compressed body; empty if it cannot be opened."""
-    octets = _decompressed(element)
-    return _parsed(octets) if octets else []
 
 
 def _decompressed(element: etree._Element) -> bytes:

@@ -97,8 +97,8 @@ def transitions_of(stream: str, step: Step) -> Iterator[Transition]:
     """Yield the changes that a step made, in their order."""
     at_ms = ms_of(step.entry_id)
     for line in step.changes.split("\n"):
-        kind, session, identifier, state, *detail = [*line.split(" ", 4), "", "", ""]
-        yield Transition(at_ms, stream, step.entry_id, step.by, kind, session, identifier, state, *detail[:1])
+        words = line.split(" ", 4)
+        yield Transition(at_ms, stream, step.entry_id, step.by, *words, *[""] * (5 - len(words)))
 
 
 def sessions_in(steps: Sequence[Step]) -> set[str]:

@@ -290,6 +290,21 @@ def _of_letters(stack: Stack, form: Form, act: Callable[[DeadLetter], Outcome]) 
     return outcomes
 
 
+def _repair(stack: Stack, _person: Person, _form: Form) -> list[Outcome]:
+    before, after = stack.repair()
+    left = {one.key for one in after.findings}
+    bad = [one for one in before.findings if one.severity in ("break", "stuck")]
+    repaired = sum(one.key not in left for one in bad)
+    outcomes = [Outcome(sentence=f"repaired: {repaired} of {counted(len(bad), 'finding')}")]
+    for one in bad[:MOST_AT_ONCE]:
+        prefix = "" if one.session in one.message else f"{one.session}: "
+        done, what = one.key not in left, f"{prefix}{one.message} ({one.rule})"
+        outcomes.append(
+            Outcome(sentence=f"repaired: {what}" if done else what, done=done, session=one.session)
+        )
+    return outcomes
+
+
 def _verify(stack: Stack, person: Person, _form: Form) -> list[Outcome]:
     begun = stack.verify(person.name)
     sentence = "the audit trail is being verified; this page says what comes of it"
@@ -328,5 +343,6 @@ ACTIONS: Final[Mapping[str, Callable[[Stack, Person, Form], list[Outcome]]]] = {
     "limit": _limit,
     "replay": _replay,
     "drop": _drop,
+    "repair": _repair,
     "verify": _verify,
 }

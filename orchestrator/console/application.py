@@ -53,8 +53,10 @@ _OUTCOMES: Final = 200
 #: Seconds between two looks at whether anything changed, and between two ticks if nothing did.
 _LOOK_EVERY_S: Final = 1.0
 _TICK_EVERY_S: Final = 15.0
-#: The share of a core that open pages may take together while everything changes.
-_PAGES_SHARE: Final = 0.005
+#: The share of a core that making open pages may take together while everything changes, and the processor seconds that they
+#: may use at once after a time in which little changed. Requests and answers around them cost about as much again.
+_PAGES_SHARE: Final = 0.002
+_PAGES_SAVED_S: Final = 0.04
 
 _AWAY: Final = (redis.RedisError, OSError, ServerUnavailable, NoStack)
 
@@ -71,21 +73,34 @@ def rules_of(settings: Settings) -> Rules:
 
 
 class Pace:
-    """Decide how often open pages are told to bring themselves up to date: the more that costs, the less often."""
+    """Decide how often open pages are told to bring themselves up to date: at once where little changes, else the more that
+    costs, the less often."""
 
     def __init__(self) -> None:
         self.open = 0
         #: Processor seconds that a page takes, the latest counting most.
         self.cost_s = 0.0
+        #: Processor seconds that pages have saved, and until when that is counted.
+        self._saved_s = _PAGES_SAVED_S
+        self._counted_at = time.monotonic()
 
     @property
     def interval_s(self) -> float:
         """Seconds between two ticks of one page at least."""
+        if self._save() > 0:
+            return _LOOK_EVERY_S
         return min(_TICK_EVERY_S, max(_LOOK_EVERY_S, self.open * self.cost_s / _PAGES_SHARE))
 
     def note(self, spent_s: float) -> None:
         """Take in what a page took."""
         self.cost_s += 0.2 * (spent_s - self.cost_s)
+        self._saved_s = max(-_PAGES_SAVED_S, self._save() - spent_s)
+
+    def _save(self) -> float:
+        now = time.monotonic()
+        grown = (now - self._counted_at) * _PAGES_SHARE
+        self._saved_s, self._counted_at = min(_PAGES_SAVED_S, self._saved_s + grown), now
+        return self._saved_s
 
 
 class Console:

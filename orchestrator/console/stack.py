@@ -18,10 +18,11 @@ from orchestrator.bootstrap import Container, build_container
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.stack import resolve, resolve_redis_url
+from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Blocker, Diagnosis, Doctor
 from orchestrator.doctor.inspection import Inspected, inspect
-from orchestrator.errors import AuditUnavailable, OrchestraError
-from orchestrator.ledger.gauges import Standing, standings
+from orchestrator.errors import AuditUnavailable, InputError, OrchestraError
+from orchestrator.ledger.gauges import Standing, standings, with_budgets
 from orchestrator.ledger.model import CLOSED, Session, SessionState
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.log import get_logger
@@ -30,10 +31,10 @@ from orchestrator.redisdb.client import connect
 from orchestrator.streams import TRANSITIONS, ledger_streams, stream_key
 
 #: Seconds between two looks at least, and the shares of a core that they and the doctor's examinations may take at most: an
-#: examination that takes a second of processor time is followed by a pause of a minute and a half.
+#: examination that takes a second of processor time is followed by a pause of more than three minutes.
 EXAMINE_EVERY_S: Final = 10.0
-_LOOK_SHARE: Final = 0.003
-_EXAMINE_SHARE: Final = 0.01
+_LOOK_SHARE: Final = 0.002
+_EXAMINE_SHARE: Final = 0.005
 #: Seconds for which a page waits for the first examination.
 _FIRST_WAIT_S: Final = 0.8
 #: Root sessions that have waited longest, and those that failed last, that an examination reads in full.
@@ -56,7 +57,7 @@ class Examined:
     #: Root sessions that failed within a day, the latest of them first, and how many there are.
     failed: tuple[Session, ...]
     failed_count: int
-    #: Root sessions whose budget is used up, each with what of it.
+    #: Sessions of live trees whose own budget, or that of their agent, is used up, each with what of it.
     over_budget: tuple[tuple[Session, str], ...]
     at_ms: int
     #: When the doctor examined the stack, which takes longer than the rest and is done less often.
@@ -103,6 +104,8 @@ class Stack:
     _diagnosis: tuple[Diagnosis, int] | None = None
     _diagnose_at: float = 0.0
     _verification: Verification | None = None
+    #: Held by who repairs the ledger.
+    _repairing: threading.Lock = field(default_factory=threading.Lock)
     #: Held by who makes a report.
     reporting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -225,6 +228,29 @@ class Stack:
             fault = f"a fault in the console itself, which its log has: {type(error).__name__}"
         self._verification = replace(begun, took_s=time.monotonic() - began, result=result, fault=fault)
 
+    # --- repair --------------------------------------------------------------------------------------
+
+    def repair(self) -> tuple[Diagnosis, Diagnosis]:
+        """Repair what the ledger still knows and sweep once, as `orchestra doctor --fix`; what was found before and after.
+
+        Raises:
+            InputError: somebody else does that now.
+        """
+        if not self._repairing.acquire(blocking=False):
+            raise InputError("it is being repaired already: look at this page again in a moment")
+        try:
+            parts, doctor = self.parts, self.doctor()
+            before = doctor.examine(watch_leases=False, full=False)
+            doctor.repair(before)
+            build_reaper(parts.redis, parts.settings, parts=parts).run_once()
+            at_ms = parts.ledger.server_ms()
+            after = doctor.examine(watch_leases=False, full=False)
+            self._diagnosis = after, at_ms
+            self._examined = self._look(parts)
+        finally:
+            self._repairing.release()
+        return before, after
+
     # --- the examination -----------------------------------------------------------------------------
 
     def examined(self, *, wait_s: float = _FIRST_WAIT_S) -> Examined | None:
@@ -281,7 +307,7 @@ class Stack:
             parts.reader.find(names)
             for names in (
                 [name for _, name in live[:_SHOWN_WAITS]],
-                [name for _, name in live if roots[name].budgeted],
+                with_budgets(parts.redis, [name for _, name in live]),
                 [name for _, name in failed[:_SHOWN_FAILED]],
             )
         )
@@ -310,8 +336,9 @@ class Stack:
 
     @staticmethod
     def _used_up(client: Client, session: Session) -> str:
+        own = (session.id, f"agent {session.agent}")  # one above it is that of another session
         for whose, state in client.budgets(session.id).items():
-            for resource, limit in state.limits.items():
+            for resource, limit in state.limits.items() if whose in own else ():
                 spent = state.spent.get(resource, 0)
                 if spent >= limit:
                     return (

@@ -17,6 +17,7 @@ from kombu.exceptions import KombuError
 from orchestrator import machine
 from orchestrator.config.urls import kombu_url, redact_url, redis_py_url
 from orchestrator.errors import ConfigurationError, ServerUnavailable
+from orchestrator.log import in_span
 from orchestrator.redisdb.client import connect
 
 #: The Celery tasks of a stack, by name.
@@ -26,6 +27,9 @@ RESUME_TASK: Final = "orchestrator.resume_session"
 WORK_TASK: Final = "orchestrator.work"
 #: Seconds after a failure in which the broker counts as away, so that not every wake-up waits for it.
 AWAY_S: Final = 1.0
+#: The trace context of notifications, without the flag "sampled": where somebody instruments Celery, a notification would be a
+#: trace of its own beside the spans of the runs that it leads to, and a sampler that heeds its parent drops it.
+_NOT_TRACED: Final = f"00-{1:032x}-{1:016x}-00"
 #: Errors of publishing while the broker is away, or is a Redis that takes no writes. The last is kombu's own: it
 #: repairs a connection that broke while a queue was declared, and goes on with a channel of the old connection.
 _OUTAGES: Final = (KombuError, OSError, redis.RedisError, AttributeError)
@@ -52,20 +56,22 @@ class Dispatcher:
             raise self._unavailable(self._why_away)
         try:
             # Left with an error, the producer gives its connection up.
-            with self._app.amqp.producer_pool.acquire(block=True) as producer:
+            with self._app.amqp.producer_pool.acquire(block=True) as producer, in_span(_NOT_TRACED):
                 for agent, queue in to_wake:
-                    self._send(agent, queue, producer)
+                    self._app.send_task(
+                        WORK_TASK,
+                        kwargs={"agent": agent},
+                        queue=queue,
+                        producer=producer,
+                        ignore_result=True,
+                        headers={"traceparent": _NOT_TRACED},
+                    )
         except _OUTAGES as error:
             self._away_until, self._why_away = machine.monotonic() + AWAY_S, str(error)
             raise self._unavailable(str(error)) from error
 
     def _unavailable(self, why: str) -> ServerUnavailable:
         return ServerUnavailable(f"the Celery broker at {redact_url(str(self._app.conf.broker_url))}", why)
-
-    def _send(self, agent: str, queue: str, producer: Any) -> None:
-        self._app.send_task(
-            WORK_TASK, kwargs={"agent": agent}, queue=queue, producer=producer, ignore_result=True
-        )
 
 
 _CONNECT_TIMEOUT_S: Final = 5
@@ -95,8 +101,7 @@ def check_broker(url: str) -> None:
             try:
                 connection.connect()
             except outages as error:
-                why = _reason(error)
-                raise ServerUnavailable(f"the Celery broker at {shown}", why) from error
+                raise ServerUnavailable(f"the Celery broker at {shown}", _reason(error)) from error
     except (KeyError, ValueError, ImportError, NameError) as error:  # a name: of a library that is not here
         raise ConfigurationError(
             f"the Celery broker {shown} cannot be used: {_reason(error)}; "

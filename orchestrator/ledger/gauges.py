@@ -10,16 +10,21 @@ from typing import Any, Final
 import redis
 
 from orchestrator.ledger import decode
+from orchestrator.ledger.model import CLOSED, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.key_table import is_wrong_type
+from orchestrator.redisdb.raw_pipeline import exchange
 
 #: Sessions that one round trip asks for.
 _BATCH: Final = 500
 #: Fields of a session that its standing is read from.
 _STANDING: Final = (
-    *("agent", "root", "state", "budgets", "questions", "updated_ms", "ended_ms"),
+    *("agent", "root", "state", "questions", "updated_ms", "ended_ms"),
     *("launched", "delivered", "dead"),
 )
+
+
+_ENDED: Final = frozenset({*CLOSED, SessionState.FINISHED})
 
 
 @dataclass(kw_only=True)
@@ -46,7 +51,6 @@ class Standing:
     pending: int  #: callbacks neither delivered nor dead
     updated_ms: int
     ended_ms: int  #: 0: it has not
-    budgeted: bool  #: it counts against a budget
 
 
 def read_gauges(client: redis.Redis, shards: int, agents: Sequence[str]) -> Gauges:
@@ -90,15 +94,13 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
     found: dict[str, Standing] = {}
     for start in range(0, len(sessions), _BATCH):
         batch = sessions[start : start + _BATCH]
-        pipe = client.pipeline(transaction=False)
-        for session in batch:
-            pipe.hmget(ledger_keys.session(session), _STANDING)
-        for session, row in zip(batch, pipe.execute(raise_on_error=False), strict=True):
+        answers = exchange(client, [("HMGET", ledger_keys.session(session), *_STANDING) for session in batch])
+        for session, row in zip(batch, answers, strict=True):
             if isinstance(row, Exception):
                 if not is_wrong_type(row):
                     raise row
                 continue
-            agent, root, state, budgets, *numbers = map(decode.text, row)
+            agent, root, state, *numbers = map(decode.text, row)
             if state:
                 questions, updated, ended, launched, delivered, dead = (
                     int(n) if n.isdecimal() else 0 for n in numbers
@@ -111,8 +113,32 @@ def standings(client: redis.Redis, sessions: Sequence[str]) -> dict[str, Standin
                     pending=launched - delivered - dead,
                     updated_ms=updated,
                     ended_ms=ended,
-                    budgeted=bool(budgets),
                 )
+    return found
+
+
+def with_budgets(client: redis.Redis, roots: Sequence[str]) -> list[str]:
+    """Return the sessions of these trees that have a budget of their own and have not ended.
+
+    Raises:
+        redis.RedisError: the server does not answer.
+    """
+    found: list[str] = []
+    for root in roots:
+        members: Any = client.zrange(ledger_keys.tree(root), 0, -1)
+        names = [decode.text(name) for name in members]
+        for start in range(0, len(names), _BATCH):
+            page = names[start : start + _BATCH]
+            # No script, as who only looks may not run one.
+            rows = exchange(
+                client, [("HMGET", ledger_keys.session(name), "budgets", "state") for name in page]
+            )
+            for name, row in zip(page, rows, strict=True):
+                if isinstance(row, Exception):
+                    if not is_wrong_type(row):
+                        raise row
+                elif row[0] and row[0].endswith(name.encode()) and decode.text(row[1]) not in _ENDED:
+                    found.append(name)  # the budgets above it come first, its own is the last
     return found
 
 

@@ -252,9 +252,10 @@ class Fold:
         self.totals.observe("orchestra_queue_wait_seconds", wait_ms, self._agent(change.session))
         for queued_ms in run.wakes:
             self.totals.observe("orchestra_wake_seconds", change.at_ms - queued_ms)
-        self.runs[change.id] = replace(
-            run, claimed_ms=change.at_ms, how="", provider="", wakes=[], attempt=attempt, tokens=[0, 0]
-        )
+        run.claimed_ms, run.attempt = change.at_ms, attempt
+        run.how = run.provider = ""
+        run.wakes, run.tokens = [], [0, 0]
+        self.runs[change.id] = run
         self._at_work[change.session] = change.id
 
     def _end_try(self, change: Transition, run: OpenRun | None, how: str, provider: str) -> None:
@@ -272,6 +273,9 @@ class Fold:
 
     def _span(self, change: Transition, run: OpenRun, agent: str, end: str) -> None:
         self._at_work.pop(change.session, None)
+        self._last_span = span_id(change.id, run.attempt)
+        if self.spans is None:
+            return
         span = RunSpan(
             root=self._root(change.session),
             session=change.session,
@@ -288,9 +292,7 @@ class Fold:
             links=tuple(run.links),
             launched_by=self.parents.get(change.session, ""),
         )
-        self._last_span = span.id
-        if self.spans is not None:
-            self.spans.append(span)
+        self.spans.append(span)
 
     def _budget(self, change: Transition) -> None:
         facts = dict(_FACT.findall(change.detail))

@@ -20,6 +20,8 @@ class Totals:
         #: Of each histogram the sum, then how many fell into each bucket, the last one without an upper bound.
         self._histograms: dict[str, dict[Labels, list[float]]] = defaultdict(dict)
         self._values: dict[str, set[str]] = defaultdict(set)
+        #: Metrics with label values that stand for themselves.
+        self._known: set[tuple[str, Labels]] = set()
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         """Count so many more."""
@@ -54,9 +56,14 @@ class Totals:
             yield labels, row[0], row[1:]
 
     def _bounded(self, name: str, labels: Labels) -> Labels:
-        return tuple(
+        if (name, labels) in self._known:
+            return labels
+        bounded = tuple(
             self._value(label, value) for label, value in zip(BY_NAME[name].labels, labels, strict=True)
         )
+        if bounded == labels:
+            self._known.add((name, labels))
+        return bounded
 
     def _value(self, label: str, value: str) -> str:
         known = self._values[label]

@@ -14,8 +14,7 @@ from celery.worker import control
 from orchestrator import machine
 from orchestrator.bootstrap import Container
 from orchestrator.client.submission import Submission
-from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
-from orchestrator.dispatch.dispatcher import refusal
+from orchestrator.dispatch.dispatcher import RESUME_TASK, START_TASK, WORK_TASK, refusal
 from orchestrator.errors import InputError, KeyringError, OrchestraError, ServerUnavailable, SubmissionRefused
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import Session, SessionState
@@ -80,16 +79,8 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         ignore_result=True,
         store_errors_even_if_ignored=True,
     )
-    def resume_session(
-        task: Task,
-        *_positional: object,
-        agent: str = "",  # noqa: ARG001  (what it takes is taken to be refused with a reason)
-        session: str | None = None,  # noqa: ARG001
-        run: str | None = None,  # noqa: ARG001
-        prompt: str | None = None,  # noqa: ARG001
-        **_others: object,
-    ) -> str:
-        """Refuse with a reason: services resume sessions."""
+    def resume_session(task: Task, *_positional: object, **_named: object) -> str:
+        """Refuse with a reason, whatever it is given: services resume sessions."""
         _refuse(runtime, task, InputError(_NOT_BY_HAND))
         raise Ignore
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ from click.testing import CliRunner
 from orchestrator import console
 from orchestrator.cli import main
 from orchestrator.cli.trail import open_trail
-from tests.console.conftest import HOSTILE, Running
+from orchestrator.redisdb import ledger_keys
+from orchestrator.redisdb.client import connect
+from tests.console.conftest import HOSTILE, Running, serve_console
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -153,6 +156,23 @@ def test_sessions_are_found_by_later_prompts_and_by_why_they_failed(
     wait_until(lambda: shown("no+paper", unlucky), "the reason", 30)
 
 
+def test_what_has_control_characters_is_found(
+    open_page: OpenPage, running: Running, at_work: dict[str, str]
+) -> None:
+    """No XML can hold it, so an envelope has it in base64: a search finds the text and not its encoding."""
+    page = open_page("/sessions")
+
+    def shown(words: str) -> bool:
+        page.goto(f"{running.url}/sessions?q={words}")
+        return page.locator(f"#s-{at_work['hostile']}").count() == 1
+
+    wait_until(lambda: shown("script+document+title+gone"), "the text", 30)
+    data = str(running.settings.data)
+    done = CliRunner().invoke(main, ["audit", "search", "gone script", "--json", "--data", data])
+    assert done.exit_code == 0, done.output
+    assert at_work["hostile"] in done.output
+
+
 def test_tree_grows_while_somebody_looks(
     open_page: OpenPage, running: Running, at_work: dict[str, str]
 ) -> None:
@@ -269,7 +289,6 @@ def test_session_shows_callbacks_events_and_envelopes(
 def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, running: Running) -> None:
     """What nobody can read is a dead letter; it is shown under its rule, and gone when it is dropped."""
     from orchestrator.bootstrap import build_container
-    from orchestrator.redisdb.client import connect
     from orchestrator.streams import RedisStreams, StreamId
 
     url = running.settings.redis_url
@@ -287,6 +306,32 @@ def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, runn
     page.click("text=Drop those chosen")
     page.wait_for_selector(".outcomes >> text=was dropped")
     assert rule not in page.inner_text("#live")
+
+
+def test_what_is_broken_is_repaired(
+    browser: Any, running: Running, at_work: dict[str, str], tmp_path: Path
+) -> None:
+    """The one action beside what is broken does what `doctor --fix` does, says what came of it, and is noted."""
+    with connect(running.settings.redis_url or "", settings=running.settings) as redis:
+        redis.hincrby(ledger_keys.session(at_work["lead"]), "delivered", 1)
+    # A console that has not examined the stack yet does it now.
+    process, address = serve_console(running.settings, tmp_path / "console.log")
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("h2 >> text=Broken or stuck", timeout=60_000)
+        assert at_work["lead"] in page.inner_text("#live")
+        page.click("button >> text=Repair")
+        page.wait_for_selector(".outcomes >> text=/repaired: .*counters/")
+        assert "Broken or stuck" not in page.inner_text("#live")
+    finally:
+        context.close()
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    assert running.client.session(at_work["lead"]).delivered == 2
+    trail = open_trail(running.settings)
+    wait_until(lambda: trail.search(text="in the console: repair: repaired"), "the notes", 30)
 
 
 def test_agents_are_paused_and_go_on(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
@@ -450,19 +495,22 @@ def test_strangers_and_other_sites_are_refused(
     assert page.request.get(running.url, headers={"host": "evil.example"}).status == 403
 
 
-def test_tree_is_shown_as_bars(open_page: OpenPage, running: Running, at_work: dict[str, str]) -> None:
+def test_tree_is_shown_as_bars(open_page: OpenPage, running: Running) -> None:
     """A bar for each session leads to it, also by the keyboard; by cost there is one for each that has spent."""
-    page = open_page(f"/trees/{at_work['lead']}")
+    # One of its own: another test resumes a child of that at work, which makes the bar of its root narrow.
+    root = running.client.submit("lead", "The fox runs. The dog sleeps.", title="Count a fable").id
+    running.client.result(root, timeout_s=120)
+    page = open_page(f"/trees/{root}")
     page.click("text=time >> nth=-1")
     page.wait_for_url("**/flame")
     assert page.locator(".flame a").count() == 3
-    assert "Count a fable" in (page.text_content(f"#b-{at_work['lead']} text") or "")
+    assert "Count a fable" in (page.text_content(f"#b-{root} text") or "")
     boxes = [page.locator(f".flame a >> nth={number} >> rect").bounding_box() for number in range(3)]
     assert all(box is not None and box["width"] > 0 for box in boxes)
-    page.locator(f"#b-{at_work['lead']}").focus()
+    page.locator(f"#b-{root}").focus()
     page.keyboard.press("Enter")
-    page.wait_for_url(f"**/sessions/{at_work['lead']}")
-    page.goto(f"{running.url}/trees/{at_work['lead']}/flame?by=cost")
+    page.wait_for_url(f"**/sessions/{root}")
+    page.goto(f"{running.url}/trees/{root}/flame?by=cost")
     assert "has used any money" in page.inner_text("#live")
 
 

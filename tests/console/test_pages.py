@@ -13,12 +13,13 @@ from starlette.testclient import TestClient
 
 from orchestrator.config.settings import load_settings
 from orchestrator.console.access import COOKIE, Access, Person, Role, Rules
-from orchestrator.console.application import Console
+from orchestrator.console.application import Console, Pace
 from orchestrator.console.flame import MOST_BARS, By, flame
 from orchestrator.console.stack import Examined, Stack
 from orchestrator.doctor import Diagnosis, Problem, Severity
 from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.reader import SessionOutline
+from orchestrator.policy.budget import Budget, Cost
 from orchestrator.redisdb import keys
 from tests.integration.ledger.conftest import Play
 
@@ -162,3 +163,52 @@ def test_bars_of_ten_thousand_are_few(by: By) -> None:
     assert 0 < len(drawn.bars) <= MOST_BARS
     assert drawn.rows <= 80
     assert drawn.left_out == len(members) - len(drawn.bars)
+
+
+def test_pages_are_made_at_once_where_little_changes_and_seldom_where_much_does() -> None:
+    """Pages may use up what they saved; from then on they get their share of a core, and none waits longer than 15 s."""
+    pace = Pace()
+    pace.open = 3
+    pace.note(0.005)
+    assert pace.interval_s == 1.0, "nothing was going on, so the next change is shown at once"
+    for _ in range(20):
+        pace.note(0.005)
+    assert 5 < pace.interval_s < 9, "three pages of 5 ms take a fifth of a percent of a core"
+    pace.open = 300
+    assert pace.interval_s == 15.0
+
+
+def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
+    """One that a child was given is looked at, as long as the child has not ended; it is the child's, not a grandchild's."""
+    ledger = site.stack.parts.ledger
+    play = Play(ledger)
+    _, lead = play.begin("lead")
+    child, richer = (play.delegate(lead, f"with {most}", budget=Budget(requests=most)) for most in (1, 2))
+    held = play.run(child)
+    play.run(richer)
+    grandchild = play.delegate(held, "three")
+    ledger.spending.reserve(held.claim, "r1", Cost(requests=1), agent="reviewer", budgets=(child,))
+    ledger.spending.spend(held.claim, "r1", Cost(requests=1), agent="reviewer")
+    examined = site.stack.examined(wait_s=60)
+    assert examined is not None
+    assert [one.id for one, _ in examined.over_budget] == [child]
+    assert grandchild not in site.text("/").partition("Over budget")[2].partition("</section>")[0]
+    assert f"the budget of {child} is used up: 1 request of 1" in site.text("/")
+    play.commit(held.claim)
+    ledger.stop(child, "enough was spent")
+    site.stack.forget()
+    site.stack._examined = None
+    examined = site.stack.examined(wait_s=60)
+    assert examined is not None
+    assert not examined.over_budget
+
+
+def test_nothing_to_stop_is_said_and_can_be_left(site: Site) -> None:
+    """Where an action on a filter fits no session, there is no button for it, and a way back."""
+    play = Play(site.stack.parts.ledger)
+    play.finish(play.submit("over"))
+    page = site.text("/sessions?act=stop-many&state=finished")
+    assert "No session to stop" in page
+    assert "1 session is left out, having ended" in page
+    assert '<a class="button" href="/sessions?state=finished">Back</a>' in page
+    assert "/do/stop-many" not in page

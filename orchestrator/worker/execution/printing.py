@@ -15,7 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TextIO, cast
@@ -44,19 +44,6 @@ def names_in_log(held: ClaimedRun, *, traces: bool) -> dict[str, str]:
     if traces:
         names |= {"trace_id": trace_id(session.root or session.id), "span_id": span_id(run.id, run.attempt)}
     return names
-
-
-def in_span(traceparent: str) -> AbstractContextManager[object]:
-    """Make the run's span the parent of those that its code begins, if that has loaded the API of OpenTelemetry.
-
-    The run's own span is written from the audit trail.
-    """
-    if (trace := sys.modules.get("opentelemetry.trace")) is None:
-        return nullcontext()
-    _, tree, span, flags = (int(number, 16) for number in traceparent.split("-"))
-    parent = trace.SpanContext(tree, span, is_remote=True, trace_flags=trace.TraceFlags(flags))
-    within: AbstractContextManager[object] = trace.use_span(trace.NonRecordingSpan(parent))
-    return within
 
 
 class Tail:

@@ -33,7 +33,7 @@ from orchestrator.ids import shard_of
 from orchestrator.ledger import ClaimedRun, Committed, EndedRun, Outcome, PollRequest, RunRef
 from orchestrator.ledger.launches import seed_of
 from orchestrator.ledger.transitions import RetryLater, Settled, TooLate
-from orchestrator.log import get_logger, log_context
+from orchestrator.log import get_logger, in_span, log_context
 from orchestrator.redisdb.client import retry_outages, was_refused
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
@@ -45,7 +45,7 @@ from orchestrator.worker.context.waits import Blocking
 from orchestrator.worker.execution import ending
 from orchestrator.worker.execution.ending import claim_of_this_process, ends_process, release_runs_of
 from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat
-from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, in_span, keeping, names_in_log
+from orchestrator.worker.execution.printing import RunEnd, Verdict, cause_of, keeping, names_in_log
 from orchestrator.worker.execution.shutdown import only_in_this_process
 from orchestrator.worker.execution.slot_sharing import Queued, SlotSharing, serves
 from orchestrator.worker.executors import executor_of
