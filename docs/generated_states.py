@@ -1,6 +1,6 @@
 """The states of sessions, runs and callbacks, and every way from one to another.
 
-The Lua transitions carry these out; the state machine tests hold them to it, and ``docs/explanation/states.md``
+The Lua transitions carry these out; plays of the ledger hold them to it, and ``docs/explanation/states.md``
 is made from these tables. A state without an entry is terminal.
 """
 
@@ -14,6 +14,7 @@ Transitions = Mapping[str, Mapping[str, str]]
 SESSION: Transitions = {
     "scheduled": {
         "pending": "its time has come",
+        "failed": "failed by what it inherited before its time",
         "stopped": "stopped before its time",
         "deleted": "deleted by a user",
     },
@@ -67,6 +68,7 @@ CALLBACK: Transitions = {
     },
     "queued": {
         "claimed": "a resume takes it, or a blocking call",
+        "delivered": "the parent is an external program, which reports its own end",
         "dead": "the parent is closed, or a retry did not take the child up",
     },
     "claimed": {

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +112,12 @@ class PostgresServer:
         name = url.partition("@/")[2].partition("?")[0]
         with closing(psycopg.connect(self.url("postgres"), autocommit=True)) as db:
             db.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]
+
+
+def on_sqlite(name: str, cases: Iterable[Any], *, on_both: Iterable[Any] = ()) -> pytest.MarkDecorator:
+    """Give a test these cases on SQLite, and some of them on PostgreSQL, too; what judges them is the same code."""
+    pairs = [("sqlite", case) for case in cases] + [("postgresql", case) for case in on_both]
+    return pytest.mark.parametrize(("trail_database", name), pairs, indirect=["trail_database"])
 
 
 @dataclass(frozen=True)

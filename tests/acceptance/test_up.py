@@ -28,9 +28,7 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
 #: An agents file with one model agent.
-MODEL = (
-    "from orchestrator import model_agent\nmodel_agent('mine', instructions='You try.', model='{model}')\n"
-)
+MODEL = "from orchestrator import model_agent\nmodel_agent('mine', model='anthropic:claude-x')\n"
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for what is left")
 
@@ -203,25 +201,13 @@ def assert_refused(terminal: Terminal, command: str, words: str, *, code: int = 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("import no_such_module_anywhere\n", "no_such_module_anywhere"),
         ("from orchestrator import agent\n\n\ndef broken(:\n    ...\n", "mine.py: line 4: SyntaxError"),
-        (
-            "from orchestrator import agent\n@agent('twin')\ndef one(ctx): ...\n@agent('twin')\ndef two(ctx): ...\n",
-            "twin",
-        ),
-        (
-            MODEL.format(model="anthropc:claude-x"),
-            "there is no provider 'anthropc'; did you mean 'anthropic'?",
-        ),
-        (MODEL.format(model="claude-x"), "write provider:name"),
-        (MODEL.format(model="anthropic:claude-x"), "set ANTHROPIC_API_KEY in the worker's environment"),
-        (MODEL.format(model="groq:x"), "pip install 'pydantic-ai-slim[groq]'"),
+        (MODEL, "set ANTHROPIC_API_KEY in the worker's environment"),
     ],
-    ids=[
-        *("import-error", "broken", "named-twice", "provider-misspelt", "no-provider", "no-key", "no-client")
-    ],
+    ids=["broken", "no-key"],
 )
 def test_agents_that_cannot_be_loaded(content: str, words: str, terminal: Terminal) -> None:
+    """What is said of each other mistake is tested where files are loaded and models are made."""
     (terminal.folder / "mine.py").write_text(content)
     assert_refused(terminal, "--agents mine.py", words)
     # Nothing was started for it: no server, no service, no worker.

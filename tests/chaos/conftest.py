@@ -20,7 +20,7 @@ from .stack import Stack
 
 #: Settings with which what died is noticed soon.
 QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15"}
-#: Of one test that many kills are tried with, so many are in `make test`; `make chaos` tries all.
+#: Of a kind of kills, so many are in `make test`; `make chaos` tries all.
 KILLS_OF_A_KIND = 10
 #: Whether a test failed.
 FAILED = pytest.StashKey[bool]()
@@ -46,15 +46,15 @@ def model_forks() -> Iterator[ForkServer]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave ten kills of each kind, others in each run: the seed that is printed decides which."""
+    """Leave ten kills of each kind, others in each run: the seed that is printed decides which; and nothing that is long."""
     if os.environ.get("CHAOS") == "long":
         return
     kinds: dict[str, list[pytest.Item]] = defaultdict(list)
+    left_out = {item for item in items if item.get_closest_marker("long")}
     for item in items:
-        if item.path.parent == Path(__file__).parent:
-            kinds[item.nodeid.partition("[")[0]].append(item)
+        if kills := item.get_closest_marker("kills"):
+            kinds[kills.args[0]].append(item)
     dice = random.Random(config.getoption("randomly_seed", 0))
-    left_out: set[pytest.Item] = set()
     for _, kind in sorted(kinds.items()):
         kind.sort(key=lambda item: item.nodeid)
         left_out.update(dice.sample(kind, max(0, len(kind) - KILLS_OF_A_KIND)))

@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import pytest
 
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.bootstrap import build_container
@@ -40,6 +42,11 @@ COMMANDS = {
 
 #: Indexes of the ledger that are empty when nothing is left to do.
 UNSETTLED = ("queued", "running", "waiting", "closing", "results")
+
+
+def long(*values: object) -> Any:
+    """Make a case of a test that only `make chaos` runs."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 @dataclass

@@ -33,6 +33,7 @@ def kill_pool_processes(stack: Stack, over: Callable[[], bool]) -> int:
     return killed
 
 
+@pytest.mark.long
 def test_children_together_never_spend_more_than_their_budget(make_stack: Callable[..., Stack]) -> None:
     """Overspend is 0, each child has its one terminal callback, and the numbers add up after 20 kills."""
     stack = make_stack(max_process_deaths="100", concurrency="2")

@@ -24,7 +24,7 @@ from orchestrator.client.client import SessionHandle
 from orchestrator.client.waiting import is_over
 from orchestrator.errors import ServerUnavailable
 
-from .stack import Stack, children_of
+from .stack import Stack, children_of, long
 
 LONG = os.environ.get("CHAOS") == "long"
 SHAPE = os.environ.get("CHAOS_SHAPE", "6,7,6" if LONG else "3,3,2")
@@ -116,9 +116,9 @@ def retrying(call: Callable[[], T]) -> T:
 @pytest.mark.parametrize(
     ("victims", "shards"),
     [
-        (["worker", "process of a worker", "router", "callbacks", "reaper", "audit"], 1),
-        (["server", "server", "worker", "router", "callbacks"], 3),
-        (["server"], 1),
+        long(["worker", "process of a worker", "router", "callbacks", "reaper", "audit"], 1),
+        (["server", "server", "worker", "process of a worker", "router", "callbacks", "reaper", "audit"], 3),
+        long(["server"], 1),
     ],
     ids=["processes", "processes-and-server", "server"],
 )
@@ -142,7 +142,7 @@ def test_every_parent_has_every_callback_exactly_once(
     stack.assert_settled(timeout_s=150)
 
 
-@pytest.mark.parametrize("end", ["stop", "delete"])
+@pytest.mark.parametrize("end", [long("stop"), "delete"])
 def test_a_tree_that_is_ended_while_everything_dies_ends_entirely(end: str, make_stack: MakeStack) -> None:
     """Every session below it ends, too, and nothing is left to do for anybody."""
     dice = new_dice()

@@ -80,11 +80,13 @@ def test_every_place_is_visited(root: Path) -> None:
     assert named == {place.partition("#")[0] for place in (*PLANS, *TALK_PLACES)} | APART
 
 
+@pytest.mark.kills("between two steps")
 @pytest.mark.parametrize("place", PLANS)
 def test_a_crash_between_two_steps_changes_nothing_in_the_end(place: str, stack: Stack) -> None:
     crash(stack, place, PLANS[place])
 
 
+@pytest.mark.kills("between two steps")
 @pytest.mark.parametrize("place", TALK_PLACES)
 def test_a_crash_while_agents_call_and_ask_each_other_does_not_either(
     place: str, make_stack: MakeStack
@@ -116,6 +118,7 @@ def crash(stack: Stack, place: str, plan: Plan) -> None:
     stack.assert_settled()
 
 
+@pytest.mark.kills("between two steps")
 @pytest.mark.parametrize("place", ["submit.checked", "submit.written"])
 def test_a_client_that_dies_while_submitting_submits_once(place: str, stack: Stack) -> None:
     """Submitted again under its key, it is the same session, whether or not the first try got that far."""
@@ -131,6 +134,7 @@ def test_a_client_that_dies_while_submitting_submits_once(place: str, stack: Sta
     stack.assert_settled()
 
 
+@pytest.mark.kills("between two steps")
 @pytest.mark.parametrize("place", ["submit.checked", "submit.written", "settle.stored", "worker.settled"])
 def test_a_bare_task_is_one_session_and_its_result_comes(place: str, stack: Stack) -> None:
     """Submitted with plain Celery; the worker dies while it writes the session down or settles its result."""

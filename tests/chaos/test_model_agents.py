@@ -120,6 +120,7 @@ def stack(
     remove_socket_dir(socket_dir)
 
 
+@pytest.mark.kills("at a step")
 @pytest.mark.parametrize("number", range(1, len(STEPS) + 1))
 @pytest.mark.parametrize("place", ["worker.stepped", "worker.recorded"])
 def test_a_kill_at_a_step_costs_at_most_that_one_model_call(

@@ -19,7 +19,7 @@ from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.testing import ByInstructions, Call, Fail, Request, Say, Script, WireServer
 
-from .stack import HERE, Stack, wait_until
+from .stack import HERE, Stack, long, wait_until
 from .test_budgets import kill_pool_processes
 from .test_chaos import KILLS, LONG, PAUSE_S, TALK, TALKERS, TREES, Monkey, all_over, new_dice, start
 from .test_provider_limits import ASKERS, BUSY_S, SLOTS
@@ -122,7 +122,7 @@ def make_stack(
 @pytest.mark.parametrize(
     ("victims", "shards"),
     [
-        (["worker", "process of a worker", "process of a worker", "router", "callbacks", "reaper"], 1),
+        long(["worker", "process of a worker", "process of a worker", "router", "callbacks", "reaper"], 1),
         (["server", "worker", "process of a worker", "router", "callbacks"], 2),
     ],
     ids=["processes", "processes-and-server"],
@@ -162,6 +162,7 @@ def test_models_pay_once_and_their_trees_add_up(
         assert len(list(stack.marks.glob(f"note-{run.id}*"))) == 1
 
 
+@pytest.mark.long
 def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack]) -> None:
     """One run is told 429 and a time. No other calls before that; none fails; the slots are free; then all are answered."""
     stack = make_stack(concurrency=str(SLOTS), provider_wait_s="0.2", registration_patience_s="20")
@@ -190,6 +191,7 @@ def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack
     assert any(tried.how == "parked" for run in runs for tried in run.tries)
 
 
+@pytest.mark.long
 def test_models_together_never_spend_more_than_their_budget(
     make_stack: Callable[..., Stack], wire: WireServer
 ) -> None:

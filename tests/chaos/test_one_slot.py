@@ -11,7 +11,7 @@ from orchestrator.ids import run_id
 from orchestrator.ledger import CLOSED
 
 from .events import events_of
-from .stack import Stack, wait_until
+from .stack import Stack, long, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 DEPTH = 50 if os.environ.get("CHAOS") == "long" else 15
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["threads", long("prefork")])
 def test_nested_calls_finish_in_one_slot(pool: str, make_stack: Callable[..., Stack]) -> None:
     stack = make_stack(concurrency="1")
     stack.start_all(but="worker")

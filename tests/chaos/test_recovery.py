@@ -23,7 +23,7 @@ from .stack import Running, Stack, children_of, wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 LONG = os.environ.get("CHAOS") == "long"
-KILLS = 30 if LONG else 2
+KILLS = 30 if LONG else 1
 #: How many while the machine has too much to do, which costs all of its cores.
 CROWDED_KILLS = 30 if LONG else 1
 #: Seconds that may pass, by the slowest machine, until the run is at work again.

@@ -14,7 +14,7 @@ from orchestrator.worker.execution.slot import LINGER_S
 from tests.door import FaultProxy, door_to
 from tests.forks import start_forks
 
-from .stack import Stack, wait_until
+from .stack import Stack, long, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -37,7 +37,7 @@ def broker(start_valkey: Callable[..., ValkeyProcess]) -> Iterator[tuple[FaultPr
         yield door
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", long("threads"), long("solo")])
 def test_a_worker_that_kombu_made_deaf_ends(
     pool: str, broker: tuple[FaultProxy, str], make_stack: MakeStack
 ) -> None:

@@ -19,6 +19,7 @@ def payments(stack: Stack, session: str) -> dict[str, int]:
     return {name: len((stack.marks / f"paid-{session}-{name}").read_text()) for name in names}
 
 
+@pytest.mark.kills("at a step")
 @pytest.mark.parametrize("number", range(1, STEPS + 2))
 @pytest.mark.parametrize("place", ["worker.stepped", "worker.recorded"])
 def test_a_worker_that_dies_at_a_step_pays_at_most_for_that_one_again(

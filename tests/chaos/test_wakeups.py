@@ -18,7 +18,7 @@ from orchestrator.redisdb.client import connect
 from tests.door import FaultProxy, Verdict, door_to, door_to_port
 from tests.rabbitmq import RabbitServer, server_program, url_of
 
-from .stack import SERVICES, Stack, wait_until
+from .stack import SERVICES, Stack, long, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -73,7 +73,7 @@ def assert_once(stack: Stack) -> None:
     assert {run.attempt for run in runs_of(stack)} == {1}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["threads", long("prefork")])
 def test_every_wake_is_lost(pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack) -> None:
     """All but those of the sweep: no run waits for longer than for that."""
     door, through_door, own = broker
@@ -113,7 +113,7 @@ def spurious_wakeups(stack: Stack) -> Iterator[list[int]]:
         app.close()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", long("threads")])
 def test_every_wake_comes_many_times(
     pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack
 ) -> None:
@@ -130,7 +130,7 @@ def test_every_wake_comes_many_times(
     assert_once(stack)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", long("threads"), long("solo")])
 def test_rabbitmq_as_the_broker(pool: str, rabbit: RabbitServer, make_stack: MakeStack) -> None:
     """A submission by a plain Celery message and one by the client; the results are in the ledger's Redis.
 
@@ -171,7 +171,7 @@ def test_rabbitmq_is_away_for_a_while(rabbit: RabbitServer, make_stack: MakeStac
     assert_once(stack)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", long("threads")])
 def test_a_broker_whose_keys_are_deleted_loses_no_run(
     pool: str, start_valkey: Callable[..., ValkeyProcess], make_stack: MakeStack
 ) -> None:

@@ -11,12 +11,12 @@ import pytest
 from orchestrator.dispatch import build_celery
 from orchestrator.ledger import SessionState
 
-from .stack import Stack, children_of, wait_until
+from .stack import Stack, children_of, long, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", [long("prefork"), "threads", long("solo")])
 def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[..., Stack]) -> None:
     """The broker knows of no message that the worker holds, and the next worker does the rest."""
     stack = make_stack()
@@ -39,7 +39,8 @@ def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("pool", "how"), [("prefork", "TERM"), ("threads", "TERM"), ("solo", "TERM"), ("prefork", "remote")]
+    ("pool", "how"),
+    [("prefork", "remote"), ("solo", "TERM"), long("prefork", "TERM"), long("threads", "TERM")],
 )
 def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: Callable[..., Stack]) -> None:
     """What is at work ends; what is ready stays so for other workers, whoever asked this one to end."""

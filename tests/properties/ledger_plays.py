@@ -17,6 +17,7 @@ from typing import Any
 import redis as redis_py
 from redis.exceptions import NoScriptError
 
+from docs.generated_states import CALLBACK, RUN, SESSION, allowed
 from orchestrator.errors import (
     BudgetExceeded,
     ClaimLost,
@@ -80,6 +81,8 @@ _LARGE_TEXT = re.compile(r"\S+:[0-9a-f]{64}: None became")
 #: Each session that a text names, also by a question or a callback of its own.
 _ABOUT = re.compile("(?:ses|ask|apr|cb)_([0-9a-f]{26})")
 TTL_MS = 100_000
+#: The ways of states that there are, of each kind of thing in the trail.
+TABLES = {"session": SESSION, "run": RUN, "callback": CALLBACK}
 #: Answers that say no, and are no error of the ledger.
 REFUSALS = (BudgetExceeded, LimitExceeded, PromptKeyInUse, UnknownSession, WrongState)
 #: Steps without which nothing goes on.
@@ -283,6 +286,10 @@ class Play:
             for body in [v for v in fields.values() if b" " in v]:
                 for line in body.decode().split("\n"):
                     kind, session, what, state = line.split(" ")[:4]
+                    before = self.last.get((kind, session, what), state)
+                    begins_or_goes = before == "none" or state == "removed"
+                    if kind in TABLES and not begins_or_goes and not allowed(TABLES[kind], before, state):
+                        raise Broken(f"{kind} {session} {what}: {before} -> {state} is not in the table")
                     self.last[kind, session, what] = state
         facts = self.read()
         if any("for its whole lifetime" in s.get("reason", "") for s in facts.of_kind("session").values()):

@@ -39,12 +39,6 @@ def test_a_caller_waits_for_nothing_and_is_resumed_by_the_end(
     assert play.balance(parent.session.id) == (1, 0, 1, 0)
 
 
-def test_the_same_launch_twice_is_one(play: Play, ledger: Ledger, parent: ClaimedRun) -> None:
-    caller = play.delegate(parent, "caller")
-    assert launch_for(play, parent, caller) == launch_for(play, parent, caller)
-    assert len([i for i in ledger.items(caller) if i.kind == "completion"]) == 1
-
-
 def test_a_callback_for_a_closed_caller_is_dead_with_a_reason(
     play: Play, ledger: Ledger, parent: ClaimedRun
 ) -> None:

@@ -12,7 +12,6 @@ from orchestrator.errors import ClaimLost, LimitExceeded, UnknownSession, WrongS
 from orchestrator.ids import callback_id, child_session_id, new_claim_id
 from orchestrator.ledger import (
     Committed,
-    Concurrency,
     EndedRun,
     Ledger,
     Outcome,
@@ -82,13 +81,6 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, play: Play) -> None:
         play.commit(held.claim)
     assert portions == [[3, 3], [3], [9], [9], [30]]
     assert play.balance(root) == (6, 6, 0, 0)
-
-
-def test_a_lease_that_moved_is_left_alone(play: Play, ledger: Ledger) -> None:
-    held = play.run(play.submit())
-    (lease,) = ledger.sweep.leases(0)
-    assert ledger.renew(held.claim).held
-    assert ledger.release(lease) == "moved"
 
 
 def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(
@@ -204,17 +196,6 @@ def test_a_delegation_may_opt_out_of_its_callback(play: Play, ledger: Ledger) ->
     assert ledger.flush(root).outcome == "empty"
 
 
-def test_a_resume_by_hand_changes_nothing_of_how_a_delegation_went(play: Play, ledger: Ledger) -> None:
-    """Also of one that opted out of its callback: the record tells its first end."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a", callback=False)
-    play.finish(child)
-    (told,) = ledger.items(root)
-    ledger.enqueue(child, "once more", item_id="itm_00aa")
-    play.commit(play.resume(child).claim, "no", status="failed")
-    assert ledger.items(root) == [told]
-
-
 def test_a_user_who_resumes_by_hand_makes_the_session_busy(play: Play, ledger: Ledger) -> None:
     """The prompt is an item of the same queue; callbacks of the meantime wait for the next run."""
     root, parent = play.begin()
@@ -319,22 +300,6 @@ def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
     assert ledger.flush(root).outcome == "waits"
     play.finish(children[1], "boom", status="failed")
     assert [i.child for i in play.resume(root).items] == children[:1]
-
-
-def test_a_deadline_resumes_with_what_is_there(play: Play, ledger: Ledger) -> None:
-    """The timer wakes the service; the flush then finds the policy met."""
-    ledger.set_time(1_000_000)
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(2)]
-    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
-    play.finish(children[0])
-    flushed = ledger.flush(root)
-    assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
-    assert ledger.sweep.due_timers(0) == []
-    ledger.set_time(1_060_001)
-    assert ledger.sweep.due_timers(0) == [("flush", root)]
-    assert [i.child for i in play.resume(root).items] == children[:1]
-    assert ledger.sweep.due_timers(0) == []
 
 
 def test_a_window_folds_callbacks_that_come_close_together(play: Play, ledger: Ledger) -> None:
@@ -591,25 +556,6 @@ def test_the_sweep_looks_at_a_run_that_nobody_claimed_ever_more_rarely(play: Pla
     assert ledger.sweep.make_ready(dispatch.run) is None
 
 
-def test_an_expired_tree_leaves_no_key(play: Play, ledger: Ledger, redis) -> None:
-    root = play.submit()
-    Concurrency(redis).limit_tree(root, 2)
-    parent = play.run(root)
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
-    play.commit(play.resume(root).claim)
-    ledger.sweep.mark_result_published(root)
-    assert ledger.sweep.delete_session(child, root) == 1
-    assert ledger.sweep.delete_session(root, root) == 0
-    Concurrency(redis).limit_tree(root, 3)  # by somebody who has looked at it before
-    # What the router notes of messages and conversations has a lifetime of its own.
-    of_messages = (b":msg:", b":seen:", b":conversation:")
-    left = {k.decode() for k in redis.scan_iter() if not any(part in k for part in of_messages)}
-    assert all(redis.ttl(k) > 0 for k in redis.scan_iter("*:conversation:*"))
-    assert left <= {keys.session_events(0), keys.transitions(0), keys.totals(0), keys.format_version()}
-
-
 def test_what_is_not_there_is_named(ledger: Ledger) -> None:
     with pytest.raises(UnknownSession, match="ses_00"):
         ledger.session("ses_00" + "a" * 24)
@@ -709,35 +655,6 @@ def test_every_launch_of_a_batch_is_published_and_knows_its_place(
     assert redis.hget(keys.totals(0), "published:task-delegation:high") == b"6"
 
 
-def test_a_users_prompt_and_callbacks_never_share_a_run(play: Play, ledger: Ledger) -> None:
-    """What comes first decides what a run is about; the other follows with the next one."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
-    for number in range(2):
-        ledger.enqueue(root, f"more {number}", item_id=f"itm_00{number}")
-    runs = []
-    for _ in range(3):
-        held = play.resume(root)
-        runs.append((held.run.cause, [item.kind for item in held.items]))
-        play.commit(held.claim)
-    assert runs == [("callbacks", ["completion"]), ("user", ["prompt"]), ("user", ["prompt"])]
-
-
-def test_what_is_over_is_in_no_index_and_cannot_be_let_go(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
-) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
-    assert (redis.zcard(ledger_keys.running(0)), redis.zcard(ledger_keys.queued(0))) == (0, 0)
-    queued, balance = _item(ledger, root, child), play.balance(root)
-    assert not ledger.abandon(root, callback_id(child), "nobody waits")
-    assert (_item(ledger, root, child), play.balance(root)) == (queued, balance)
-
-
 def test_an_item_is_taken_under_the_runs_own_claim_only(play: Play, ledger: Ledger) -> None:
     """Whoever lost the run takes nothing out of the queue that its new holder is to have."""
     held = play.run(play.submit())
@@ -748,13 +665,6 @@ def test_an_item_is_taken_under_the_runs_own_claim_only(play: Play, ledger: Ledg
     taken = ledger.claim_item(held.claim, "itm_00words")
     assert taken is not None
     assert taken[1] == "words"
-
-
-def test_a_session_is_started_by_the_message_that_launched_it_only(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    assert play.start(root, message="another") is None
-    assert ledger.session(root).run == ""
-    assert play.start(root) is not None
 
 
 def test_a_run_whose_effect_the_server_has_lost_is_not_committed(play: Play, ledger: Ledger, redis) -> None:

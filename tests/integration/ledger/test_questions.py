@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import redis as redis_py
 
-from orchestrator.errors import ClaimLost, WrongState
+from orchestrator.errors import WrongState
 from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import ClaimedRun, EndedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
 
@@ -139,18 +139,6 @@ def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger
     with pytest.raises(WrongState):
         _reply(ledger, question)
     assert play.commit(child.claim).session_state == SessionState.FINISHED
-
-
-def test_a_withdrawal_under_a_lost_claim_is_refused(play: Play, ledger: Ledger) -> None:
-    parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
-    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == child.claim.session]
-    ledger.release(lease)
-    with pytest.raises(ClaimLost):
-        ledger.withdraw(
-            question, asker=child.claim.session, asked=parent.claim.session, reason="x", claim=child.claim
-        )
-    assert ledger.session(child.claim.session).questions == (question,)
 
 
 def test_a_question_that_was_read_already_can_be_closed_only(play: Play, ledger: Ledger) -> None:

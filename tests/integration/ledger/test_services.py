@@ -273,25 +273,6 @@ def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
     assert play.balance(root) == (1, 0, 0, 1)
 
 
-def test_who_asked_a_parent_that_closes_hears_that_no_reply_will_come(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    """Let go by its parent, a child with an open question goes on without the answer."""
-    root, parent = play.begin()
-    ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
-    child = play.delegate(parent, "a")
-    asking = play.run(child)
-    ledger.send(
-        asking.claim, root, "?", effect="q", item_id="itm_00q", kind="query", priority="normal", opens=True
-    )
-    play.commit(asking.claim)
-    ledger.stop(root, "enough", force=True)
-    held = stack.resumed()
-    assert [(i.kind, i.status) for i in held.items] == [("reply", "failed")]
-    assert "no reply will come" in next(iter(held.texts.values()))
-    assert play.commit(held.claim).session_state == SessionState.FINISHED
-
-
 def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: Play, ledger: Ledger) -> None:
     """What was delivered, what is owed and what is queued goes; counts and dead letters stay, until they expire."""
     root, parent = play.begin()

@@ -130,23 +130,6 @@ def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.
     assert redis.zcard(ledger_keys.queued(0)) == 0
 
 
-def test_removing_a_tree_leaves_nothing_of_its_runs_in_the_indexes(
-    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
-) -> None:
-    """A child to which nothing is owed may be in foreign hands, or queued, when the tree of its root is removed."""
-    _, held = play.begin()
-    external = play.start(play.delegate(held, "a", callback=False))
-    assert external is not None
-    assert ledger.take_external(external)
-    play.start(play.delegate(held, "b", callback=False))
-    play.commit(held.claim)
-    stack.reaper.run_once()
-    later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 3
-    assert redis.zcard(ledger_keys.running(0)) == redis.zcard(ledger_keys.queued(0)) == 0
-    assert stack.reaper.run_once().pruned == 0
-
-
 def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, ledger: Ledger) -> None:
     """A user has resumed a child of it just before it was to be removed."""
     _, child = finished_tree(play)

@@ -192,11 +192,20 @@ def test_options_that_do_not_fit_are_refused(model: Model, options: dict[str, ob
     assert "secret" not in str(error.value)
 
 
-def test_a_provider_without_addresses_says_what_to_write(
-    stage: StackHarness, theatre: Harness, model: Model
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "litellm:small", "base_url": "http://lab/v1"}, 'write "openai-chat:NAME"'),
+        ({"model": "anthropc:claude-x"}, "there is no provider 'anthropc'; did you mean 'anthropic'?"),
+        ({"model": "claude-x"}, "write provider:name"),
+        ({"model": "groq:x"}, "pip install 'pydantic-ai-slim[groq]'"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_says_what_to_write(
+    stage: StackHarness, theatre: Harness, model: Model, options: dict[str, str], words: str
 ) -> None:
-    model("local", model="litellm:small", base_url="http://lab/v1", instructions="You answer.")
-    assert 'write "openai-chat:NAME"' in theatre.finish(stage.submit("local")).reason
+    model("local", **options)
+    assert words in theatre.finish(stage.submit("local")).reason
 
 
 @pytest.mark.parametrize(

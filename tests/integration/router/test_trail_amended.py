@@ -25,7 +25,7 @@ from tests.claims import forged
 from tests.documents import hold_to_models
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import found, said, unsigned, verify, write
-from tests.postgres import TrailDatabase
+from tests.postgres import TrailDatabase, on_sqlite
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -278,7 +278,7 @@ def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
     assert "--xp" in diagram or "->>p" in diagram
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@on_sqlite("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_verification_that_is_ended_leaves_no_copy_of_the_trail(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -15,6 +15,7 @@ from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
 from tests.integration.router.test_trail_amended import store_of
 from tests.integration.router.test_trail_bodies import large, say
+from tests.postgres import on_sqlite
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -38,7 +39,7 @@ def left(redis: redis_py.Redis) -> dict[str, int]:
     return _counts(redis, "length")
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["a writer was there", "no writer was ever there"])
+@on_sqlite("known", [True, False], on_both=[False])
 def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Stack, known: bool) -> None:
     """Trees expire and the reaper trims again and again; the writer finds everything when it comes back."""
     if known:

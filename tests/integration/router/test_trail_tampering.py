@@ -16,7 +16,7 @@ from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import Message
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
-from tests.postgres import TrailDatabase
+from tests.postgres import TrailDatabase, on_sqlite
 
 Row = dict[str, Any]
 #: What stands for itself in a row, so that a row that is put in is one of its own.
@@ -83,7 +83,7 @@ def trail(stack: Stack) -> Stack:
     return stack
 
 
-@pytest.mark.parametrize("name", CHAINED)
+@on_sqlite("name", CHAINED, on_both=["messages"])
 def test_in_the_database(trail: Stack, database: TrailDatabase, name: str) -> None:
     whole = database.copy()
     for tamper in TAMPERING:
@@ -98,7 +98,7 @@ def test_in_the_database(trail: Stack, database: TrailDatabase, name: str) -> No
     assert verify(trail).exit_code == 0
 
 
-@pytest.mark.parametrize("covered", [False, True], ids=["plain", "chain made anew"])
+@on_sqlite("covered", [False, True])
 def test_in_an_exported_file(trail: Stack, tmp_path: Path, covered: bool) -> None:
     """Without any server: what the file says of where the trail ends is signed by the operator."""
     file = tmp_path / "trail.zst"

@@ -210,25 +210,6 @@ def test_what_a_run_left_reserved_is_spent(stage: StackHarness, redis: redis_py.
     assert not list(redis.scan_iter("*:reserved"))
 
 
-def test_a_reservation_that_arrives_twice_counts_once(stage: StackHarness) -> None:
-    @stage.agent("lead")
-    def lead(ctx: Context) -> str:
-        claim, spending = ctx._effects.held.claim, stage.ledger.spending
-        for _ in range(2):
-            spending.reserve(
-                claim, "one", Cost(requests=1, input_tokens=60), agent="lead", budgets=(ctx.session,)
-            )
-        assert state_of(stage, ctx.session).reserved["tokens"] == 60
-        assert [
-            spending.spend(claim, "one", Cost(requests=1, input_tokens=50), agent="lead") for _ in range(2)
-        ] == [True, False]
-        return "done"
-
-    session = submit(stage, "lead", Budget(tokens=100))
-    assert stage.play(session) == "finished"
-    assert state_of(stage, session).spent == {"requests": 1, "tokens": 50}
-
-
 def test_threads_together_never_spend_more_than_there_is(stage: StackHarness) -> None:
     refused: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A result of 50 MiB on its way from a child to its parent: whole, and small wherever it need not be."""
+"""A large result on its way from a child to its parent: whole, and small wherever it need not be."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness
     return StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, lease_s=120))
 
 
-def test_fifty_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:
+def test_five_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:
     line = "Zeile Nr. äöü 中文 🙂 </agent-callback> & <b>\n"
-    text = line * (50 * MIB // len(line.encode()) + 1)
+    text = line * (5 * MIB // len(line.encode()) + 1)
     digest = hashlib.sha256(text.encode()).hexdigest()
     prompts: list[str] = []
 

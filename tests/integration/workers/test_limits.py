@@ -208,21 +208,6 @@ def test_a_dead_workers_count_comes_back_with_its_lease(stage: StackHarness, lim
     assert take(stage) is not None
 
 
-def test_a_claim_and_a_commit_that_are_sent_twice_count_once(
-    stage: StackHarness, limits: Concurrency
-) -> None:
-    started(stage, "helper")
-    slot = Slot(name="s1", worker="w1", agents=("helper",))
-    wishes = [PollRequest(slot=slot, claim="c" * 32) for _ in range(2)]
-    for poll in wishes:
-        stage.ledger.claim_next(0, poll)
-    assert wishes[1].held is not None
-    assert at_work(stage)["agent:helper"] == 1
-    end(stage, wishes[1].held)
-    end(stage, wishes[1].held)
-    assert not at_work(stage)
-
-
 def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: Concurrency) -> None:
     """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
     counts = []

@@ -214,9 +214,10 @@ def test_what_is_recorded_twice_is_recorded_once(stage: StackHarness) -> None:
             journal.record(claim, header, value)
         assert journal.usage(ctx.run) == (1, 1)
         assert {key: record.value for key, record in journal.read(ctx.run).items()} == {"a#1": b"1"}
-        for _ in range(2):
-            journal.record(claim, StepHeader(key="b#1", how="retry", left=1), b"no")
-        assert journal.usage(ctx.run) == (2, 3)
+        for tries in (1, 2, 1):
+            journal.record(claim, StepHeader(key="b#1", how="retry", left=1, tries=tries), b"no")
+        assert journal.read(ctx.run)["b#1"].header.tries == 2
+        assert journal.usage(ctx.run) == (2, 5)
 
     assert stage.play(stage.submit("lead")) == "finished"
 
