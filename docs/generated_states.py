@@ -14,7 +14,7 @@ Transitions = Mapping[str, Mapping[str, str]]
 SESSION: Transitions = {
     "scheduled": {
         "pending": "its time has come",
-        "failed": "failed by what it inherited before its time",
+        "failed": "its records cannot be read",
         "stopped": "stopped before its time",
         "deleted": "deleted by a user",
     },
