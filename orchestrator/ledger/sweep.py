@@ -88,11 +88,11 @@ class Sweep:
 
     def wakeups(self, shard: int, agents: Sequence[str]) -> list[str]:
         """Return the agents whose workers to notify now: they have ready runs, and the last notification is long ago."""
-        batch = self._core.scripts.batch()
-        for agent in agents:
-            batch.script(
-                "wake", [ledger_keys.ready(shard, agent), ledger_keys.turns(shard, agent)], [self._core.now]
-            )
+        batch, ready = self._core.scripts.batch(), [ledger_keys.ready(shard, agent) for agent in agents]
+        if not ready or not self._core.redis.exists(*ready):
+            return []  # as nearly always: one command for all agents
+        for agent, key in zip(agents, ready, strict=True):
+            batch.script("wake", [key, ledger_keys.turns(shard, agent)], [self._core.now])
         return [agent for agent, answer in zip(agents, batch.execute(), strict=True) if answer == b"1"]
 
     def undispatched(self, shard: int, *, limit: int = 500) -> list[str]:
@@ -138,17 +138,16 @@ class Sweep:
 
     def due_timers(self, shard: int, *, limit: int = 500) -> list[tuple[str, str]]:
         """Timers that are due, as (kind, id)."""
-        due = self._core.scripts.run("due_timers", [ledger_keys.timers(shard)], [self._core.now, limit, ""])
-        return [(parts[0], parts[2]) for parts in (decode.text(t).partition("|") for t in due)]
+        return [(kind, identifier) for kind, identifier, _ in self.timers(shard, limit=limit)]
 
-    def ms_to_next_timer(self, shard: int, kind: str, *, at_most: int) -> int:
-        """Milliseconds until the next timer of a kind that is not due yet, or ``at_most``."""
+    def timers(self, shard: int, *, within_ms: int = 0, limit: int = 500) -> list[tuple[str, str, int]]:
+        """Timers that are due within some time, the earliest first, as (kind, id, milliseconds until then)."""
         now = self._core.server_ms()
-        coming: Any = self._core.redis.zrangebyscore(
-            ledger_keys.timers(shard), f"({now}", now + at_most, withscores=True
+        found: Any = self._core.redis.zrangebyscore(
+            ledger_keys.timers(shard), "-inf", now + within_ms, start=0, num=limit, withscores=True
         )
-        due = [int(score) for timer, score in coming if decode.text(timer).startswith(f"{kind}|")]
-        return min([at_most, *(d - now for d in due)])
+        timers = [(decode.text(timer).partition("|"), int(max(score, 0))) for timer, score in found]
+        return [(parts[0], parts[2], due_ms - now) for parts, due_ms in timers]
 
     def submit_due(self, session_id: str, *, sender: str) -> str:
         """The time of a scheduled session has come: publish the task-delegation that ``sender`` signed; once.

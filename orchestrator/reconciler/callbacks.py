@@ -176,11 +176,14 @@ class CallbackService:
         wait_ms = BLOCK_MS
         for shard in self._shards:
             try:
-                for kind, session in ledger.sweep.due_timers(shard):
-                    if kind == "flush":
+                for kind, session, in_ms in ledger.sweep.timers(shard, within_ms=BLOCK_MS):
+                    if kind != "flush":
+                        continue
+                    # After one that was due it looks again: that may have set another.
+                    wait_ms = min(wait_ms, in_ms)
+                    if in_ms <= 0:
                         self._delivery.flush([session])
                         ledger.sweep.drop_due_timer(shard, kind, session)
-                wait_ms = min(wait_ms, ledger.sweep.ms_to_next_timer(shard, "flush", at_most=BLOCK_MS))
             except redis.ResponseError as error:
                 if is_outage(error):
                     raise

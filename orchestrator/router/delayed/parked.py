@@ -192,10 +192,9 @@ class DelayedMessages:
         found: list[DelayedMessage] = []
         later: list[int] = []
         for shard in self._shards:
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.zrange(keys.parked(shard), 0, BATCH, withscores=True)
-            pipeline.zrange(keys.parked(shard), 0, BATCH - 1, desc=True, withscores=True)
-            rows, last = pipeline.execute()
+            key = keys.parked(shard)
+            rows: Any = self._redis.zrange(key, 0, BATCH, withscores=True)
+            last: Any = rows if len(rows) <= BATCH else self._redis.zrange(key, -BATCH, -1, withscores=True)
             ready = [row for row in rows if row[1] <= now_ms][:BATCH]
             later += [int(row[1]) for row in rows[len(ready) : len(ready) + 1]]
             ready += [row for row in last if row[1] > now_ms + AHEAD_MS]
