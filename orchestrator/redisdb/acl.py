@@ -121,7 +121,8 @@ _NOTIFIER: Final = (
     *("+multi", "+exec", "+discard", "+eval", "+evalsha"),
     *_CONNECTION,
 )
-_CONSOLE: Final = ("+@read", "+@transaction", "-@dangerous", "+xinfo", *_CONNECTION)
+#: A script may run what its caller may: it reads.
+_CONSOLE: Final = ("+@read", "+@transaction", "-@dangerous", "+eval", "+evalsha", "+xinfo", *_CONNECTION)
 _PROGRAM: Final = ("+ping", "+xadd", "+xread", "+xreadgroup", "+xack", "+hget")
 
 

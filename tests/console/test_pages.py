@@ -21,6 +21,7 @@ from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.policy.budget import Budget, Cost
 from orchestrator.redisdb import keys
+from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from tests.integration.ledger.conftest import Play
 
 
@@ -51,6 +52,34 @@ def site(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[Site
     made = Site(redis_url, tmp_path / "data")
     with made.http:
         yield made
+
+
+def test_every_page_is_there_for_the_redis_user_of_the_console(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path
+) -> None:
+    """The role `console` may read what pages show, also by a script, and a script of its own changes nothing."""
+    rules = acl_line("console", role_rules("console")).replace(PASSWORD, "secret").split()[2:]
+    redis.execute_command("ACL", "SETUSER", "console", *rules)
+    try:
+        parent, _ = Play(Stack(lambda: load_settings(redis_url=redis_url, data=tmp_path)).parts.ledger).begin(
+            "waits"
+        )
+        site = Site(redis_url.replace("unix://", "unix://console:secret@"), tmp_path / "data")
+        with site.http:
+            for path in (
+                "/",
+                "/sessions",
+                f"/sessions/{parent}",
+                f"/trees/{parent}",
+                "/asked",
+                "/dead",
+                "/agents",
+            ):
+                site.text(path)
+            with pytest.raises(redis_py.exceptions.ResponseError, match=r"(?i)permission"):
+                site.stack.parts.redis.eval("return redis.call('DEL', KEYS[1])", 1, keys.totals(0))
+    finally:
+        redis.execute_command("ACL", "DELUSER", "console")
 
 
 def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_py.Redis) -> None:

@@ -159,7 +159,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "console": set(),
     },
     "pubsub": {"audit": set(), "notifier": set(), "console": set()},
-    "scripting": {"console": set()},
+    "scripting": {"console": {"eval", "evalsha"}},
 }
 ALLOWED["write"]["program"] = {"xreadgroup", "xadd", "xack"}
 
