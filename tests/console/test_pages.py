@@ -20,9 +20,9 @@ from orchestrator.doctor import Diagnosis, Problem, Severity
 from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.policy.budget import Budget, Cost
-from orchestrator.redisdb import keys
+from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
-from tests.integration.ledger.conftest import Play
+from tests.integration.ledger.conftest import Play, envelope
 
 
 class Site:
@@ -129,6 +129,23 @@ def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
     assert 'Failed within a day <span class="count">22</span>' in page
     assert "All that failed" in page
     assert "All is well" not in page
+
+
+def test_triage_and_doctor_look_at_a_tree_that_was_resumed_however_long_it_rested(
+    site: Site, redis: redis_py.Redis
+) -> None:
+    """A finished root that works again is not at rest, though its tree was to expire from its first end."""
+    parts = site.stack.parts
+    play = Play(parts.ledger)
+    root = play.submit("rested")
+    play.finish(root)
+    parts.settle(root)
+    redis.zincrby(ledger_keys.timers(0), -3 * 86_400_000, f"expire|{root}")
+    since_ms = parts.ledger.server_ms() - 86_400_000
+    assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([], 1)]
+    parts.ledger.enqueue(root, "go on", item_id="prompt-1", envelope=envelope("message"))
+    play.resume(root)
+    assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([root], 0)]
 
 
 def outline(name: str, parent: str = "", **fields: Any) -> SessionOutline:

@@ -74,7 +74,7 @@ local function make_run(chosen, cause, more)
   redis.call('HINCRBY', ROOT, 'resumes', 1)
   redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')
-  redis.call('ZREM', TIMERS, 'flush|' .. s.id)
+  redis.call('ZREM', TIMERS, 'flush|' .. s.id, 'expire|' .. s.id)
   redis.call('ZADD', QUEUED, now + (q.look_ms or 0), q.run)
   if redis.call('ZCARD', QUEUE) == 0 then redis.call('ZREM', WAITING, s.id) end
   local fires = #overdue > 0 and cause == 'callbacks'
