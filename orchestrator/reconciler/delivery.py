@@ -226,13 +226,10 @@ class Delivery:
         for session in self.ledger.find([asker] if asker else []):
             if question in session.approvals:
                 self._answer_approval(session, question, f"no answer will come: {reason}", {})
-            elif question in session.questions:
+            elif asked := self.ledger.asked(session.id, question):
                 self._refuse_reply(question, asker=session.id, agent=session.delegator, why=reason)
                 self.ledger.withdraw(
-                    question,
-                    asker=session.id,
-                    asked=session.parent or session.id,
-                    reason=f"no reply in time: {reason}",
+                    question, asker=session.id, asked=asked, reason=f"no reply in time: {reason}"
                 )
 
     def expire_approval(self, approval: str) -> None:

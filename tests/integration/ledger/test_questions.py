@@ -211,6 +211,18 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     assert ledger.session(child.claim.session).state == SessionState.FINISHED
 
 
+def test_a_question_to_a_child_that_has_waited_long_enough_leaves_the_childs_queue(
+    stack: Stack, play: Play, ledger: Ledger
+) -> None:
+    parent, child = _family(play)
+    question = _ask(ledger, parent, child.claim.session)
+    stack.delivery.give_up(question, "too late")
+    assert ledger.session(parent.claim.session).questions == ()
+    asked = ledger.item(child.claim.session, question)
+    assert asked is not None
+    assert (asked.state, asked.reason) == (ItemState.DEAD, "no reply in time: too late")
+
+
 def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
