@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -112,6 +112,15 @@ class AuditReader:
             _M.task_id == identifier, _M.type.in_(sorted(SESSION_STARTING)), limit=1
         )
         return self._below(launches[0]) if launches else self.store.messages(_M.task_id == identifier)
+
+    def about(self, identifier: str, launch: Callable[[], str]) -> list[MessageRecord]:
+        """Return what an id stands for; of a session whose task has an id of an external program's own, by the message-id
+        of its ``launch``, which is asked for then; empty: unknown.
+        """
+        records = self.find(identifier)
+        if not records and is_session_id(identifier) and (message := launch()):
+            return [one for found in self.find(message)[:1] for one in self._below(found)]
+        return records
 
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
         """Return a launch and everything that followed upon it, directly or not."""

@@ -16,7 +16,7 @@ from orchestrator.audit.transitions import ms_of
 from orchestrator.envelope import canonical, payload
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.document import read_header
-from orchestrator.envelope.message_types import MESSAGE_TYPES, task_id_of
+from orchestrator.envelope.message_types import MESSAGE_TYPES, SESSION_STARTING, task_id_of
 from orchestrator.envelope.model import AgentMessage, Header
 from orchestrator.envelope.model_values import NAMESPACE, collapse
 from orchestrator.envelope.parse import DEFAULT_LIMITS, ParseLimits, Unparsable, parse
@@ -125,18 +125,20 @@ class FactsReader:
         body = root[1]
         first = body[0]
         if first.tag in _APART:
-            return self._apart(header, root, octets)
+            return self._apart(header, body.get("type", ""), root, octets)
         task = (first if first.tag in _AROUND else body).findtext(_TASK_ID)
         how = body.findtext(_STATUS) if MESSAGE_TYPES[body.get("type", "")].statuses else None
-        return _facts(header, collapse(task) if task else "", collapse(how) if how else "")
+        return _facts(
+            header, body.get("type", ""), collapse(task) if task else "", collapse(how) if how else ""
+        )
 
-    def _apart(self, header: Header, root: etree._Element, octets: bytes) -> Facts:
+    def _apart(self, header: Header, kind: str, root: etree._Element, octets: bytes) -> Facts:
         """Return the facts where the body is compressed or stored, and the body that is stored.
 
         The task-id is empty if the body cannot be opened, or is encrypted.
         """
         if self._opener is None:
-            return _facts(header, "")
+            return _facts(header, kind, "")
         stored = b""
         try:
             if self._keys is not None:
@@ -148,25 +150,27 @@ class FactsReader:
             get_logger().warning("body-not-kept", message=header.message_id, reason=str(error))
         except (SignatureError, KeyringError, InvalidEnvelope, DecryptionError):
             pass
-        return _facts(header, "")._replace(body=stored)
+        return _facts(header, kind, "")._replace(body=stored)
 
 
 def facts_of(message: AgentMessage) -> Facts:
     """Return the facts of a message whose body stands in its envelope as it is."""
     status = str(getattr(message.body, "status", ""))
-    return _facts(message.header, task_id_of(message.body), status)
+    return _facts(message.header, message.body.type, task_id_of(message.body), status)
 
 
-def _facts(header: Header, task_id: str, status: str = "") -> Facts:
+def _facts(header: Header, kind: str, task_id: str, status: str = "") -> Facts:
     message_id = header.message_id.lower()
     chain = header.conversation_chain
+    # A launch is about the session that it starts.
+    sessions = (header.sender_session, header.recipient_session)[:: -1 if kind in SESSION_STARTING else 1]
     return Facts(
         message_id=message_id,
         sender=header.sender.agent_name,
         recipient=header.recipient.agent_name,
         correlation_id=header.correlation_id.lower() if header.correlation_id else message_id,
         parent_id=chain[0].lower() if chain else "",
-        task_id=task_id or header.sender_session or header.recipient_session or "",
+        task_id=task_id or next(filter(None, sessions), ""),
         sent=str(header.timestamp),
         status=status,
     )

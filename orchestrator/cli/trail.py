@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from orchestrator.cli.exit_codes import Refused
 from orchestrator.cli.names import session_argument
 from orchestrator.cli.options import json_option, period_options, stack_options, time_option
 from orchestrator.cli.output import print_answer, print_json, say
+from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
@@ -220,7 +221,15 @@ def messages_about(reader: AuditReader, identifier: str, settings: Settings) -> 
     Raises:
         Refused: the trail has nothing about it.
     """
-    records = reader.find(identifier)
+    from orchestrator.errors import ConfigurationError, ServerUnavailable, UnknownSession
+
+    def launch() -> str:
+        away = suppress(ConfigurationError, ServerUnavailable, UnknownSession)
+        with away, open_stack(settings, "audit") as parts:
+            return parts.ledger.session(identifier).message
+        return ""
+
+    records = reader.about(identifier, launch)
     if not records:
         raise Refused(
             f"nothing in {settings.audit_name} is about {identifier!r}; `orchestra audit search` lists what is there"

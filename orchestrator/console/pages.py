@@ -364,7 +364,7 @@ def audit(stack: Stack, query: Mapping[str, str]) -> Shown:
 def conversation(stack: Stack, name: str, query: Mapping[str, str]) -> Shown:
     """Return the messages of a conversation, or of a session, in their order."""
     trail = _trail(stack)
-    records = trail.find(name)
+    records = trail.about(name, lambda: stack.client.session(name).message)
     if not records:
         raise NotThere(f"the audit trail has nothing about {name}")
     as_list = query.get("as") == "list"

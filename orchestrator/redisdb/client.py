@@ -199,7 +199,7 @@ def explain(error: Exception, url: str) -> OrchestraError:
             f"{server} asks for a password and refused {given}: {text}; "
             "write it as redis://:PASSWORD@host:port/0 or redis://USER:PASSWORD@host:port/0"
         )
-    if isinstance(error, redis.exceptions.NoPermissionError):
+    if isinstance(error, redis.exceptions.NoPermissionError) or text.startswith("ACL failure in script"):
         return ConfigurationError(f"the user of {server} lacks a permission: {text}; extend its ACL")
     if isinstance(cause, ssl.SSLCertVerificationError):
         return ConfigurationError(

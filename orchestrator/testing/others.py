@@ -90,12 +90,10 @@ class Others:
         self.start(child)
         return child
 
-    def _delegation(
-        self, sender: str, given: Given, session: str, thread: Thread, sender_session: str = ""
-    ) -> Outgoing:
+    def _delegation(self, sender: str, given: Given, session: str, thread: Thread, by: str = "") -> Outgoing:
         return self._parts.message_factory.delegation(
             sender=sender,
-            sender_session=sender_session,
+            sender_session=by,
             recipient=given.agent,
             task_id=session,
             task=Task(title=given.title, description=given.prompt),

@@ -50,21 +50,24 @@ class _Kept:
         return self._octets
 
 
-def from_trail(parts: Container, session: str, trail: AuditReader) -> Transcript | None:
-    """Return the transcript of a session as its messages tell it; None if the trail has none of them."""
+def from_trail(parts: Container, session: str, trail: AuditReader, *, message: str = "") -> Transcript | None:
+    """Return the transcript of a session as its messages tell it; None if the trail has none of them.
+
+    ``message``: the id of its launch, if that is known: a task of an external program has a task-id of the program's own.
+    """
     reading = _Reading(parts, trail)
-    found = trail.find(session)
     # A message that was delivered again is there again.
+    found = trail.about(session, lambda: message)
     records = list({one.message_id or one.entry_id: one for one in found if not one.dead}.values())
     starts = [one for one in records if one.type in SESSION_STARTING]
-    launch = next((one for one in starts if one.task_id == session), None)
-    own = [one for one in records if one.type in _TOLD and one.task_id == session]
+    launch = next((one for one in starts if one.message_id == message or one.task_id == session), None)
+    names = (session, launch and launch.task_id)
+    own = [one for one in records if one.type in _TOLD and one.task_id in names]
     if launch is None and not own:
         return None
-    agent = launch.recipient if launch is not None else own[0].sender
     told = Transcript(
         session=session,
-        agent=agent,
+        agent=launch.recipient if launch is not None else own[0].sender,
         read_from="audit",
         created_ms=launch.published_ms if launch is not None else 0,
     )

@@ -64,7 +64,7 @@ def read_transcript(parts: Container, session: str, trail: AuditReader | None) -
             raise
         return kept
     if about.state is SessionState.DELETED and trail is not None:
-        kept = from_trail(parts, session, trail)
+        kept = from_trail(parts, session, trail, message=about.message)
         if kept is not None:
             return kept.model_copy(update={"state": about.state.value, "reason": about.reason})
     return _Reading(parts.ledger, about).transcript()
@@ -87,13 +87,10 @@ def write_account(parts: Container, lease: Lease, died: str) -> None:
             return
         text, said = account(run.id, run.attempt, (), Cost(), turns, died=died)
         above = ledger.find([about.parent]) if about.parent else []
+        to = about.delegator or (above[0].agent if above else OPERATOR)
         envelope = parts.message_factory.as_written(
             StatusUpdate(task_id=about.reported_as, status="in-progress", current_activity=text),
-            **from_session(
-                about,
-                about.delegator or (above[0].agent if above else OPERATOR),
-                Thread.of(about, after=about.last_said),
-            ),
+            **from_session(about, to, Thread.of(about, after=about.last_said)),
         )
         seal = Seal(label=about.root, by=about.agent, to=(about.delegator,)) if about.encrypted else None
         claim = Claim(

@@ -133,7 +133,7 @@ def test_a_tree_runs_with_each_part_under_the_rules_of_its_role(deployed: Deploy
     for command in ("sessions", "tree @last", "agents", "why @last", "logs @last", "doctor --json"):
         shown = deployed.must(f"orchestra {command}", "console")
         assert "the roots of shard 0 cannot be read" not in shown
-    refused = deployed.terminal.run("orchestra stop @last", **deployed.of("console"))
+    refused = deployed.terminal.run("orchestra session delete @last", **deployed.of("console"))
     assert (refused.returncode, "lacks a permission" in refused.stderr) == (2, True), refused.stderr
 
     def verified() -> str:

@@ -56,7 +56,8 @@ def test_it_is_counted_how_far_plays_get(machine: Machine) -> None:
     for seed in range(20):
         assert machine.play(seed) is None
         seen.update(reached.play(scene_of(seed)[0], machine.schedule))
-    assert seen["script start: started"] == seen["script commit: done"] == 20
+    # Where the first answer of a start is lost, the second says that it was started before.
+    assert 0 < seen["script start: started"] <= seen["script commit: done"] == 20
     assert all(
         0 < seen[what] < 20 for what in ("task pays", "scene audit", "event dies before", "task wait all")
     )

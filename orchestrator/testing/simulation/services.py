@@ -146,13 +146,8 @@ class Stack:
         thread = Thread(
             correlation=header.correlation_id, chain=(header.message_id, *header.conversation_chain)
         )
-        whom: Any = {
-            "sender": name,
-            "sender_session": header.recipient_session,
-            "recipient": header.sender.agent_name,
-            "recipient_session": header.sender_session,
-            "thread": thread,
-        }
+        whom: Any = {"sender": name, "recipient": header.sender.agent_name, "thread": thread}
+        whom |= {"sender_session": header.recipient_session, "recipient_session": header.sender_session}
         if answer == "failed":
             return write.error(**whom, error="as it was told").data
         return write.completion(**whom, task_id=task.body.task.task_id, result=answer).data

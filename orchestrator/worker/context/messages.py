@@ -330,10 +330,8 @@ class MessageSender:
         own = parties["thread"]
         [asker] = self._effects.ledger.find([question.child]) or [self._effects.held.session]
         after = Thread.of(asker, after=str(question.extra["message"]))
-        return {
-            **parties,
-            "thread": replace(own, chain=after.chain, encrypted=own.encrypted or asker.encrypted),
-        }
+        parties["thread"] = replace(own, chain=after.chain, encrypted=own.encrypted or asker.encrypted)
+        return parties
 
     def message(
         self, to: Session, text: str, *, priority: Priority = "normal", key: str | None = None
