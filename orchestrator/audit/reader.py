@@ -118,9 +118,8 @@ class AuditReader:
         of its ``launch``, which is asked for then; empty: unknown.
         """
         records = self.find(identifier)
-        if not records and is_session_id(identifier) and (message := launch()):
-            return [one for found in self.find(message)[:1] for one in self._below(found)]
-        return records
+        message = launch() if not records and is_session_id(identifier) else ""
+        return [one for top in self.find(message)[:1] for one in self._below(top)] if message else records
 
     def _below(self, launch: MessageRecord) -> list[MessageRecord]:
         """Return a launch and everything that followed upon it, directly or not."""

@@ -56,12 +56,12 @@ def test_it_is_counted_how_far_plays_get(machine: Machine) -> None:
     for seed in range(20):
         assert machine.play(seed) is None
         seen.update(reached.play(scene_of(seed)[0], machine.schedule))
-    # Where the first answer of a start is lost, the second says that it was started before.
-    assert 0 < seen["script start: started"] <= seen["script commit: done"] == 20
+    # A user may have stopped one before it began.
+    assert 18 <= seen["script start: started"] <= seen["script commit: done"] <= 20
     assert all(
         0 < seen[what] < 20 for what in ("task pays", "scene audit", "event dies before", "task wait all")
     )
-    assert "     20 script claim_next: held" in table(seen, 20)
+    assert "     20 script launch: created" in table(seen, 20)
 
 
 def test_an_operator_sees_that_a_server_has_lost_what_it_was_asked(machine: Machine) -> None:
