@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, cast
 
+from orchestrator import machine
 from orchestrator.errors import ClaimLost, DamagedRecord, PromptKeyInUse
 from orchestrator.ids import run_id, session_of_approval
 from orchestrator.ledger import decode, layout
@@ -19,9 +19,10 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import is_outage
 from orchestrator.redisdb.scripts import Arg, request
 
-_log = get_logger()
+#: Whether a run stands still for what it asks for from now on, or does so no longer.
+Waits = Literal["wait", "give up", ""]
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
+_log = get_logger()
 
 
 class Inbox:
@@ -31,6 +32,8 @@ class Inbox:
         self._core = core
         #: Which damaged session to name in the log again.
         self._seldom = RateLimitedLog()
+        #: The calls that flush sessions and were not answered yet: sent again, each has the same name.
+        self._unanswered: dict[str, str] = {}
 
     def enqueue(
         self,
@@ -177,17 +180,18 @@ class Inbox:
         return bool(reply[0] == b"open")
 
     def claim_item(
-        self, claim: Claim, item_id: str, *, waits: Literal["wait", "give up", ""] = ""
+        self, claim: Claim, item_id: str, *, waits: Waits = "", last_effect: str = ""
     ) -> tuple[Item, str] | None:
         """Take one queued item into the current run, as a blocking call does for its answer; None if it is not there
         yet.
 
         ``waits`` tells everybody who looks that the run stands still for it from now on, or does no longer.
+        ``last_effect`` is the key of the last effect that this try was told of.
 
         Raises:
-            ClaimLost: the run is not held under this claim any more.
+            ClaimLost: the run is not held under this claim any more, or the server has lost its last effect.
         """
-        reply = self._core.effect_of(claim, "claim_item", item=item_id, waits=waits)
+        reply = self._core.effect_of(claim, "claim_item", item=item_id, waits=waits, last_effect=last_effect)
         if reply[0] != b"taken":
             return None
         return self._core.seals.item(decode.item(item_id, reply[1])), self._core.seals.read(
@@ -198,7 +202,7 @@ class Inbox:
         """Start one new run that claims what is queued, if the session is not busy and its waiting policy is met."""
         return self.flush_all([session_id])[0]
 
-    def flush_all(self, session_ids: Sequence[str], known: Mapping[str, int] = _NOTHING) -> list[Flushed]:
+    def flush_all(self, session_ids: Sequence[str], known: Mapping[str, int] | None = None) -> list[Flushed]:
         """:meth:`flush` for many sessions in one or two round trips; the verdicts in the same order.
 
         ``known`` says how many runs sessions had a moment ago, which need not be asked for then.
@@ -207,16 +211,15 @@ class Inbox:
             redis.RedisError: Redis is away; some may have been carried out, and all may be asked for again.
         """
         facts = self._core.scripts.batch()
-        unknown = [session_id for session_id in session_ids if session_id not in known]
+        runs = dict(known or {})
+        unknown = [session_id for session_id in session_ids if session_id not in runs]
         for session_id in unknown:
             facts.command("HGET", ledger_keys.session(session_id), "runs")
-        runs = dict(known)
         for session_id, answer in zip(unknown, facts.execute(), strict=True):
-            if isinstance(answer, Exception):
-                if is_outage(answer):
-                    raise answer
-                answer = None  # its flush meets the damage, too, and says so
-            runs[session_id] = int(answer) if (answer or b"").isdigit() else 0
+            if is_outage(answer):
+                raise answer
+            # Its flush meets the damage, too, and says so.
+            runs[session_id] = int(answer) if isinstance(answer, bytes) and answer.isdigit() else 0
         guesses = [runs[session_id] + 1 for session_id in session_ids]
         verdicts: dict[int, Flushed] = {}
         left = list(range(len(session_ids)))
@@ -226,9 +229,10 @@ class Inbox:
                 batch.script("flush", *self._flush_args(session_ids[i], guesses[i]))
             again = []
             for i, reply in zip(left, batch.execute(), strict=True):
+                if is_outage(reply):
+                    raise reply
+                self._unanswered.pop(session_ids[i], None)
                 if isinstance(reply, Exception):
-                    if is_outage(reply):
-                        raise reply
                     # Damaged records of one session must not keep the callbacks of all others from them.
                     if self._seldom.due(session_ids[i]):
                         _log.error("flush-failed", session=session_ids[i], error=str(reply))
@@ -250,6 +254,7 @@ class Inbox:
             max_items=limits.resume_max_items,
             max_bytes=limits.resume_max_bytes,
             look_ms=limits.redispatch_ms,
+            call=self._unanswered.setdefault(session_id, machine.token_hex(8)),
         )
         return [ledger_keys.session(session_id)], [asked]
 

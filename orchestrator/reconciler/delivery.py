@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Literal
 
 from orchestrator.agents.registry import OPERATOR, AgentRegistry
@@ -68,7 +67,7 @@ class Delivery:
             return False
         return True
 
-    def flush(self, sessions: Iterable[str], known: Mapping[str, int] = MappingProxyType({})) -> int:
+    def flush(self, sessions: Iterable[str], known: Mapping[str, int] | None = None) -> int:
         """Resume each of these sessions that is not busy and has what it waits for; return how many.
 
         ``known`` spares asking how far they are. It may be out of date: the ledger checks it.

@@ -43,8 +43,8 @@ _CLOSED = ("failed", "stopped", "deleted")
 #: Of these ends of a root people are told.
 _TOLD = ("finished", "failed", "stopped")
 _ROOT = root_session_id("play")
-#: What is mended without the reaper. Of a flush whose answer is lost only the reaper tells the workers (decision 49).
-_MENDED = {"router": {"dies before": 1, "answer lost": 1}, "callbacks": {"dies before": 1}}
+#: What is mended without the reaper, of the router and the callback service.
+_MENDED = {"dies before": 1, "answer lost": 1}
 _RESTARTS = "server restarts"
 #: What may befall a user's program.
 _OF_A_USER = {"dies before": 1, "dies after": 1, "answer lost": 1, "away": 1, "cut off 6": 1, "pauses 5": 1}
@@ -153,7 +153,7 @@ class Played:
 
     def faults(self, process: str) -> Mapping[str, int]:
         if not self.scene.reaper:
-            return _MENDED.get(process.partition("-")[0], {})
+            return _MENDED if process.startswith(("router", "callbacks")) else {}
         return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **WAKEUPS}
 
     def _user(self, process: Process) -> None:

@@ -79,6 +79,20 @@ def test_a_router_whose_answer_was_lost_tells_workers_all_the_same(machine: Mach
         assert machine.play(199, scene, {("router-1", moment): "answer lost"}) is None
 
 
+def test_a_callback_service_whose_answer_was_lost_tells_workers_all_the_same(machine: Machine) -> None:
+    """Found by seed 111: it sent a flush again, was told that the session is busy, and told nobody of the run it had made."""
+    scene = Scene(Task("r", (Task("r0"), Task("r1", asks=True)), wait="quorum", window_s=0.05), reaper=False)
+    for moment in range(10, 100, 2):
+        assert machine.play(111, scene, {("callbacks-1", moment): "answer lost"}) is None
+
+
+def test_a_run_waits_for_no_child_that_the_server_has_lost(machine: Machine) -> None:
+    """Found by seed 322: the server had lost the launch of the child, and the run that called it waited for good."""
+    scene = Scene(Task("r", (Task("r3", fails=9),), stands="call", works_s=1.5))
+    for moment in range(18, 34, 2):
+        assert machine.play(322, scene, {("worker-1", moment): "server restarts"}) is None
+
+
 def test_a_reply_that_a_server_lost_when_it_restarted_is_given_again(machine: Machine) -> None:
     """Found by seed 204: the run that had replied was committed on a server that knew of no reply, and its asker waited on."""
     scene = Scene(Task("r", (Task("r0", fails=1, asks=True),), works_s=1.5, pays=True))

@@ -2,7 +2,8 @@
 -- The mark `taken` tells it, when the run is tried again, from what the run was made to carry.
 -- A run that stands still does not count for the limits of its agent and its tree: what it waits for may be of both.
 -- KEYS  1 session
--- ARGV  1 request: run, claim; item; waits: wait: the run stands still for it | give up: it does so no longer
+-- ARGV  1 request: run, claim; item; waits: wait: the run stands still for it | give up: it does so no longer; last_effect
+--         that this try was told of
 -- Returns  {'taken', record as JSON, text} | {'not yet', state of the item} | {'lost'} | {'unknown'}
 -- include: base
 -- include: request
@@ -12,6 +13,8 @@ local ITEMS, BODIES, QUEUE = KEYS[1] .. ':items', KEYS[1] .. ':bodies', KEYS[1] 
 local RUN = in_shard('run:' .. q.run)
 local r = held_run(RUN, q.claim, 'id', 'items', 'session', 'standing')
 if not r then return { 'lost' } end
+-- The server has started again meanwhile and has lost what the run waits for: another try does it again.
+if q.last_effect and redis.call('HEXISTS', RUN .. ':effects', q.last_effect) == 0 then return { 'lost' } end
 -- Whether the run stands still for any item: several threads of an agent may call at once.
 local function awaits()
   for name, claim in pairs(object(RUN)) do

@@ -59,15 +59,12 @@ end
 -- The run frees its slot and is tried again when its time has come. It uses up no attempt; its steps stay.
 if status == 'parked' and r.stop == '' and s.stop_pending == '' then
   -- include: tries
-  -- Whether an item that the run parks for has come since it looked.
-  local function is_there()
-    for name, value in pairs(object(RUN)) do
-      local awaited = value == claim and string.match(name, '^awaits:(.*)$')
-      if awaited and redis.call('ZSCORE', QUEUE, awaited) then return true end
-    end
-    return false
+  local wait_ms = q.wait_ms or 0
+  -- An item that the run parks for may have come since it looked.
+  for name, value in pairs(object(RUN)) do
+    local awaited = value == claim and string.match(name, '^awaits:(.*)$')
+    if awaited and redis.call('ZSCORE', QUEUE, awaited) then wait_ms = 0 end
   end
-  local wait_ms = is_there() and 0 or q.wait_ms or 0
   local reason = q.try.reason
   note_try(q.try, now, now + wait_ms)
   queue_again(r.id, reason, reason, wait_ms, now)
@@ -240,22 +237,17 @@ if saved ~= '' or memory then forget_past(S, LARGE_TEXTS, count(r.number), q.kee
 if policy then
   -- include: base
   -- Every quorum that was said again begins to count now: what was delivered is not of it.
-  local function from_here_on()
-    local fresh = false
-    for _, rule in pairs(policy) do
-      if rule.mode == 'quorum' and not rule.base then
-        rule.base = {}
-        fresh = true
-      end
-    end
-    if not fresh then return end
-    for name, number in pairs(object(S)) do
-      local group = string.match(name, '^group:(.*):delivered$')
-      local rule = group and rule_of(policy, group)
-      if rule and rule.base then rule.base[group] = count(number) end
+  local fresh = false
+  for _, rule in pairs(policy) do
+    if rule.mode == 'quorum' and not rule.base then
+      rule.base, fresh = {}, true
     end
   end
-  from_here_on()
+  for name, number in pairs(fresh and object(S) or {}) do
+    local group = string.match(name, '^group:(.*):delivered$')
+    local rule = group and rule_of(policy, group)
+    if rule and rule.base then rule.base[group] = count(number) end
+  end
   redis.call('HSET', S, 'waiting', cjson.encode(policy), 'waiting_since', now)
 end
 if parked then redis.call('ZADD', TIMERS, parked, 'flush|' .. s.id) end

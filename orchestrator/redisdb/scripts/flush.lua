@@ -1,8 +1,9 @@
 -- flush: when a session is not busy and its waiting policy is met, one new run claims what is queued,
--- bounded by count and bytes; the rest follows with the next run. Sent twice, it finds the session busy.
+-- bounded by count and bytes; the rest follows with the next run. Sent again, it answers the same while no worker has it.
 -- A deadline makes a run, too, even when nothing has come: the run's field `overdue` names the groups it was for.
 -- KEYS  1 session
--- ARGV  1 request: run: its id, and number; max_items, max_bytes; look_ms until the sweep looks at it
+-- ARGV  1 request: run: its id, and number; max_items, max_bytes; look_ms until the sweep looks at it;
+--         call: one that is sent again, as its answer was lost, has the same
 -- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
@@ -13,9 +14,13 @@ local ITEMS, QUEUE, RUNS = KEYS[1] .. ':items', KEYS[1] .. ':queue', KEYS[1] .. 
 local RUN, QUEUED, WAITING, TIMERS = in_shard('run:' .. q.run), in_shard('queued'), in_shard('waiting'), in_shard('timers')
 local now = clock(q.now)
 local s = fields(KEYS[1], 'id', 'agent', 'state', 'run', 'runs', 'waiting', 'window_until', 'launched', 'delivered',
-  'dead', 'questions', 'owed', 'stop_pending', 'seq', 'unready', 'root', 'priority')
+  'dead', 'questions', 'owed', 'stop_pending', 'seq', 'unready', 'root', 'priority', 'flushed')
 if s.id == '' then return { 'closed', 'unknown' } end
-if s.run ~= '' then return { 'busy', s.run } end
+if s.run ~= '' then
+  local r = s.flushed == q.call and fields(in_shard('run:' .. s.run), 'state', 'cause') or {}
+  -- Sent again, as its answer was lost: the caller has told nobody.
+  return r.state == 'queued' and { 'run', s.run, s.agent, r.cause, '0', '1' } or { 'busy', s.run }
+end
 if CLOSED[s.state] then
   redis.call('ZREM', WAITING, s.id)
   return { 'closed', s.state }
@@ -32,8 +37,7 @@ if count(s.runs) + 1 ~= q.number then return { 'number', s.runs } end
 local policy = s.waiting ~= '' and cjson.decode(s.waiting) or {}
 
 -- Deadlines that have passed while callbacks of their groups are outstanding, and the next deadline.
-local missing
-function missing(group)
+local function missing(group)
   if group ~= '' then return count(redis.call('HGET', KEYS[1], group_field(group, 'owed'))) end
   local others = 0
   for name in pairs(policy) do
@@ -72,7 +76,7 @@ local function make_run(chosen, cause, more)
   call_with('ZREM', QUEUE, ids)
   new_run(RUN, RUNS, q.run, s.id, q.number, cause, ids, now)
   redis.call('HINCRBY', ROOT, 'resumes', 1)
-  redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'updated_ms', now)
+  redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'flushed', q.call, 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')
   redis.call('ZREM', TIMERS, 'flush|' .. s.id, 'expire|' .. s.id)
   redis.call('ZADD', QUEUED, now + (q.look_ms or 0), q.run)

@@ -138,9 +138,8 @@ class Blocking:
         on.
         """
         effects = self._effects
-        taken = effects.retrying(
-            "take", lambda: effects.ledger.claim_item(effects.held.claim, item, waits=waits)
-        )
+        claim_item = partial(effects.ledger.claim_item, effects.held.claim, item, waits=waits)
+        taken = effects.retrying("take", lambda: claim_item(last_effect=effects.last))
         if taken is None:
             return None
         failpoint("worker.taken")
