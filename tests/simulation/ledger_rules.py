@@ -224,6 +224,11 @@ def _flushed(call: Call) -> Iterator[str]:
     if call.said != "run":
         return
     s, after = call.session(call.key), call.run(call.asked["run"], call.after)
+    if s.get("flushed") == call.asked["call"]:
+        told = _text(call.answer[1])
+        if told != s["run"] or call.run(told)["state"] != "queued":
+            yield f"{call.key} is told of {told}, and has {s['run']}"
+        return  # the same call, sent again
     if s.get("stop_pending") or s["state"] in ("pending", "scheduled"):
         yield f"{call.key} is {s['state']}, to be ended: {s.get('stop_pending')!r}"
     if call.run(call.asked["run"]) or _number(s.get("runs")) + 1 != call.asked["number"]:
