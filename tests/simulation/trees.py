@@ -82,6 +82,11 @@ class Task:
         return self.name + said + ("+again" if self.then == "prompt" else "") + told
 
     @property
+    def may_collect_strays(self) -> bool:
+        """Whether a try may collect a child that only an earlier try has launched."""
+        return (self.strays and self.stands == "collect") or any(c.may_collect_strays for c in self.children)
+
+    @property
     def prompt(self) -> str:
         """The task as its agent is given it."""
         return json.dumps(dataclasses.asdict(self))
