@@ -26,7 +26,7 @@ from orchestrator.bootstrap import Container
 from orchestrator.client.client import Client
 from orchestrator.envelope import canonical
 from orchestrator.envelope.parse import DEFAULT_LIMITS
-from orchestrator.errors import InputError, WrongState
+from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ids import root_session_id
 from orchestrator.policy.versions import OnDeploy
 from orchestrator.testing.simulation.process import Life, Process
@@ -157,6 +157,15 @@ class Played:
         return _OF_A_USER if process in ("user", "person", "operator") else {**FAULTS, **WAKEUPS}
 
     def _user(self, process: Process) -> None:
+        """Does what a user does, with a tree that a server which restarts may have lost."""
+        assert isinstance(process.world, World)
+        try:
+            self._use(process)
+        except UnknownSession:
+            if _RESTARTS not in process.world.schedule.values():
+                raise
+
+    def _use(self, process: Process) -> None:
         """Submits, and goes on with what came of it; one who dies does it all again."""
         client = Client(parts=self.machine.stack.parts(process))
         budget = {"tokens": self.task.budget} if self.task.budget else None
