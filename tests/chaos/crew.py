@@ -277,33 +277,6 @@ def nested(ctx: Context) -> str:
     return str(1 + int(ctx.call("nested", str(depth - 1)).result)) if depth > 1 else "1"
 
 
-@agent("gate", queue="chaos")
-def gate(ctx: Context) -> str:
-    """Works until the gate is opened."""
-    while not (MARKS / "open").exists():
-        ctx.check()
-        time.sleep(0.005)
-    return "1"
-
-
-@agent("crowd", role="coordinator", queue="chaos")
-def crowd(ctx: Context) -> str:
-    """Prompt ``16``: launches so many gates of low priority and, told that it is late, a critical one; keeps its slot."""
-    if ctx.cause == "start":
-        ctx.wait_for("all")
-        for number in range(int(ctx.prompt)):
-            ctx.delegate("gate", "1", title=f"low {number}", priority="low")
-        while not (MARKS / "late").exists():
-            ctx.check()
-            time.sleep(0.005)
-        ctx.delegate("gate", "1", title="critical", priority="critical")
-        while not (MARKS / "open").exists():
-            ctx.check()
-            time.sleep(0.005)
-        return "launched"
-    return str(sum(int(callback.text) for callback in ctx.all_results))
-
-
 def paid(session: str, step: str) -> int:
     """A call that costs: how often it was made for this session stands in a file."""
     with (MARKS / f"paid-{session}-{step}").open("a") as file:

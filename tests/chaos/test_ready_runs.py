@@ -46,31 +46,3 @@ def test_a_backlog_whose_wakeups_were_all_lost_is_worked_off_soon(make_stack: Ca
         runs = [run for session in submitted for run in client.runs(session.id)]
     assert [(run.attempt, run.lost) for run in runs] == [(1, 0)] * BACKLOG
     stack.assert_settled()
-
-
-def test_a_critical_run_starts_before_low_ones_that_waited_before_it(
-    make_stack: Callable[..., Stack],
-) -> None:
-    """Four slots are at work, and thirteen of sixteen runs of low priority wait."""
-    stack = make_stack(concurrency="4")
-    stack.start_all()
-    with stack.client() as client:
-        root = client.submit("crowd", "16")
-        wait_until(
-            lambda: (
-                stack.ledger.sweep.ready(0, ["gate"]) == {"gate": 13}
-                and len(stack.ledger.sweep.leases(0)) == 4
-            ),
-            "four that work and thirteen that wait",
-            explain=stack.logs,
-        )
-        waiting = {s.id for s in client.tree(root.id) if s.agent == "gate" and not client.runs(s.id)[0].claim}
-        assert len(waiting) == 13
-        (stack.marks / "late").touch()
-        wait_until(lambda: stack.ledger.sweep.ready(0, ["gate"]) == {"gate": 14}, "the critical one")
-        (stack.marks / "open").touch()
-        assert stack.answer(root) == "17"
-        began = {s.title: client.runs(s.id)[0].started_ms for s in client.tree(root.id) if s.agent == "gate"}
-        first = min(client.runs(session)[0].started_ms for session in waiting)
-    assert began["critical"] <= first
-    stack.assert_settled()
