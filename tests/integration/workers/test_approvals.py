@@ -530,27 +530,3 @@ def test_a_program_of_an_agent_asks_and_a_person_answers(stage: StackHarness, pl
         place.client.approve(asked.id, "once")
         assert running.result() == "finished"
     assert stage.ledger.result(session)[1] == "True once"
-
-
-def test_a_try_that_dies_after_it_asked_asks_nothing_twice(stage: StackHarness, place: Place) -> None:
-    asked: list[str] = []
-
-    @stage.agent("ops", attempts=3)
-    def ops(ctx: Context) -> str:
-        asked.append(ctx.post_approval("deploy", {"version": 1}))
-        if len(asked) == 1:
-            raise ValueError("the worker died here")
-        return str(ctx.decision(asked[-1]))
-
-    session = stage.submit("ops")
-    run = stage.start(session)
-    stage.execute(run)
-    [first] = place.client.approvals(session)
-    assert stage.again(run) == "parked"
-    assert place.client.approvals(session) == [first]
-    assert asked == [first.id] * 2
-    place.client.approve(first.id)
-    place.session, place.run = session, run
-    assert place.go_on() == "finished"
-    assert asked == [first.id] * 3
-    assert len(stage.redis.xrange(keys.messages(0, "query", "high"))) == 1

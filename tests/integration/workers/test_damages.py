@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from orchestrator.audit.writer import AuditWriter, build_writer
-from orchestrator.cli import main
 from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, new_claim_id
@@ -89,9 +88,7 @@ class House:
         return 5
 
     def orchestra(self, *words: str) -> Result:
-        settings = self.stage.settings
-        options = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
-        return CliRunner().invoke(main, [*words, "--full", *options])
+        return self.stage.orchestra(*words, "--full")
 
     def rest(self) -> None:
         """Let router, reaper, callback service and workers do what they find, until nothing moves."""

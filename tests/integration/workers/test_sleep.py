@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from datetime import UTC, datetime
 
 import pytest
 
 from orchestrator import agent
-from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
@@ -133,19 +131,6 @@ def test_what_comes_meanwhile_waits_and_a_stop_ends_it(stage: StackHarness) -> N
     assert stage.ledger.stop(stopped, "enough").outcome == "ended"
     assert stage.ledger.session(stopped).state is SessionState.STOPPED
     assert stage.execute(dispatch) == "refused"
-
-
-def test_the_reaper_wakes_it_by_the_clock_of_redis(stage: StackHarness) -> None:
-    """Nobody else remembers it: any copy of the reaper will do."""
-    stage.agent("lead")(lambda ctx: ctx.sleep(0.5) or "slept")
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
-    reaper = build_reaper(stage.redis, stage.settings)
-    deadline = time.monotonic() + 20
-    while not reaper.run_once().redispatched:
-        assert time.monotonic() < deadline
-    assert stage.execute(dispatch) == "finished"
 
 
 def test_an_async_agent_sleeps_too_and_short_times_return_at_once(stage: StackHarness) -> None:

@@ -107,36 +107,6 @@ def test_a_session_that_refuses_goes_on_after_a_rollback(stage: StackHarness) ->
     assert slots(stage) == {"finished": 1}
 
 
-def test_the_parent_of_a_session_that_refuses_hears_of_it(stage: StackHarness) -> None:
-    deploy(stage, "v1", "refuse")
-    heard: list[str | None] = []
-
-    @stage.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("lead", "go")
-        heard.extend(one.error for one in ctx.callbacks)
-        return "waits"
-
-    stage.agent("helper")(lambda ctx: "done")
-    root = stage.submit("boss")
-    stage.start(root)
-    slots(stage)
-    (lead,) = stage.children(root)
-    stage.start(lead.id)
-    slots(stage)
-    deploy(stage, "v2", "refuse")
-    (helper,) = [one for one in stage.ledger.tree(root) if one.agent == "helper"]
-    stage.start(helper.id)
-    slots(stage)
-    stage.ledger.flush(lead.id)
-    slots(stage)
-    stage.ledger.flush(root)
-    slots(stage)
-    assert len(heard) == 1
-    assert "'lead' has changed" in str(heard[0])
-
-
 def test_a_slot_is_told_what_it_serves(stage: StackHarness) -> None:
     stage.catalogue["plain"] = define_agent("plain", function=lambda ctx: "x", source="here")
     deploy(stage, "v1", "latest")
