@@ -57,7 +57,6 @@ def test_children_together_never_spend_more_than_their_budget(make_stack: Callab
     assert killed > KILLS // 2
 
     budget = stack.ledger.spending.budget(session.id)
-    assert budget is not None
     spent = budget.spent["requests"]
     assert budget.spent["tokens"] == 10 * spent == sum(s.used.tokens for s in tree)
     assert budget.users["spender"]["requests"] == spent

@@ -211,7 +211,6 @@ def test_models_together_never_spend_more_than_their_budget(
     assert answer == f"{completed} completed, {len(failed)} failed"
     assert completed + len(failed) == CHILDREN
     budget = stack.ledger.spending.budget(session.id)
-    assert budget is not None
     took = sum(tokens for number, tokens in GREEDY.took.items() if number >= before)
     spent, calls = budget.spent["tokens"], sum(s.used.requests for s in tree)
     print(

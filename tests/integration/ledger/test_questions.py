@@ -161,7 +161,6 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     assert list(heard.texts.values()) == ["no reply will come: none came within 86400 s"]
     assert ledger.sweep.due_timers(0) == []
     item = ledger.item(parent.claim.session, question)
-    assert item is not None
     assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
     assert item.reason == ("" if read else "no reply in time: none came within 86400 s")
     play.commit(heard.claim, "without")
@@ -177,7 +176,6 @@ def test_a_question_to_a_child_that_has_waited_long_enough_leaves_the_childs_que
     stack.delivery.give_up(question, "too late")
     assert ledger.session(parent.claim.session).questions == ()
     asked = ledger.item(child.claim.session, question)
-    assert asked is not None
     assert (asked.state, asked.reason) == (ItemState.DEAD, "no reply in time: too late")
 
 

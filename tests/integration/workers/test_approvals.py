@@ -303,7 +303,6 @@ def test_a_stopped_session_is_answered_no_more(place: Place) -> None:
     with pytest.raises(WrongState):
         place.client.approve(asked.id)
     item = place.stage.ledger.item(place.session, asked.id)
-    assert item is not None
     assert (item.state.value, item.reason) == ("dead", "session stopped: stopped by a user")
     assert place.findings() == set()
 
@@ -359,7 +358,6 @@ def test_why_doctor_and_fix(place: Place) -> None:
     asked, redis = place.open, place.stage.redis
     doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
     _, wait, breaks = doctor.why(place.session)
-    assert wait is not None
     assert not breaks
     assert wait.waits_for == f"a person's yes or no to {asked.id} (deploy)"
     assert wait.mover == f"you: orchestra approve {asked.id}, or orchestra deny {asked.id}"

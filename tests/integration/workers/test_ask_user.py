@@ -204,7 +204,6 @@ def test_the_doctor_names_who_is_waited_for_and_finds_no_fault(
     doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
     blocker = doctor.why(session)[1]
     (question,) = client.questions()
-    assert blocker is not None
     assert blocker.mover == f"you: orchestra reply {question.id} TEXT"
     found = [p for p in doctor.examine(watch_leases=False).findings if p.session == session]
     assert [p for p in found if p.severity is Severity.BREAK or p.rule == "late"] == []

@@ -115,7 +115,6 @@ class House:
     def forge_state(self) -> None:
         """Keep the proof, and change what it is of."""
         kept = self.redis.hget(ledger_keys.bodies(self.asker), "state")
-        assert kept is not None
         self.hset(ledger_keys.bodies(self.asker), "state", kept.replace(b"true", b"false"))
 
     def lose_question(self, *, counted: bool) -> None:
@@ -130,7 +129,6 @@ class House:
 
     def lose_resume(self) -> None:
         dispatch = self.ledger.flush(self.root).dispatch
-        assert dispatch is not None
         self.redis.delete(ledger_keys.run(dispatch.run))
 
     def end_run_twice(self) -> None:

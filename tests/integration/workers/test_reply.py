@@ -46,7 +46,6 @@ def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarne
         (child,) = stage.children(root)
         assert client.reply(question, "the left one") == child.id
         item = stage.ledger.item(root, question)
-        assert item is not None
         assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
         lines = [event.text for event in client.history(root)]
         assert any(line.endswith("closed: answered by the operator") for line in lines), lines

@@ -316,7 +316,6 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
     delayed = stage.start(stage.submit("solo", "delay"))
     assert stage.execute(delayed) == "retry"
     run = stage.ledger.run(delayed.run)
-    assert run is not None
     assert run.claimable_ms - run.tries[0].ended_ms == 1_234_000
     for errors, text in (
         ("one", "KeyError: 'one'"),
@@ -325,7 +324,6 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
         failing = stage.start(stage.submit("solo", errors))
         assert stage.execute(failing) == "retry"
         found = stage.ledger.run(failing.run)
-        assert found is not None
         assert text in found.tries[0].reason
 
 
@@ -780,7 +778,6 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(stage: StackHarness, w
     }[what]
     assert stage.execute(dispatch) == "outage"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert (run.state, stage.ledger.session(dispatch.session).state) == (
         RunState.RUNNING,
         SessionState.RUNNING,
@@ -848,7 +845,6 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
     ]
     assert len(said) == 2
     for message in said:
-        assert message is not None
         assert message.header.recipient.agent_name == "partner"
         body = message.body
         named = (

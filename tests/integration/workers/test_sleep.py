@@ -52,11 +52,9 @@ def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 86_400_000, 0)
     assert "waits for 2027-01-16T08:00:00.000Z" in stage.ledger.session(session).trouble
     blocker = Doctor(stage.parts, audit=None, sleep=lambda _: None).why(session)[1]
-    assert blocker is not None
     assert blocker.by == "2027-01-16T08:00:00.000Z"
     stage.ledger.set_time(NOW + 86_399_000)
     assert not sweep(stage, dispatch)
@@ -79,7 +77,6 @@ def test_a_try_that_wakes_too_early_sleeps_on(stage: StackHarness) -> None:
     stage.ledger.set_time(NOW + 20_000)
     assert stage.execute(dispatch) == "parked"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert run.claimable_ms == NOW + 60_000
 
 

@@ -245,7 +245,6 @@ def test_a_slot_whose_worker_is_to_end_is_lent_to_nobody(stage: StackHarness) ->
     assert work(stage, worker="w2") == {"finished": 1}
     first.join(60)
     done = stage.ledger.run(run)
-    assert done is not None
     assert (done.worker, done.attempt) == ("w2", 1)
     assert stage.ledger.session(root).ended_ms
 

@@ -89,7 +89,6 @@ def test_every_question_is_an_event_and_an_envelope(stage: StackHarness, theatre
     (reply,) = stage.redis.xrange(keys.messages(0, "reply", "high"))
     assert b"type: blocker" in query[1][b"envelope"]
     item = stage.ledger.item(root, said[0].id)
-    assert item is not None
     assert f"<in-reply-to>{item.extra['message']}</in-reply-to>".encode() in reply[1][b"envelope"]
 
 

@@ -94,7 +94,6 @@ def test_a_session_that_refuses_fails_with_one_sentence(stage: StackHarness) -> 
     assert state is SessionState.FAILED
     assert reason.startswith("the definition of agent 'lead' has changed: the session began with version v1")
     callback = stage.ledger.item(session, callback_id(child.id))
-    assert callback is not None
     assert (callback.state, callback.reason) == (ItemState.DEAD, f"resume failed: {reason}")
 
 
