@@ -56,23 +56,6 @@ def leaf(ctx: Context) -> str:
     return ctx.prompt
 
 
-@agent("planner", role="coordinator", queue="chaos", attempts=3)
-def planner(ctx: Context) -> str:
-    """Says how many steps of its plan it has heard of, and how many of them came out of order."""
-    early = sum(int(c.result or 1) for c in ctx.all_results)
-    return f"{len({c.session for c in ctx.all_results})} of {len(ctx.all_results)}, {early} early"
-
-
-@agent("step", queue="chaos", attempts=3)
-def step(ctx: Context) -> str:
-    """Prompt ``plan wave number width``: 1 if a step of the wave before has left no mark yet, else 0."""
-    plan, wave, number, width = ctx.prompt.split()
-    before = (MARKS / f"{plan}-{int(wave) - 1}-{n}" for n in range(int(width)))
-    early = wave != "0" and not all(mark.exists() for mark in before)
-    (MARKS / f"{plan}-{wave}-{number}").touch()
-    return str(int(early))
-
-
 @agent("fragile", queue="chaos")
 def fragile(ctx: Context) -> str:
     """Kills its worker the first time."""
@@ -275,84 +258,3 @@ def nested(ctx: Context) -> str:
     """Prompt ``3``: calls itself until three runs wait for one another; the answer is how many there were."""
     depth = int(ctx.prompt)
     return str(1 + int(ctx.call("nested", str(depth - 1)).result)) if depth > 1 else "1"
-
-
-def paid(session: str, step: str) -> int:
-    """A call that costs: how often it was made for this session stands in a file."""
-    with (MARKS / f"paid-{session}-{step}").open("a") as file:
-        file.write("x")
-    return 1
-
-
-@agent("stepper", role="coordinator", queue="chaos")
-def stepper(ctx: Context) -> str:
-    """Prompt ``3``: so many steps one after the other; one more delegates, and its child is worth one, too."""
-    if ctx.cause == "callbacks":
-        return str(ctx.state["sum"] + sum(int(callback.text) for callback in ctx.all_results))
-    steps = [ctx.step("call", paid, ctx.session, f"call-{number}") for number in range(int(ctx.prompt))]
-
-    def launch() -> str:
-        paid(ctx.session, "launch")
-        return str(ctx.delegate("leaf", "1", title=f"in attempt {ctx.attempt}"))
-
-    ctx.step("launch", launch)
-    ctx.state["sum"] = sum(steps)
-    return "launched"
-
-
-@agent("spender", queue="chaos")
-def spender(ctx: Context) -> str:
-    """One call of ten tokens, in a step."""
-
-    def call() -> int:
-        with ctx.spending.reserve(input_tokens=10) as reservation:
-            worth = paid(ctx.root, "token")
-            reservation.settle(input_tokens=10)
-        return worth
-
-    return str(ctx.step("call", call))
-
-
-@agent("treasurer", role="coordinator", queue="chaos")
-def treasurer(ctx: Context) -> str:
-    """Prompt ``200``: so many spenders; the answer says how many completed and how many failed."""
-    if ctx.cause == "start":
-        ctx.wait_for("all")
-        ctx.delegate_all("spender", [f"child {number}" for number in range(int(ctx.prompt))])
-        return "launched"
-    ends = [callback.status for callback in ctx.all_results]
-    return f"{ends.count('completed')} completed, {ends.count('failed')} failed"
-
-
-@agent("asker", queue="chaos")
-def asker(ctx: Context) -> str:
-    """Calls a provider that answers the first call with 429 and a time; a call before that time is noted."""
-
-    def call() -> str:
-        while True:
-            with ctx.limits.acquire("stub", "m"):
-                at, until = time.time(), MARKS / "retry-at"
-                try:
-                    with until.open("x") as file:
-                        file.write(str(at + float(ctx.prompt)))
-                except FileExistsError:
-                    if (MARKS / "told").exists() and at < float(until.read_text()) - 0.05:
-                        paid(ctx.root, "early")
-                    if at >= float(until.read_text() or "inf") - 0.05:
-                        return "answered"
-                ctx.limits.hold_back("stub", "m", after_s=float(ctx.prompt) - (time.time() - at))
-                (MARKS / "told").touch()
-
-    return ctx.step("call", call)
-
-
-@agent("questioner", role="coordinator", queue="chaos")
-def questioner(ctx: Context) -> str:
-    """Prompt ``32 5``: so many askers; the provider is busy for so many seconds."""
-    if ctx.cause == "start":
-        ctx.wait_for("all")
-        many, _, busy_s = ctx.prompt.partition(" ")
-        for number in range(int(many)):
-            ctx.delegate("asker", busy_s, title=f"child {number}")
-        return "launched"
-    return str(sum(callback.text == "answered" for callback in ctx.all_results))
