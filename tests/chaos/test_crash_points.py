@@ -62,7 +62,7 @@ PLANS: dict[str, Plan] = {
     "audit.read": Plan(victim="audit"),
     "audit.written": Plan(victim="audit"),
 }
-#: Places that have a test of their own, below, in `test_steps.py` or in `tests/integration/test_notifier.py`.
+#: Places that have a test of their own, below, in `test_model_agents.py` or in `tests/integration/test_notifier.py`.
 APART = {
     *("submit.checked", "submit.written", "reaper.pruned", "delivery.forgotten"),
     *("reaper.submitted", "notifier.delivered"),

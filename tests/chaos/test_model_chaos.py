@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -19,15 +20,14 @@ from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.testing import ByInstructions, Call, Fail, Request, Say, Script, WireServer
 
-from .stack import HERE, Stack, long, wait_until
-from .test_budgets import kill_pool_processes
+from .stack import HERE, Stack, children_of, long, wait_until
 from .test_chaos import KILLS, LONG, PAUSE_S, TALK, TALKERS, TREES, Monkey, all_over, new_dice, start
-from .test_provider_limits import ASKERS, BUSY_S, SLOTS
-from .test_provider_limits import TREES as ASKING_TREES
 
 SHAPE = os.environ.get("CHAOS_MODEL_SHAPE", "4,4,4" if LONG else "3,3")
 #: Children under a budget of tokens that allows fewer: each takes about 600.
 CHILDREN, TOKENS = (200, 80_000) if LONG else (40, 15_000)
+#: Trees that ask a provider which is busy, models in each, slots of the worker, and seconds that the provider asks for.
+ASKING_TREES, ASKERS, SLOTS, BUSY_S = 4, 20, 64, 20.0 if LONG else 8.0
 #: Model requests of each session of a model: what it does, and what it answers.
 REQUESTS = 2
 
@@ -90,6 +90,19 @@ SCRIPT = ByInstructions(
         "You count": Script(Say(calls=[Call("note", text="one")]), Say("<response>1</response>")),
     }
 )
+
+
+def kill_pool_processes(stack: Stack, over: Callable[[], bool]) -> int:
+    """Kill one process of the worker's pool after the other while there is work; how many were killed."""
+    (worker,) = (process for process in stack.running if process.name == "worker")
+    killed = 0
+    while killed < 20 and not over():
+        for pid in children_of(worker)[:1]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        time.sleep(0.05)
+    return killed
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +224,6 @@ def test_models_together_never_spend_more_than_their_budget(
     assert answer == f"{completed} completed, {len(failed)} failed"
     assert completed + len(failed) == CHILDREN
     budget = stack.ledger.spending.budget(session.id)
-    assert budget is not None
     took = sum(tokens for number, tokens in GREEDY.took.items() if number >= before)
     spent, calls = budget.spent["tokens"], sum(s.used.requests for s in tree)
     print(

@@ -122,7 +122,6 @@ def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
     for number in range(600):
         play.submit(f"later {number}")
     examined = site.stack.examined(wait_s=60)
-    assert examined is not None
     assert next(one.id for one, _ in examined.waits) == waits
     page = site.text("/")
     assert "no luck 21" in page
@@ -236,7 +235,6 @@ def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
     ledger.spending.reserve(held.claim, "r1", Cost(requests=1), agent="reviewer", budgets=(child,))
     ledger.spending.spend(held.claim, "r1", Cost(requests=1), agent="reviewer")
     examined = site.stack.examined(wait_s=60)
-    assert examined is not None
     assert [one.id for one, _ in examined.over_budget] == [child]
     assert grandchild not in site.text("/").partition("Over budget")[2].partition("</section>")[0]
     assert f"the budget of {child} is used up: 1 request of 1" in site.text("/")
@@ -245,7 +243,6 @@ def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
     site.stack.forget()
     site.stack._examined = None
     examined = site.stack.examined(wait_s=60)
-    assert examined is not None
     assert not examined.over_budget
 
 

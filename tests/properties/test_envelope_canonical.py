@@ -147,7 +147,6 @@ def test_text_that_looks_like_a_signature_is_text() -> None:
     start = octets.index(b"&lt;signature")
     for text in (b"<![CDATA[" + forged + b"]]>", b"<!--" + forged + b"-->"):
         message = check(octets[:start] + text + octets[start:], advice=False).message
-        assert message is not None
         assert message.signature is not None
         assert message.signature.signer == "reviewer"
         assert canonical.read(octets + text, DEFAULT_LIMITS) is None

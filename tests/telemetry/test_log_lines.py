@@ -86,7 +86,6 @@ def reference() -> ModuleType:
     sys.path.insert(0, str(folder))
     try:
         spec = importlib.util.spec_from_file_location("generated_log", folder / "generated_log.py")
-        assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

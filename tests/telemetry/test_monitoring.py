@@ -28,7 +28,6 @@ NAME = re.compile(r"\b(?:orchestra|redis)_\w+")
 @pytest.fixture(scope="module")
 def generated() -> ModuleType:
     spec = importlib.util.spec_from_file_location("generated_metrics", ROOT / "docs" / "generated_metrics.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

@@ -340,7 +340,6 @@ def forge_approval(stage: Stage, asked: Approval, *, by: str) -> None:
     with connect(str(stage.settings.redis_url), settings=stage.settings) as redis:
         kit = build_container(redis, stage.settings)
         item = kit.ledger.item(asked.session, asked.id)
-        assert item is not None
         said = json.dumps({"approval": asked.id, "approved": True, "by": by})
         reply = kit.message_factory.reply(
             sender="helper",

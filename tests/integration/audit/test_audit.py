@@ -138,6 +138,7 @@ def test_what_ends_each_writer_alone_is_kept_unread(
     writer: Callable[..., AuditWriter],
     file: Path | str,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After three deaths alone its octets are kept without facts, and are not parsed for its words either."""
     parsed: list[bytes] = []
@@ -153,6 +154,7 @@ def test_what_ends_each_writer_alone_is_kept_unread(
         (again,) = streams.reclaim("audit", "dead", [MESSAGES], idle_ms=0, limit=1)
         assert (again.id, again.deliveries) == (first.id, deaths)
     assert writer("a2", reclaim_idle_ms=0).run_once() == 2
+    assert caplog.messages.count("audit-poison") == 1
     store = AuditStore(file)
     assert [(b"poison" in r.xml, r.sender) for r in store.messages()] == [(True, ""), (False, "lead")]
     assert store.indexed() == 2

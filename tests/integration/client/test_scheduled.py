@@ -149,7 +149,6 @@ def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
     named = [p for p in doctor.examine(watch_leases=False).findings if p.session == session]
     assert named == []
     blocker = doctor.why(session)[1]
-    assert blocker is not None
     assert (blocker.waits_for.startswith("its time"), blocker.by) == (True, "2027-01-16T08:00:00.000Z")
     stage.redis.delete(ledger_keys.timers(0))
     (lost,) = [p for p in doctor.why(session)[2] if p.rule == "schedule-lost"]

@@ -56,21 +56,6 @@ def tree(play: Play) -> Tree:
     return Tree(play)
 
 
-@pytest.mark.parametrize("state", ["stopped", "failed", "deleted"])
-def test_a_blocked_run_that_is_stopped_is_blocked_no_longer(tree: Tree, state: str) -> None:
-    done = tree.ledger.stop(tree.run.session, "not needed", state=state)  # type: ignore[arg-type]
-    assert done.outcome == "ended"
-    assert tree.blocked() == []
-
-
-def test_other_blocked_runs_of_the_tree_stay_so(tree: Tree, play: Play) -> None:
-    other = play.start(play.delegate(tree.held, "b"))
-    assert other is not None
-    assert not tree.take_next()
-    tree.ledger.stop(tree.run.session, "not needed")
-    assert tree.blocked() == [other.run]
-
-
 def _sweep_and_take_next(tree: Tree) -> bool:
     assert tree.ledger.sweep.make_ready(tree.run.run) is not None
     return tree.take_next()

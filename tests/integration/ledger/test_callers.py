@@ -48,7 +48,6 @@ def test_a_callback_for_a_closed_caller_is_dead_with_a_reason(
     play.finish(caller, "boom", status="failed")
     play.commit(held.claim)
     item = ledger.item(caller, callback_id(child))
-    assert item is not None
     assert (item.state, item.reason) == (ItemState.DEAD, "parent failed")
     assert play.balance(caller) == (1, 0, 0, 1)
 
@@ -82,7 +81,6 @@ def test_a_caller_that_was_deleted_before_the_launch_keeps_no_text_of_the_child(
     child = launch_for(play, parent, caller)
     play.finish(child, "a secret")
     item = ledger.item(caller, callback_id(child))
-    assert item is not None
     assert (item.state, item.reason) == (ItemState.DEAD, "parent deleted")
     assert play.balance(caller) == (1, 0, 0, 1)
     assert ledger.texts(child, ["result"]) == {"result": "a secret"}

@@ -203,16 +203,13 @@ def test_the_doctor_can_fail(ward: Ward, damage: str) -> None:
 def test_why_says_what_each_condition_waits_for(ward: Ward) -> None:
     doctor = Doctor(ward.parts, audit=None, sleep=lambda _: None)
     _, at_work, _ = doctor.why(ward.root)
-    assert at_work is not None
     assert "at work" in at_work.waits_for
     _, pending, _ = doctor.why(ward.children["owed"])
-    assert pending is not None
     assert "router" in pending.mover
     _, over, _ = doctor.why(ward.children["delivered"])
     assert over is None
     dispatch = ward.play.start(ward.children["owed"])
     _, queued, _ = doctor.why(ward.children["owed"])
-    assert queued is not None
     assert dispatch.run in queued.waits_for
 
 
@@ -358,7 +355,6 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     assert "1 released" in done.stderr
     assert "1 resumed" in done.stderr
     found = ledger.run(dead.run.id)
-    assert found is not None
     assert (found.state, found.lost) == ("queued", 1)
     assert ledger.session(parent.session.id).busy
     again = CliRunner().invoke(main, ["doctor", "--fix", "--quick", *options])

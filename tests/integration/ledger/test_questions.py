@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.errors import WrongState
-from orchestrator.ids import asker_of, callback_id, new_claim_id, question_id, reply_id
+from orchestrator.ids import asker_of, new_claim_id, question_id, reply_id
 from orchestrator.ledger import ClaimedRun, EndedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
 
 from .conftest import Play, Stack, envelope
@@ -52,19 +52,6 @@ def test_a_question_names_its_asker() -> None:
         assert asker_of(other) is None
 
 
-def test_a_blocked_asker_takes_its_reply_into_the_run_that_asked(play: Play, ledger: Ledger) -> None:
-    """It is delivered by that run's commit, and no resume carries it."""
-    parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
-    assert ledger.claim_item(child.claim, reply_id(question)) is None
-    assert _reply(ledger, question)
-    item, text = ledger.claim_item(child.claim, reply_id(question))
-    assert (item.kind, text, item.extra["taken"]) == ("reply", "that one", True)
-    assert play.commit(child.claim).session_state == SessionState.FINISHED
-    assert ledger.item(child.claim.session, reply_id(question)).state == ItemState.DELIVERED
-    assert ledger.flush(child.claim.session).outcome == "empty"
-
-
 @pytest.mark.parametrize("cut", ["asked", "answered", "taken"])
 def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     play: Play, ledger: Ledger, cut: str
@@ -105,24 +92,6 @@ def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(play: Pla
     assert [i.id for i in play.resume(asked).items] == [kept]
 
 
-def test_a_question_is_answered_once(play: Play, ledger: Ledger) -> None:
-    parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
-    assert _reply(ledger, question)
-    assert not _reply(ledger, question, "again")
-    with pytest.raises(WrongState, match="has its reply"):
-        ledger.send(
-            parent.claim,
-            child.claim.session,
-            "another",
-            effect="r",
-            item_id="itm_00other",
-            kind="reply",
-            priority="high",
-            answers=question,
-        )
-
-
 def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger: Ledger) -> None:
     """It leaves the queue, dead with the reason; its session may finish; a late reply is refused."""
     parent, child = _family(play)
@@ -151,17 +120,6 @@ def test_a_question_that_was_read_already_can_be_closed_only(play: Play, ledger:
     assert ledger.withdraw(question, asker=child.claim.session, asked=asked, reason="x", claim=child.claim)
     play.commit(reading.claim)
     assert ledger.item(asked, question).state == ItemState.DELIVERED
-
-
-def test_an_urgent_question_overtakes_what_is_queued(play: Play, ledger: Ledger) -> None:
-    parent, child = _family(play)
-    asked = parent.claim.session
-    done = play.delegate(parent, "b", priority="high")
-    play.finish(done)
-    question = _ask(ledger, child, asked, priority="critical")
-    play.commit(parent.claim, waiting={"": {"mode": "all"}})
-    resumed = play.resume(asked)
-    assert [i.id for i in resumed.items] == [question]
 
 
 def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
@@ -203,7 +161,6 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     assert list(heard.texts.values()) == ["no reply will come: none came within 86400 s"]
     assert ledger.sweep.due_timers(0) == []
     item = ledger.item(parent.claim.session, question)
-    assert item is not None
     assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
     assert item.reason == ("" if read else "no reply in time: none came within 86400 s")
     play.commit(heard.claim, "without")
@@ -219,22 +176,7 @@ def test_a_question_to_a_child_that_has_waited_long_enough_leaves_the_childs_que
     stack.delivery.give_up(question, "too late")
     assert ledger.session(parent.claim.session).questions == ()
     asked = ledger.item(child.claim.session, question)
-    assert asked is not None
     assert (asked.state, asked.reason) == (ItemState.DEAD, "no reply in time: too late")
-
-
-def test_what_becomes_of_a_child_may_be_said_with_its_delegation(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    """Before the policy of the parent itself."""
-    root, parent = play.begin()
-    stopped, kept = play.delegate(parent, "a"), play.delegate(parent, "b", on_close="abandon")
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
-    assert ledger.session(stopped).state == SessionState.STOPPED
-    assert ledger.session(kept).state == SessionState.PENDING
-    assert ledger.item(root, callback_id(kept)).reason == "abandoned: parent failed"
-    assert play.balance(root) == (2, 0, 0, 2)
 
 
 @pytest.mark.parametrize("kind", ["completion", "prompt", "reply", "aggregated"])

@@ -41,7 +41,6 @@ class Family:
         self.play.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
         self.play.finish(self.done, "the answer")
         dispatch = self.play.start(self.queued)
-        assert dispatch is not None
         self.queued_run = dispatch.run
         self.at_work: ClaimedRun = self.play.run(self.running)
 

@@ -21,48 +21,6 @@ from tests.refusing import REFUSALS, Refusing
 from .conftest import Play, Stack
 
 
-def test_a_child_that_ends_resumes_its_idle_parent_at_once(stack: Stack, play: Play) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    stack.drain()
-    assert stack.sent == []
-    play.finish(child)
-    stack.drain()
-    (sent,) = stack.sent
-    assert (sent.session, sent.cause) == (root, "callbacks")
-    assert stack.redis.xlen(keys.session_events(0)) == 0
-
-
-def test_many_copies_of_the_service_resume_once(stack: Stack, play: Play) -> None:
-    """Two children finish in the moment in which their parent stops, and two services see the events."""
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(2)]
-    held = [play.run(child) for child in children]
-    other = stack.callback_service("two")
-    threads = [
-        threading.Thread(target=work)
-        for work in (
-            lambda: play.commit(held[0].claim),
-            lambda: play.commit(held[1].claim),
-            lambda: play.commit(parent.claim),
-            lambda: [other.run_once() for _ in range(20)],
-            lambda: [stack.service.run_once() for _ in range(20)],
-        )
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    delivered = []
-    while stack.sent or stack.drain() or stack.sent:
-        held_run = play.claim(stack.sent.pop(0))
-        delivered += [i.child for i in held_run.items]
-        play.commit(held_run.claim)
-    assert sorted(delivered) == sorted(children)
-    assert play.balance(root) == (2, 2, 0, 0)
-
-
 def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
     """It was handed the events and died before it acknowledged any."""
     root, parent = play.begin()
@@ -166,18 +124,6 @@ def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
         stack.drain()
         assert ledger.session(root).state == SessionState.FAILED
     assert stack.sent == []
-
-
-def test_a_session_that_is_asked_to_stop_and_ends_its_run_first_is_stopped(
-    stack: Stack, play: Play, ledger: Ledger
-) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    assert ledger.stop(root, "enough").outcome == "asked"
-    assert play.commit(parent.claim).session_state == SessionState.IDLE
-    stack.drain()
-    assert ledger.session(root).state == SessionState.STOPPED
-    assert ledger.session(child).state == SessionState.STOPPED
 
 
 def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(

@@ -94,7 +94,6 @@ def test_a_service_outlives_indexes_of_another_type(
 def test_a_run_that_cannot_be_counted_is_not_taken(play: Play, redis: redis_py.Redis) -> None:
     """The sweep comes to it again, once the key is what it was."""
     dispatch = play.start(play.submit())
-    assert dispatch is not None
     spoil(redis, ledger_keys.at_work(0))
     with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         play.claim(dispatch)
@@ -263,5 +262,4 @@ def test_a_first_run_that_cannot_be_made_ready_is_not_made(
         assert "WRONGTYPE" in str(error)  # noqa: PT017  (of what all launches share)
     redis.delete(key)
     started = play.start(root)
-    assert started is not None
     assert redis.zrange(ledger_keys.ready(0, "lead"), 0, -1) == [started.run.encode()]

@@ -43,7 +43,6 @@ def test_what_a_model_took_is_counted_with_its_price(
     assert (used.requests, used.input_tokens, used.output_tokens) == (2, 200, 40)
     assert used.nano_usd > 0
     state = stage.ledger.spending.budget(session)
-    assert state is not None
     assert state.spent == {"requests": 2, "tokens": 240, "nano": used.nano_usd}
     assert set(state.reserved.values()) == {0}
 

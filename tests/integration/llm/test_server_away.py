@@ -70,7 +70,6 @@ def test_a_run_waits_for_it_without_an_attempt(
 def check_waits(stage: StackHarness, *runs: RunRef, why: str) -> None:
     for run in runs:
         found = stage.ledger.run(run.run)
-        assert found is not None
         assert (found.failures, found.claimable_ms) == (0, NOW + 1_000)
         trouble = stage.ledger.session(run.session).trouble
         assert f"{why}; the run waits without its slot and asks again in 1 s" in trouble
@@ -84,7 +83,6 @@ def test_it_waits_as_long_as_the_setting_says(stage: StackHarness, model: Model,
     waits, now, verdict = [], NOW, stage.execute(dispatch)
     while verdict == "parked":
         run = stage.ledger.run(dispatch.run)
-        assert run is not None
         waits.append(run.claimable_ms - now)
         now = run.claimable_ms
         stage.ledger.set_time(now)

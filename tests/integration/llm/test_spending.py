@@ -93,7 +93,6 @@ def test_what_is_reserved_is_what_the_call_can_cost(
 
     def script(request: Request) -> Say:
         state = stage.ledger.spending.budget(session)
-        assert state is not None
         seen.append(state.reserved["tokens"])
         return Say("so", input_tokens=400, output_tokens=80)
 
@@ -136,7 +135,6 @@ def test_a_server_of_ones_own_keeps_to_its_limit_and_counts(
         Client(parts=stage.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).id
     )
     state = stage.ledger.spending.budget(session.id)
-    assert state is not None
     assert greedy.tokens <= state.spent["tokens"] <= 6_000
     assert session.used.estimated == (session.used.tokens if answer else 0)
 

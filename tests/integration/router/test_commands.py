@@ -72,7 +72,6 @@ def test_a_replay_is_a_new_message_that_names_the_old_one(stack: Stack) -> None:
     stack.router("two").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
     message = check(stack.published("message")[-1]).message
-    assert message is not None
     assert (message.header.message_id, message.header.conversation_chain) == (replayed["message_id"], (old,))
     assert message.header.correlation_id == old
     assert json.loads(stack.run("dlq", "replay", "--all", "--json").output) == {"replayed": []}
@@ -130,7 +129,6 @@ def test_dropping_is_kept_in_the_audit_trail(stack: Stack) -> None:
     assert stack.run("dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
     assert stack.dead() == []
     note = check(stack.published("message")[-1]).message
-    assert note is not None
     assert note.header.sender.agent_name == "operator"
     assert f"dead letter {dead_id} was dropped" in note.body.content
     assert stack.router("two").run_once().done >= 1
@@ -251,7 +249,6 @@ def test_what_was_said_can_be_said_again(stack: Stack) -> None:
     writer.run_once()
     said = json.loads(stack.run("audit", "replay", message_id, "--json").output)
     message = check(stack.published("message")[-1]).message
-    assert message is not None
     assert (said["how"], said["message_id"]) == ("message", message.header.message_id)
     assert message.header.conversation_chain == (message_id,)
     launch = stack.parts.ledger.session(session).message
@@ -276,7 +273,6 @@ def test_a_replay_can_die_and_be_replayed_again(stack: Stack) -> None:
     stack.router("three").run_once()
     assert (stack.dead(), stack.pending()) == ([], 0)
     message = check(stack.published("message")[-1]).message
-    assert message is not None
     assert (message.header.message_id, *message.header.conversation_chain) == tuple(ids)
 
 

@@ -72,7 +72,6 @@ def not_certified(stack: Stack) -> bytes:
     store = stranger(stack)
     signer = store.signer("lead")
     certificate = store.certificate(signer.key_id)
-    assert certificate is not None
     stack.redis.hset(keys.public_keys(), signer.key_id, certificate.pem)
     return signed_by(stack, signer)
 
@@ -105,7 +104,6 @@ def seen(stack: Stack) -> bytes:
 
 def id_used_before(stack: Stack) -> bytes:
     header = check(seen(stack)).message
-    assert header is not None
     return stack.envelope(
         StatusUpdate(task_id="other", status="blocked"), message_id=header.header.message_id
     )
@@ -274,7 +272,6 @@ def validate(stack: Stack, data: bytes, *options: str) -> Result:
 def refused(stack: Stack, data: bytes) -> list[str]:
     """The rules under which a router gives the message up, however often it has to look."""
     message = check(data).message
-    assert message is not None
     row = stack.parts.routing[message.body.type]
     stack.publish(data, message.body.type, message.header.priority or row.priority)
     now_ms = int(stack.redis.time()[0]) * 1000

@@ -119,7 +119,6 @@ def test_a_refusal_is_reported_to_the_sender(stack: Stack) -> None:
     stack.router().run_once()
     (report,) = stack.published("error")
     message = check(report).message
-    assert message is not None
     assert (message.header.sender.agent_name, message.header.recipient.agent_name) == ("router", "reviewer")
     assert message.header.conversation_chain == (message_id,)
     assert "equal or lower rank" in message.body.message

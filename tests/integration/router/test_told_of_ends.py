@@ -26,7 +26,6 @@ def heard(stack: Stack, by: str = "partner") -> list[tuple[str, str]]:
     found = []
     for data in stack.published("error"):
         message = check(data).message
-        assert message is not None
         assert isinstance(message.body, ErrorReport)
         if message.header.recipient.agent_name == by:
             assert (message.body.severity, message.header.priority) == ("critical", "critical")
@@ -150,7 +149,6 @@ def test_a_report_names_the_session_and_stands_in_the_conversation(stack: Stack)
     stack.parts.ledger.stop(session.id, "enough")
     (data,) = stack.published("error")
     message = check(data).message
-    assert message is not None
     assert message.header.correlation_id == session.correlation
     assert message.header.conversation_chain == session.chain
     assert isinstance(message.body, ErrorReport)

@@ -324,7 +324,6 @@ def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) ->
     said(stack, 1)
     write(stack)
     new = kept.read(store.id)
-    assert new is not None
     assert new.follows(old)
     kept.keep(old)
     assert kept.read(store.id) == new
@@ -364,7 +363,6 @@ def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(stack: S
     said(stack, 1)
     write(stack)
     key = stack.parts.keyring.store.current("lead")
-    assert key is not None
     stack.parts.keyring.registry.revoke(key.key_id)
     operator = stack.parts.keyring.store.current("operator")
     assert operator is not None

@@ -42,7 +42,6 @@ def boss(ctx: Context) -> str:
         ctx.delegate("model-lead", "go")
         return ""
     done = ctx.callbacks[0].completion
-    assert done is not None
     return f"{ctx.callbacks[0].status}: {done.result}: {done.acceptance_criteria_met[0].name}"
 
 

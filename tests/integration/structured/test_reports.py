@@ -226,7 +226,6 @@ def test_a_question_says_what_was_tried_and_how_urgent_it_is(
     session, heard = play(act)
     question, prompt = heard[0]
     query = question.query
-    assert query is not None
     assert (query.subject, query.query_type, query.urgency) == ("Which way?", kind, "low")
     assert question.priority == "low"
     assert query.context is not None

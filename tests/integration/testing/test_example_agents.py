@@ -23,7 +23,6 @@ Scripted = Callable[..., ScriptedSession]
 
 def load(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"example_{file.parent.name}_{file.stem}", file)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where pydantic looks for the names of annotations

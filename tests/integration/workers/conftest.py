@@ -13,13 +13,16 @@ from uuid import uuid4
 
 import pytest
 import redis as redis_py
+from click.testing import CliRunner, Result
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.bootstrap import Container, build_container
+from orchestrator.cli import main
 from orchestrator.client.submission import Submission
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.dispatch import RootResults, build_celery
 from orchestrator.ledger import Ledger, RunRef, Session, Start
+from orchestrator.policy.callback import Callback
 from orchestrator.redisdb import keys
 from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
@@ -110,24 +113,45 @@ class StackHarness:
         assert flushed.dispatch is not None, flushed
         return self.execute(flushed.dispatch)
 
-    def callback(self, agent: str, prompt: str) -> Any:
-        """Have a parent delegate the prompt; the callback that it gets."""
-        seen: list[Any] = []
+    def end_children(self, session: str) -> str:
+        """Execute the first runs of its children, and its resume; how that ends."""
+        for child in self.children(session):
+            self.play(child.id)
+        return self.resume(session)
+
+    def lead(
+        self,
+        *tasks: str,
+        reply: Callable[[Callback], str] | None = lambda _: "yes",
+        answer: Callable[[Context], Any] = lambda ctx: ",".join(map(str, ctx.all_results)),
+    ) -> list[Callback]:
+        """Define `lead`, who delegates each `agent: task`, replies to whoever asks, and answers; all that it is told."""
+        told: list[Callback] = []
 
         @self.agent("lead", role="coordinator")
-        def lead(ctx: Context) -> str:
+        def lead(ctx: Context) -> Any:
             if ctx.cause == "start":
-                ctx.delegate(agent, prompt)
-            seen.extend(ctx.callbacks)
-            return "done"
+                for agent, _, text in (task.partition(": ") for task in tasks):
+                    ctx.delegate(agent, text)
+            told.extend(ctx.callbacks)
+            for callback in ctx.callbacks if reply is not None else ():
+                if callback.can_reply:
+                    assert ctx.reply(callback, reply(callback))
+            return answer(ctx)
 
-        root = self.submit("lead")
-        self.play(root)
-        (child,) = self.children(root)
-        self.play(child.id)
-        self.resume(root)
-        (callback,) = seen
+        return told
+
+    def callback(self, agent: str, prompt: str) -> Any:
+        """Have a parent delegate the prompt; the callback that it gets."""
+        told = self.lead(f"{agent}: {prompt}")
+        self.end_children(self.begin("lead"))
+        (callback,) = told
         return callback
+
+    def orchestra(self, *words: str) -> Result:
+        """Run a command on the stage."""
+        place = ["--redis-url", str(self.settings.redis_url), "--data", str(self.settings.data)]
+        return CliRunner().invoke(main, [*words, *place])
 
     def again(self, dispatch: RunRef) -> str:
         """Execute a run that was queued once more, as soon as it may be tried again."""

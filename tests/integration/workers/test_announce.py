@@ -30,11 +30,9 @@ def fresh(stage: StackHarness) -> AgentRegistry:
 def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
     announce(stage.parts, defined("mine", role="coordinator", tier="opus"))
     record = fresh(stage).get("mine")
-    assert record is not None
     assert (record.role, record.tier, record.queue) == ("coordinator", "opus", "orchestra.mine")
     keyring = stage.parts.keyring
     key = KeyRegistry(stage.redis, keyring.store).lookup(keyring.signer("mine").key_id)
-    assert key is not None
     assert key.agent == "mine"
 
 
@@ -65,7 +63,6 @@ def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stag
         announce(stage.parts, catalogue)
     life.end()
     record = fresh(stage).get("lead")
-    assert record is not None
     assert record.queue == "orchestra.lead"
 
 

@@ -208,7 +208,6 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(sta
         assert stage.again(flushed) == "finished"
         assert list(stage.ledger.answer_as_kept(root)[3]) == ["late"]
         kept = client.attachment(root, "late")
-        assert kept is not None
         assert kept.endswith("x\n[cut]")
         # Nothing else was stored, and this lives as long as its session.
         assert {s.decode() for s in stage.redis.smembers(ledger_keys.large_texts(root))} == {

@@ -17,7 +17,6 @@ import pytest
 from orchestrator import Client
 from orchestrator.client.approvals import Approval
 from orchestrator.runtime.process import is_alive
-from orchestrator.worker.context.context import Context
 from tests.integration.workers.crew import FAKE, Crew
 from tests.waiting import PATIENCE_S, wait_until
 
@@ -100,7 +99,6 @@ def test_a_reply_allows_for_ever_only_where_it_says_so(reply: str, chosen: str) 
         schema.PermissionOption(option_id="3", name="No", kind="reject_once"),
     ]
     option = choose(reply, options)
-    assert option is not None
     assert option.name == chosen
 
 
@@ -141,18 +139,7 @@ def test_the_parent_is_asked_and_its_reply_chooses(
 ) -> None:
     crew = acp_crew()
     stage = crew.stage
-    asked: list[Any] = []
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("coder", "!permission rm -rf build")
-        for callback in ctx.callbacks:
-            if callback.can_reply:
-                asked.append(callback)
-                ctx.reply(callback, reply)
-        return str(ctx.callbacks[-1].result) if ctx.callbacks else ""
-
+    told = stage.lead("coder: !permission rm -rf build", reply=lambda _: reply)
     root = stage.begin("lead")
     (child,) = stage.children(root)
     dispatch = stage.start(child.id)
@@ -163,7 +150,7 @@ def test_the_parent_is_asked_and_its_reply_chooses(
     working.join(30)
     stage.resume(root)
     assert crew.answer(root) == chosen
-    (question,) = asked
+    question, _ = told
     assert (
         question.text
         == "May I use rm -rf build? Reply with one of: 'Allow once', 'Reject'; or with allow or deny."
@@ -216,13 +203,7 @@ def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
 ) -> None:
     crew, file = acp_crew(), tmp_path / "pid"
     stage = crew.stage
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("coder", f"!touch {file}\n!permission rm -rf build")
-        return "waiting"
-
+    stage.lead(f"coder: !touch {file}\n!permission rm -rf build")
     root = stage.begin("lead")
     (child,) = stage.children(root)
     dispatch = stage.start(child.id)

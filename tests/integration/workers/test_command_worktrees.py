@@ -185,13 +185,7 @@ def test_it_is_kept_until_the_parent_has_taken_the_result(crew: Crew, repository
     crew.agent(worktree={"repository": repository})
     stage, worktrees = crew.stage, Worktrees(crew.stage.settings.data)
     janitor = Janitor(stage.ledger, worktrees)
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("coder", "!write a.txt two\n!result one")
-        return "done"
-
+    stage.lead("coder: !write a.txt two\n!result one")
     root = stage.begin("lead")
     (child,) = stage.children(root)
     stage.play(child.id)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from orchestrator.audit.writer import AuditWriter, build_writer
-from orchestrator.cli import main
 from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, new_claim_id
@@ -89,9 +88,7 @@ class House:
         return 5
 
     def orchestra(self, *words: str) -> Result:
-        settings = self.stage.settings
-        options = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
-        return CliRunner().invoke(main, [*words, "--full", *options])
+        return self.stage.orchestra(*words, "--full")
 
     def rest(self) -> None:
         """Let router, reaper, callback service and workers do what they find, until nothing moves."""
@@ -118,7 +115,6 @@ class House:
     def forge_state(self) -> None:
         """Keep the proof, and change what it is of."""
         kept = self.redis.hget(ledger_keys.bodies(self.asker), "state")
-        assert kept is not None
         self.hset(ledger_keys.bodies(self.asker), "state", kept.replace(b"true", b"false"))
 
     def lose_question(self, *, counted: bool) -> None:
@@ -133,7 +129,6 @@ class House:
 
     def lose_resume(self) -> None:
         dispatch = self.ledger.flush(self.root).dispatch
-        assert dispatch is not None
         self.redis.delete(ledger_keys.run(dispatch.run))
 
     def end_run_twice(self) -> None:

@@ -225,14 +225,7 @@ def test_a_fork_waits_as_its_session_did(stage: StackHarness, theatre: Harness, 
 
 def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harness, client: Client) -> None:
     """They outlive the tree that they came from."""
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("helper", "write")
-            return "waits"
-        return str(len(ctx.callbacks[0].result)) if ctx.prompt else ""
-
+    stage.lead("helper: write", answer=lambda ctx: "".join(str(len(c.result)) for c in ctx.callbacks))
     stage.agent("helper")(lambda ctx: LARGE)
     session = stage.submit("lead")
     assert theatre.answer(session) == str(len(LARGE))
@@ -287,12 +280,7 @@ def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness,
 def test_a_resume_by_callbacks_has_no_prompt_to_replace(
     stage: StackHarness, theatre: Harness, client: Client
 ) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("helper", "help")
-        return "done"
-
+    stage.lead("helper: help")
     stage.agent("helper")(lambda ctx: "done")
     session = stage.submit("lead")
     theatre.answer(session)

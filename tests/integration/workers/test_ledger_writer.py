@@ -133,14 +133,7 @@ def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(stage: StackHarne
 
 def test_a_forged_callback_of_a_child_that_is_at_work_is_refused(stage: StackHarness) -> None:
     """Made up altogether, by one who has the key of another agent and of no child."""
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("echo", "x")
-            return ""
-        return ctx.callbacks[0].text
-
+    stage.lead("echo: x", answer=lambda ctx: "".join(c.text for c in ctx.callbacks))
     stage.agent("echo")(lambda ctx: "all is well")
     stage.agent("mallory")(lambda ctx: "")
     root = stage.begin("lead", ends="idle")
@@ -203,7 +196,6 @@ def test_an_edited_prompt_and_an_edited_reply_are_refused(stage: StackHarness) -
     assert "send money" not in said[-1]
     for item, state in ((honest, ItemState.DELIVERED), (edited, ItemState.DEAD)):
         found = stage.ledger.item(root, item)
-        assert found is not None
         assert found.state is state
     top = stage.begin("lead", ends="idle")
     (child,) = stage.children(top)

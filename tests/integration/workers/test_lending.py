@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.errors import WouldDeadlock
-from orchestrator.ledger import RunRef, SessionState
+from orchestrator.ledger import RunRef
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot_sharing import (
     MAX_DEPTH,
@@ -150,41 +150,3 @@ def test_no_more_runs_wait_for_one_another_than_a_slot_can_bear(stage: StackHarn
 
     root = stage.begin("lead", ends="finished")
     assert stage.children(root) == []
-
-
-def test_a_lent_slot_executes_what_is_needed_until_the_wait_is_over(stage: StackHarness) -> None:
-    """A tree with two children and a resume, by one thread, which ends when its present run does."""
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            for number in range(2):
-                ctx.delegate("worker", str(number))
-            return "waiting"
-        return ",".join(sorted(c.result for c in ctx.all_results))
-
-    stage.agent("worker")(lambda ctx: f"did {ctx.prompt}")
-    slot_sharing, seen = SlotSharing(), []
-
-    def execute(run: RunRef, below: SlotSharing) -> None:
-        seen.append((threading.current_thread().name, below.depth))
-        stage.execute(run)
-
-    root = stage.submit("lead")
-    stage.start(root)
-    queued = Queued(stage.ledger, serves(stage.catalogue, frozenset()))
-    with SharedSlot(slot_sharing, queued, execute, awaited=root) as shared_slot:
-        deadline = time.monotonic() + 60
-        while stage.ledger.result(root) != (SessionState.FINISHED, "did 0,did 1"):
-            assert time.monotonic() < deadline
-            shared_slot.look()
-            for child in stage.children(root):
-                if child.state is SessionState.PENDING and not child.run:
-                    stage.start(child.id)
-            stage.ledger.flush(root)
-            time.sleep(0.02)
-        assert slot_sharing.busy
-    slot_sharing.join()
-    assert not slot_sharing.busy
-    assert set(seen) == {("lent-slot-1", 1)}
-    assert len(seen) >= 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ import pytest
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import ClaimedRun, Concurrency, EndedRun, Outcome, Outgoing, PollRequest, Slot
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.context.context import Context
@@ -187,27 +185,6 @@ def test_a_paused_agent_is_not_run_and_not_woken_for(
     assert work(stage) == {"finished": 2}
 
 
-def test_a_paused_run_is_not_taken_by_its_name(stage: StackHarness, limits: Concurrency) -> None:
-    """As a slot does that is lent while its own run waits."""
-    (session,) = started(stage, "helper")
-    run = stage.ledger.session(session).run
-    limits.pause("agent", "helper")
-    assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w1") is None
-    limits.unpause("agent", "helper", agents=[])
-    assert stage.ledger.claim(run, new_claim_id(), session_id=session, worker="w1") is not None
-
-
-def test_a_dead_workers_count_comes_back_with_its_lease(stage: StackHarness, limits: Concurrency) -> None:
-    started(stage, *["helper"] * 2)
-    limits.limit_agent("helper", 1)
-    assert take(stage) is not None
-    assert take(stage) is None
-    (lease,) = stage.ledger.sweep.leases(0)
-    assert stage.ledger.release(lease) == "queued"
-    assert not at_work(stage)
-    assert take(stage) is not None
-
-
 def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: Concurrency) -> None:
     """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
     counts = []
@@ -250,21 +227,6 @@ def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: StackHarness, l
     assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
 
 
-def test_the_sweep_forgets_the_slots_of_killed_workers(stage: StackHarness, limits: Concurrency) -> None:
-    """That of a slot at work stays; one whose run was given to another goes."""
-    started(stage, "helper", "helper")
-    assert take(stage, slot="killed") is not None
-    (lease,) = stage.ledger.sweep.leases(0)
-    assert take(stage, slot="alive") is not None
-    assert stage.ledger.release(lease) == "queued"
-    reaper = Reaper(
-        stage.ledger, stage.parts.delivery, settle=lambda _: None, concurrency=limits, agents=list
-    )
-    reaper._delivery.send = lambda ready: True  # type: ignore[method-assign]
-    assert reaper.run_once().forgotten == 1
-    assert stage.redis.hkeys(ledger_keys.slots(0)) == [b"alive"]
-
-
 def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits: Concurrency) -> None:
     """As when the run that ended was of a worker that was killed, or the blocked one of an agent that is paused."""
     sessions = started(stage, *["helper"] * 3)
@@ -276,19 +238,6 @@ def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits
     stage.redis.delete(ledger_keys.turns(0, "helper"))
     assert limits.unblock(0) == ["helper"]
     assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
-
-
-def test_what_was_stopped_while_it_was_blocked_does_not_take_a_place(
-    stage: StackHarness, limits: Concurrency
-) -> None:
-    sessions = started(stage, *["helper"] * 4)
-    limits.limit_trees(1)
-    (held,) = take_all(stage)
-    left = [s for s in sessions if s != held.session.id]
-    for session in left[:2]:
-        assert stage.ledger.stop(session, "not needed").outcome == "ended"
-    end(stage, held)
-    assert [h.session.id for h in take_all(stage)] == left[2:]
 
 
 @pytest.mark.parametrize("most", [0, -1])
@@ -362,21 +311,6 @@ def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_five(
     assert order[:9].count(root) <= 7  # the large one goes on meanwhile
 
 
-def test_the_limits_are_obeyed_for_a_run_of_each_order(stage: StackHarness, limits: Concurrency) -> None:
-    """A slot works through more than the limit lets be at work at once, one after the other."""
-    seen = []
-
-    @stage.agent("helper")
-    def helper(ctx: Context) -> None:
-        seen.append(at_work(stage)["agent:helper"])
-
-    started(stage, *["helper"] * 5)
-    limits.limit_agent("helper", 1)
-    assert work(stage) == {"finished": 5}
-    assert seen == [1] * 5
-    assert json.dumps(at_work(stage)) == "{}"
-
-
 def test_a_worker_does_not_wake_itself_for_what_is_held_back(
     stage: StackHarness, limits: Concurrency
 ) -> None:
@@ -387,22 +321,3 @@ def test_a_worker_does_not_wake_itself_for_what_is_held_back(
     assert process.with_ready_runs() == ["helper"]
     limits.pause("agent", "helper")
     assert process.with_ready_runs() == []
-
-
-def test_a_run_that_is_claimed_by_name_keeps_to_the_limit_of_its_tree(
-    stage: StackHarness, limits: Concurrency
-) -> None:
-    """As a slot does that waits for it: another slot may have taken the place meanwhile."""
-    first, second = started(stage, "helper", "helper")
-    limits.limit_trees(1)
-    held = take(stage)
-    assert held is not None
-    other = second if held.session.id == first else first
-    run = stage.ledger.session(other).run
-
-    def claim() -> ClaimedRun | None:
-        return stage.ledger.claim(run, new_claim_id(), session_id=other, worker="w1")
-
-    assert claim() is None
-    end(stage, held)
-    assert claim() is not None

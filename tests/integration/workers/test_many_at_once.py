@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-import redis as redis_py
-
-from orchestrator.config.settings import load_settings
-from orchestrator.errors import LimitExceeded
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.launches import AT_ONCE
 from tests.integration.workers.conftest import StackHarness
@@ -37,22 +30,6 @@ def test_many_delegations_make_the_children_that_one_by_one_would(stage: StackHa
     assert [stage.ledger.texts(name, ["prompt"])["prompt"] for name in made[0]] == TASKS
     assert stage.ledger.session(dispatch.session).launched == len(TASKS)
     assert {item.extra["group"] for item in stage.ledger.items(dispatch.session)} == {"g"}
-
-
-def test_a_limit_refuses_what_is_too_many_and_keeps_what_was_launched(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path
-) -> None:
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path))
-    object.__setattr__(stage.ledger.limits, "max_children", 3)
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        with pytest.raises(LimitExceeded, match="max_children = 3"):
-            ctx.delegate_all("helper", TASKS)
-        return "three"
-
-    session = stage.begin("lead", ends="idle")
-    assert stage.ledger.session(session).launched == 3
 
 
 def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(stage: StackHarness) -> None:

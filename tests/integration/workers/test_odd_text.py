@@ -19,41 +19,24 @@ def test_the_context_of_a_question_arrives_as_it_was_given(stage: StackHarness, 
     deep: object = []
     for _ in range(300):
         deep = [deep]
-    heard = []
+    told = stage.lead("developer: x")
 
     @stage.agent("developer")
     def developer(ctx: Context) -> str:
         return f"{ctx.raise_callback('?', context=values)} {ctx.raise_callback('?', context={'deep': deep})}"
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("developer", "x")
-        for asked in ctx.callbacks:
-            if asked.kind == "query":
-                heard.append(asked.context)
-                ctx.reply(asked, "yes")
-        return "".join(c.text for c in ctx.all_results)
-
     assert theatre.answer(stage.submit("lead")) == "yes yes"
-    assert heard == [values, {"deep": deep}]
+    assert [c.context for c in told if c.kind == "query"] == [values, {"deep": deep}]
 
 
 def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: StackHarness, theatre: Harness) -> None:
+    stage.lead("developer: x", reply=lambda asked: json.dumps(asked.context))
+
     @stage.agent("developer")
     def developer(ctx: Context) -> str:
         return str(
             ctx.raise_callback("?", context={"loss": float("nan"), "best": -float("inf"), "left": 0.5})
         )
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("developer", "x")
-        for asked in ctx.callbacks:
-            if asked.kind == "query":
-                ctx.reply(asked, json.dumps(asked.context))
-        return "".join(c.text for c in ctx.all_results)
 
     said = {"loss": "NaN", "best": "-Infinity", "left": 0.5}
     assert json.loads(theatre.answer(stage.submit("lead"))) == said

@@ -48,7 +48,6 @@ def test_a_run_parks_and_goes_on_when_its_time_has_come(stage: StackHarness, cal
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 20_000, 0)
     assert stage.ledger.session(session).trouble.startswith(
         "the limits of stub/m allow the next call in 20 s"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import pytest
 
-from orchestrator import AsyncClient, Client
+from orchestrator import Client
 from orchestrator.errors import InputError, UnknownSession, WrongState
 from orchestrator.ledger import ItemState
 from orchestrator.worker.context.context import Context
@@ -21,12 +18,11 @@ __all__ = ["stage"]
 
 def busy_parent(stage: StackHarness) -> tuple[str, str]:
     """A child that asked by ending its run, and its parent that has not run since; the question's id."""
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("worker", "do it")
-        return ",".join(f"{c.kind} {c.text}" for c in ctx.callbacks)
+    stage.lead(
+        "worker: do it",
+        reply=None,
+        answer=lambda ctx: ",".join(f"{c.kind} {c.text}" for c in ctx.callbacks),
+    )
 
     @stage.agent("worker")
     def worker(ctx: Context) -> str:
@@ -50,7 +46,6 @@ def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarne
         (child,) = stage.children(root)
         assert client.reply(question, "the left one") == child.id
         item = stage.ledger.item(root, question)
-        assert item is not None
         assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
         lines = [event.text for event in client.history(root)]
         assert any(line.endswith("closed: answered by the operator") for line in lines), lines
@@ -71,28 +66,3 @@ def test_what_is_no_open_question_cannot_be_answered(stage: StackHarness) -> Non
             client.reply("ask_00" + "0" * 36, "x")
         with pytest.raises(WrongState, match="is not open"):
             client.reply(question[:-12] + "0" * 12, "x")
-
-
-def test_a_coroutine_may_answer_a_call_that_waits(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("worker", "do it")
-        return ",".join(c.result for c in ctx.all_results)
-
-    @stage.agent("worker")
-    def worker(ctx: Context) -> str:
-        return f"told {ctx.ask('which one?')}"
-
-    async def answer(question: str) -> None:
-        async with AsyncClient(stage.settings) as client:
-            await client.reply(question, "both")
-
-    with Harness(stage) as theatre:
-        root = stage.submit("lead")
-        deadline = time.monotonic() + 80
-        while not (questions := [q for child in stage.children(root) for q in child.questions]):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        asyncio.run(answer(questions[0]))
-        assert theatre.answer(root) == "told both"

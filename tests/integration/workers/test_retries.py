@@ -121,7 +121,6 @@ def test_why_names_the_wait_and_the_attempt(stage: StackHarness) -> None:
     dispatch = failing(stage, attempts=3, backoff_s=1000)
     stage.execute(dispatch)
     _, wait, _ = Doctor(stage.parts, audit=None).why(dispatch.session)
-    assert wait is not None
     assert f"{dispatch.run} waits for its attempt 2, 1 of 3 allowed failures so far" in wait.waits_for
     assert "ValueError: no luck 1" in wait.waits_for
     assert wait.by.startswith("2027-01-15T08:")
@@ -216,7 +215,6 @@ def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(sta
     stage.redis.delete(ledger_keys.session(first.session))
     release_runs_of(12_345, stage.runtime, "signal 9")
     run = stage.ledger.run(second.run)
-    assert run is not None
     assert (run.state, run.died) == (RunState.QUEUED, 1)
 
 

@@ -316,7 +316,6 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
     delayed = stage.start(stage.submit("solo", "delay"))
     assert stage.execute(delayed) == "retry"
     run = stage.ledger.run(delayed.run)
-    assert run is not None
     assert run.claimable_ms - run.tries[0].ended_ms == 1_234_000
     for errors, text in (
         ("one", "KeyError: 'one'"),
@@ -325,7 +324,6 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
         failing = stage.start(stage.submit("solo", errors))
         assert stage.execute(failing) == "retry"
         found = stage.ledger.run(failing.run)
-        assert found is not None
         assert text in found.tries[0].reason
 
 
@@ -381,25 +379,6 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness)
     assert stage.ledger.result(session)[1] == "Say a: aa,Say b: bb"
     found = stage.ledger.session(session)
     assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
-
-
-def test_a_failed_child_is_delivered_with_its_error(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("helper", "try")
-            return ""
-        (callback,) = ctx.callbacks
-        return f"{callback.kind} {callback.status} {callback.error.partition(' (')[0]}"
-
-    @stage.agent("helper")
-    def helper(ctx: Context) -> None:
-        raise ValueError("not today")
-
-    session = stage.begin("lead")
-    stage.play(stage.children(session)[0].id)
-    stage.resume(session)
-    assert stage.ledger.result(session)[1] == "completion failed ValueError: not today"
 
 
 @pytest.mark.parametrize("cut", range(6))
@@ -466,29 +445,6 @@ def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
         f"limit max_children = 2 reached for session {session}; wait for work to finish, or split it"
     ]
     assert stage.ledger.session(session).launched == 2
-
-
-def test_who_lost_the_claim_can_do_nothing_more(stage: StackHarness) -> None:
-    went_on = []
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        (lease,) = stage.ledger.sweep.leases(0)
-        assert stage.ledger.release(lease) == "queued"
-        try:
-            ctx.delegate("helper", "too late")
-        except ClaimLost:
-            went_on.append(ctx.run)
-            raise
-        return "never"
-
-    dispatch = stage.start(stage.submit("lead"))
-    assert stage.execute(dispatch) == "lost"
-    assert went_on == [dispatch.run]
-    assert stage.children(dispatch.session) == []
-    run = stage.ledger.run(dispatch.run)
-    assert run is not None
-    assert run.state == "queued"
 
 
 def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness) -> None:
@@ -753,20 +709,15 @@ def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: StackHarness) 
 
 
 def test_every_end_is_reported_by_a_signed_envelope(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("helper", "x")
-        return "done"
+    stage.lead("helper: x")
 
     @stage.agent("helper")
     def helper(ctx: Context) -> None:
         raise ValueError("no")
 
     session = stage.begin("lead")
-    child = stage.children(session)[0]
-    stage.play(child.id)
-    stage.resume(session)
+    stage.end_children(session)
+    (child,) = stage.children(session)
     streams = {("task-delegation", "high"): 2, ("error", "critical"): 1, ("task-completion", "high"): 1}
     for (kind, priority), expected in streams.items():
         assert stage.redis.xlen(keys.messages(0, kind, priority)) == expected
@@ -827,7 +778,6 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(stage: StackHarness, w
     }[what]
     assert stage.execute(dispatch) == "outage"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert (run.state, stage.ledger.session(dispatch.session).state) == (
         RunState.RUNNING,
         SessionState.RUNNING,
@@ -851,17 +801,10 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
 
     monkeypatch.setattr(Batch, "script", note)
     stage.agent("helper")(lambda ctx: "helped")
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("helper", "help")
-        return "done"
-
+    stage.lead("helper: help")
     session = stage.begin("lead", ends="idle")
     assert commits == [False]
-    assert stage.play(stage.children(session)[0].id) == "finished"
-    assert stage.resume(session) == "finished"
+    assert stage.end_children(session) == "finished"
     assert commits == [False, True, True]
 
 
@@ -902,7 +845,6 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
     ]
     assert len(said) == 2
     for message in said:
-        assert message is not None
         assert message.header.recipient.agent_name == "partner"
         body = message.body
         named = (

@@ -121,7 +121,6 @@ class Scene:
         found = []
         for _, fields in rows:
             message = check(fields[b"envelope"]).message
-            assert message is not None
             header: Any = message.header
             body: Any = self.stage.parts.opener.open(message).body
             found.append((header.sender.agent_name, header.recipient.agent_name, body.message))

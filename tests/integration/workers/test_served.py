@@ -10,12 +10,10 @@ import time
 from typing import Final
 
 import pytest
-from click.testing import CliRunner, Result
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, define_agent
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
 from orchestrator.doctor import Doctor
 from orchestrator.ledger import SessionState
 from orchestrator.machine import SystemClock
@@ -37,11 +35,6 @@ time.sleep(60)
 """
 
 
-def orchestra(stage: StackHarness, *words: str) -> Result:
-    options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-    return CliRunner().invoke(main, [*words, *options])
-
-
 @pytest.fixture
 def lead(stage: StackHarness) -> SignsOfLife:
     """The life of a worker that serves `lead`, which is registered; it has not begun."""
@@ -53,8 +46,8 @@ def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
     stage: StackHarness, lead: SignsOfLife
 ) -> None:
     def served() -> bool:
-        (found,) = json.loads(orchestra(stage, "agents", "--json").stdout)["agents"]
-        assert ("NO LIVING WORKER" in orchestra(stage, "agents").stdout) is not found["served"]
+        (found,) = json.loads(stage.orchestra("agents", "--json").stdout)["agents"]
+        assert ("NO LIVING WORKER" in stage.orchestra("agents").stdout) is not found["served"]
         return bool(found["served"])
 
     assert not served()
@@ -86,23 +79,23 @@ def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: St
 def test_work_for_an_agent_that_nobody_serves_is_kept_and_everybody_says_so(
     stage: StackHarness, lead: SignsOfLife
 ) -> None:
-    done = orchestra(stage, "submit", "lead", "go", "--json")
+    done = stage.orchestra("submit", "lead", "go", "--json")
     assert done.exit_code == 0, done.output
     assert "no living worker serves 'lead': the session waits until one does" in done.stderr
     session = json.loads(done.stdout)["session"]
     dispatch = stage.start(session)
-    why = orchestra(stage, "why", session)
+    why = stage.orchestra("why", session)
     assert "nobody: no living worker serves 'lead'; start a worker that does" in why.stdout
-    doctor = orchestra(stage, "doctor", "--quick")
+    doctor = stage.orchestra("doctor", "--quick")
     (line,) = [line for line in doctor.stdout.splitlines() if "[agent-unserved]" in line]
     assert line.startswith("stuck")
     assert f"{dispatch.run} of {session} waits for a worker, and no living worker serves 'lead'" in line
 
     lead.begin()
     try:
-        assert "a free worker" in orchestra(stage, "why", session).stdout
-        assert "[agent-unserved]" not in orchestra(stage, "doctor", "--quick").stdout
-        assert "no living worker" not in orchestra(stage, "submit", "lead", "go").stderr
+        assert "a free worker" in stage.orchestra("why", session).stdout
+        assert "[agent-unserved]" not in stage.orchestra("doctor", "--quick").stdout
+        assert "no living worker" not in stage.orchestra("submit", "lead", "go").stderr
         stage.execute(dispatch)
         assert stage.ledger.result(session) == (SessionState.FINISHED, "done")
     finally:
@@ -114,7 +107,6 @@ def test_why_names_the_agents_own_time_limit(stage: StackHarness, lead: SignsOfL
     dispatch = stage.start(session)
     stage.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
     _, wait, _ = Doctor(stage.parts, audit=None).why(session)
-    assert wait is not None
     assert wait.by.endswith("run limit 77 s")
 
 
@@ -162,7 +154,7 @@ WELL: Final = {
 )
 def test_a_damaged_sign_of_life_ends_nobody(stage: StackHarness, lead: SignsOfLife, record: str) -> None:
     stage.redis.hset(keys.services(), "stranger", record)
-    assert orchestra(stage, "doctor", "--quick").exit_code == 3  # no service is alive
+    assert stage.orchestra("doctor", "--quick").exit_code == 3  # no service is alive
     lead.begin()
     assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
     lead.end()

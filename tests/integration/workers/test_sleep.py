@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import time
 from datetime import UTC, datetime
 
 import pytest
 
 from orchestrator import agent
-from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ledger import RunRef, SessionState
@@ -54,11 +52,9 @@ def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(
     dispatch = stage.start(session)
     assert stage.execute(dispatch) == "parked"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 86_400_000, 0)
     assert "waits for 2027-01-16T08:00:00.000Z" in stage.ledger.session(session).trouble
     blocker = Doctor(stage.parts, audit=None, sleep=lambda _: None).why(session)[1]
-    assert blocker is not None
     assert blocker.by == "2027-01-16T08:00:00.000Z"
     stage.ledger.set_time(NOW + 86_399_000)
     assert not sweep(stage, dispatch)
@@ -81,7 +77,6 @@ def test_a_try_that_wakes_too_early_sleeps_on(stage: StackHarness) -> None:
     stage.ledger.set_time(NOW + 20_000)
     assert stage.execute(dispatch) == "parked"
     run = stage.ledger.run(dispatch.run)
-    assert run is not None
     assert run.claimable_ms == NOW + 60_000
 
 
@@ -133,19 +128,6 @@ def test_what_comes_meanwhile_waits_and_a_stop_ends_it(stage: StackHarness) -> N
     assert stage.ledger.stop(stopped, "enough").outcome == "ended"
     assert stage.ledger.session(stopped).state is SessionState.STOPPED
     assert stage.execute(dispatch) == "refused"
-
-
-def test_the_reaper_wakes_it_by_the_clock_of_redis(stage: StackHarness) -> None:
-    """Nobody else remembers it: any copy of the reaper will do."""
-    stage.agent("lead")(lambda ctx: ctx.sleep(0.5) or "slept")
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
-    reaper = build_reaper(stage.redis, stage.settings)
-    deadline = time.monotonic() + 20
-    while not reaper.run_once().redispatched:
-        assert time.monotonic() < deadline
-    assert stage.execute(dispatch) == "finished"
 
 
 def test_an_async_agent_sleeps_too_and_short_times_return_at_once(stage: StackHarness) -> None:

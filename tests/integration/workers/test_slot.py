@@ -6,17 +6,16 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 import pytest
 
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import PollRequest, RunState, SessionState, Slot
+from orchestrator.ledger import RunState, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import slot
-from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
+from orchestrator.worker.execution.slot import SlotLoop
 from orchestrator.worker.execution.slot_sharing import SlotSharing
 from tests.waiting import wait_until
 
@@ -246,7 +245,6 @@ def test_a_slot_whose_worker_is_to_end_is_lent_to_nobody(stage: StackHarness) ->
     assert work(stage, worker="w2") == {"finished": 1}
     first.join(60)
     done = stage.ledger.run(run)
-    assert done is not None
     assert (done.worker, done.attempt) == ("w2", 1)
     assert stage.ledger.session(root).ended_ms
 
@@ -266,38 +264,6 @@ def test_what_is_urgent_is_taken_before_what_has_waited(stage: StackHarness) -> 
     assert Counter(order) == {"low": 14, "critical": 1}
 
 
-def test_nothing_waits_for_ever(stage: StackHarness) -> None:
-    """However many urgent runs there are, one of sixteen that a slot takes is the least urgent."""
-    order = []
-
-    @stage.agent("helper")
-    def helper(ctx: Context) -> None:
-        order.append(stage.ledger.session(ctx.session).priority)
-
-    started(stage, "helper", priority="low")
-    started(stage, *["helper"] * 3 * LEAST_URGENT_EVERY, priority="critical")
-    work(stage)
-    assert order.index("low") < LEAST_URGENT_EVERY
-
-
-def test_trees_take_turns(stage: StackHarness) -> None:
-    """A tree of five beside one of two hundred that was there first waits for about five of them."""
-    order = []
-
-    @stage.agent("helper")
-    def helper(ctx: Context) -> None:
-        order.append(stage.ledger.session(ctx.session).root)
-
-    large = started(stage, *["helper"] * 200)
-    small = started(stage, *["helper"] * 5)
-    root = stage.ledger.session(small[0]).root
-    work(stage)
-    last = max(n for n, tree in enumerate(order) if tree == root)
-    assert last < 12
-    assert len(order) == len(large) + len(small)
-    assert max(len(list(group)) for tree, group in groupby(order[:10]) if tree != root) <= 2
-
-
 def test_agents_take_turns(stage: StackHarness) -> None:
     """A worker that serves two agents does not let one wait for all that the other has to do."""
     order = []
@@ -307,20 +273,6 @@ def test_agents_take_turns(stage: StackHarness) -> None:
     started(stage, *["zoe"] * 30)
     work(stage)
     assert 5 <= order[:20].count("zoe") <= 15
-
-
-def test_a_claim_that_was_sent_twice_is_one_claim(stage: StackHarness) -> None:
-    """As when the answer of the first was lost on the way."""
-    stage.agent("helper")(lambda ctx: "done")
-    started(stage, "helper", "helper")
-    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
-    first, again = (PollRequest(slot=slot, claim="c" * 32) for _ in range(2))
-    stage.ledger.claim_next(0, first)
-    stage.ledger.claim_next(0, again)
-    assert first.held is not None
-    assert again.held is not None
-    assert first.held.claim == again.held.claim
-    assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
 
 
 @pytest.mark.parametrize("items", ["[1", '"no list"', "[1]"])
@@ -363,44 +315,3 @@ def test_what_is_urgent_comes_first_whichever_agent_it_is_for(stage: StackHarnes
     started(stage, *["zoe"] * 3, priority="high")
     work(stage)
     assert order == ["high"] * 3 + ["low"] * 3
-
-
-def test_a_slot_that_was_woken_hears_the_next_wake(stage: StackHarness) -> None:
-    """A wake-up is answered by whoever looks; what becomes ready afterwards is told again, without a wait."""
-    stage.agent("helper")(lambda ctx: "done")
-    (session,) = started(stage, "helper")
-    work(stage)
-    (again,) = started(stage, "helper")
-    assert again != session
-    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
-    stage.ledger.claim_next(0, PollRequest(slot=slot, claim="a" * 32, woken=True))
-    woken = []
-    object.__setattr__(stage.runtime, "wake", woken.append)
-    started(stage, "helper", "helper")
-    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "woken") is not None
-    stage.ledger.claim_next(0, PollRequest(slot=slot, claim="b" * 32, woken=True))
-    assert stage.redis.hget(ledger_keys.turns(0, "helper"), "wakeups") == b"0"
-
-
-def test_a_tree_that_has_nothing_ready_is_forgotten(stage: StackHarness) -> None:
-    stage.agent("helper")(lambda ctx: "done")
-    first = started(stage, "helper")
-    started(stage, "helper", "helper")
-    slot = Slot(name="w1/1/1", worker="w1", agents=("helper",))
-    for claim in "ab":  # the first run of each tree, in whichever order
-        stage.ledger.claim_next(0, PollRequest(slot=slot, claim=claim * 32))
-    root = stage.ledger.session(first[0]).root
-    named = [
-        name for name in stage.redis.hkeys(ledger_keys.turns(0, "helper")) if name.endswith(root.encode())
-    ]
-    assert named == []
-
-
-def test_a_run_that_was_stopped_while_it_was_ready_is_not_executed(stage: StackHarness) -> None:
-    executed: list[str] = []
-    stage.agent("helper")(lambda ctx: executed.append(ctx.session))
-    first, second = started(stage, "helper", "helper")
-    assert stage.ledger.stop(first, "not needed any more").outcome == "ended"
-    assert work(stage) == {"finished": 1}
-    assert executed == [second]
-    assert stage.ledger.session(first).state is SessionState.STOPPED

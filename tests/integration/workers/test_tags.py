@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner, Result
-
-from orchestrator.cli import main
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
-
-
-def orchestra(stage: StackHarness, *words: str) -> Result:
-    options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-    return CliRunner().invoke(main, [*words, *options])
 
 
 def test_an_agent_and_its_programs_find_others_by_tag(stage: StackHarness) -> None:
@@ -44,18 +36,18 @@ def test_an_agent_and_its_programs_find_others_by_tag(stage: StackHarness) -> No
 def test_the_command_lists_agents_by_tag_and_registers_programs_with_tags(stage: StackHarness) -> None:
     stage.agent("one", tags=["gpu"])(str)
     stage.agent("two", tags=["gpu", "eu"])(str)
-    assert "tags gpu eu" in orchestra(stage, "agents").stdout
-    listed = json.loads(orchestra(stage, "agents", "--tag", "eu", "--json").stdout)["agents"]
+    assert "tags gpu eu" in stage.orchestra("agents").stdout
+    listed = json.loads(stage.orchestra("agents", "--tag", "eu", "--json").stdout)["agents"]
     assert [(one["agent"], one["tags"]) for one in listed] == [("two", ["gpu", "eu"])]
-    none = orchestra(stage, "agents", "--tag", "eu", "--tag", "cpu")
+    none = stage.orchestra("agents", "--tag", "eu", "--tag", "cpu")
     assert (none.exit_code, none.stdout) == (0, "")
     assert "no registered agent has the tags eu cpu" in none.stderr
-    made = orchestra(
-        stage, "agents", "register", "ci", "--tag", "outside", "--accepts-from", "tag:gpu", "--json"
+    made = stage.orchestra(
+        "agents", "register", "ci", "--tag", "outside", "--accepts-from", "tag:gpu", "--json"
     )
     assert made.exit_code == 0, made.output
     document = json.loads(made.stdout)
     assert (document["tags"], document["accepts_from"]) == (["outside"], ["tag:gpu"])
-    wrong = orchestra(stage, "agents", "register", "ci2", "--tag", "a b")
+    wrong = stage.orchestra("agents", "register", "ci2", "--tag", "a b")
     assert wrong.exit_code == 2
     assert "tag 'a b': a tag has 1 to 50 letters" in wrong.output

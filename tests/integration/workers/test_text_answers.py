@@ -119,12 +119,7 @@ def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: Sta
             ctx.delegate("helper", "help")
         return script(ctx)
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("middle", "coordinate")
-        return ",".join(str(callback.result) for callback in ctx.callbacks)
-
+    stage.lead("middle: coordinate")
     stage.agent("helper")(lambda _: "helped")
     root = stage.begin("lead")
     (child,) = stage.children(root)
@@ -174,22 +169,12 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(stage: Stac
 
 def test_another_text_before_the_result_is_delivered(stage: StackHarness) -> None:
     script = Script(["<response>forty-two</response>"])
-    seen: list[str] = []
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("writer", "write")
-        seen.extend(callback.text for callback in ctx.callbacks)
-        return "done"
+    told = stage.lead("writer: write")
 
     @stage.agent("writer")
     def writer(ctx: Context) -> str:
         ctx.message("parent", "forty-one")
         return script(ctx)
 
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    stage.play(child.id)
-    stage.resume(root)
-    assert sorted(seen) == ["forty-one", "forty-two"]
+    stage.end_children(stage.begin("lead"))
+    assert sorted(callback.text for callback in told) == ["forty-one", "forty-two"]

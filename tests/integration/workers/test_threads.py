@@ -67,15 +67,7 @@ def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(
             assert len(set(map(id, pool.map(lambda _: ctx.spending, texts)))) == 1  # they pay from one purse
             return f"{list(called)} {list(asked)}"
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("developer", "x")
-        for callback in ctx.callbacks:
-            if callback.kind == "query":
-                ctx.reply(callback, f"{callback.text} yes")
-        return "".join(c.result for c in ctx.all_results)
-
+    stage.lead("developer: x", reply=lambda asked: f"{asked.text} yes")
     root = stage.submit("lead")
     called = [f"{n} done" for n in range(6)]
     asked = [f"{n} yes" for n in range(6)]

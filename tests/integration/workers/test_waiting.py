@@ -121,51 +121,6 @@ def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: StackHarn
     assert stage.resume(root) == "finished"
 
 
-def test_a_quorum_of_a_group_resumes_when_it_is_there(stage: StackHarness, theatre: Harness) -> None:
-    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            for name in ("quick", "quick", "slow"):
-                ctx.delegate(name, "a", group="votes")
-            ctx.wait_for("quorum", k=2, group="votes")
-            return "waiting"
-        return f"{len(ctx.all_results)} votes"
-
-    stage.agent("quick")(lambda _: "a")
-    stage.agent("slow")(lambda _: "b")
-    root = stage.submit("lead")
-    while stage.ledger.result(root)[1] != "2 votes":
-        time.sleep(0.01)
-    assert stage.ledger.session(root).runs == 2
-
-
-@pytest.mark.parametrize(
-    ("on_failure", "end"), [("deliver", "failed"), ("ignore", "nothing"), ("fail", None)]
-)
-def test_a_childs_failure_means_what_its_delegation_says(
-    stage: StackHarness, theatre: Harness, on_failure: str, end: str | None
-) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("bad", "a", on_failure=on_failure)  # type: ignore[arg-type]
-            return "waiting"
-        return ctx.callbacks[0].status if ctx.callbacks else "nothing"
-
-    @stage.agent("bad")
-    def bad(_: Context) -> str:
-        raise ValueError("no luck")
-
-    root = theatre.finish(stage.submit("lead"))
-    if end is None:
-        assert root.state is SessionState.FAILED
-        assert "no luck" in root.reason
-    else:
-        assert stage.ledger.result(root.id) == (SessionState.FINISHED, end)
-
-
 def test_what_becomes_of_children_when_their_parent_is_closed(stage: StackHarness, theatre: Harness) -> None:
     """By the delegation, else by what the session says, else they are stopped."""
     theatre.held_back = lambda dispatch: dispatch.agent == "slow"

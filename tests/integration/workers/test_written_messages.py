@@ -238,16 +238,7 @@ def test_a_query_is_put_to_the_parent_and_its_reply_resumes(stage: StackHarness)
     query = """<agent-message><body type="query"><query-type>ask-for-help</query-type><subject>Which one?</subject>
 </body></agent-message>"""
     script = Script([f"I wait.{query}", "<response>that one</response>"])
-
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("writer", "write")
-        for callback in ctx.callbacks:
-            if callback.can_reply:
-                ctx.reply(callback, "the second")
-        return str(ctx.callbacks[-1].result) if ctx.callbacks else ""
-
+    stage.lead("writer: write", reply=lambda _: "the second")
     stage.agent("writer")(script)
     root = stage.begin("lead")
     (one,) = stage.children(root)

@@ -98,7 +98,6 @@ def test_openssl_verifies_what_is_signed(
     (tmp_path / "signed").write_text(signed)
     (tmp_path / "signature").write_bytes(urlsafe_b64decode(signature + "=="))
     key = store.lookup(operator.key_id)
-    assert key is not None
     (tmp_path / "public.pem").write_text(algorithms.public_pem(key.public))
     command = {
         "RSA-SHA256": "dgst -sha256 -verify public.pem -signature signature signed",
@@ -124,7 +123,6 @@ def test_a_document_under_the_signature_of_another_one_does_not_hold(
     head = _HEAD.signed_by(operator)
     assert Amendment.from_text(head.to_text()) is None
     read = Head.from_text(forged(head.to_text(), at_ms=9))
-    assert read is not None
     assert read.fault(store, "d") == "its signature does not hold"
     amendment = replace(_AMENDMENT, jws=claims.sign(_AMENDMENT.claims(), Purpose.AUDIT_HEAD, operator))
     assert _AMENDMENT.fault(store, "d") == "it is not signed"
@@ -137,7 +135,6 @@ def test_a_revocation_counts_from_its_moment_on(store: KeyStore, operator: Signe
     document = _HEAD.signed_by(operator)
     store.revoke(operator.key_id)
     revoked = store.lookup(operator.key_id)
-    assert revoked is not None
     assert revoked.revoked_ms is not None
     assert document.fault(store, "d") == ""
     later = Head(database="d", messages=_END, dead_letters=End(), at_ms=revoked.revoked_ms).signed_by(

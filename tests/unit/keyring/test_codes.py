@@ -148,5 +148,4 @@ def test_an_overwritten_record_of_a_reader_stops_neither_proofs_nor_sealed_texts
     assert reader not in codes.make(OCTETS, by="echo", to=["lead"])
     redis.hset(keys.public_keys(), signer, "garbage")
     parts = re.fullmatch(r"\{sealed:1:(.*):(.*):(.*):(.*)\}", sealed)
-    assert parts is not None
     assert encryption.open(*parts.groups()) is None

@@ -49,7 +49,6 @@ def test_a_signer_is_known_to_everybody_before_it_signs(
 ) -> None:
     signer = ring.signer("lead")
     found = second_host(redis, tmp_path / "router", clock).lookup(signer.key_id)
-    assert found is not None
     assert (found.agent, found.algorithm) == ("lead", "Ed25519")
     assert found.verifies(signer.sign(b"octets"), b"octets")
 

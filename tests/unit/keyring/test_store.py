@@ -54,7 +54,6 @@ def test_a_key_is_made_on_first_use_and_is_the_same_ever_after(store: KeyStore) 
     assert (first.agent, first.algorithm) == ("lead", "Ed25519")
     assert again.key_id == first.key_id
     key = store.lookup(first.key_id)
-    assert key is not None
     assert key.verifies(again.sign(b"octets"), b"octets")
 
 
@@ -63,7 +62,6 @@ def test_a_signature_of_another_length_is_none(tmp_path: Path, algorithm: str, o
     store = KeyStore(tmp_path / "keys", algorithm)
     signer = store.signer("lead")
     key, signature = store.lookup(signer.key_id), signer.sign(b"octets")
-    assert key is not None
     assert (signer.algorithm, len(signature)) == (algorithm, octets)
     assert key.verifies(signature, b"octets")
     assert not any(key.verifies(s, b"octets") for s in (b"", signature[:-1], signature + b"o", signature * 2))
@@ -111,7 +109,6 @@ def test_a_first_use_that_is_interrupted_is_repeated(store: KeyStore, written: i
         store.signer("lead")
     signer = KeyStore(store.folder).signer("lead")
     key = store.lookup(signer.key_id)
-    assert key is not None
     assert key.verifies(signer.sign(b"octets"), b"octets")
 
 
@@ -166,7 +163,6 @@ def test_a_rotated_key_may_sign_for_the_overlap_and_no_longer(tmp_path: Path) ->
     old = store.signer("lead").key_id
     store.rotate("lead", overlap_s=90)
     record = store.certificate(old)
-    assert record is not None
     assert record.retired_ms == clock.now_ms() + 90_000
     assert record.revoked_ms is None
 
@@ -282,7 +278,6 @@ def test_a_trust_bundle_alone_verifies(store: KeyStore, tmp_path: Path) -> None:
     there = KeyStore(tmp_path / "there")
     there.import_([store.trust_bundle(["lead"])])
     found = there.lookup(signer.key_id)
-    assert found is not None
     assert found.verifies(signer.sign(b"octets"), b"octets")
     with pytest.raises(KeyringError, match="operator's host"):
         there.signer("lead")
@@ -315,7 +310,6 @@ def test_an_agents_own_private_key_can_be_given(store: KeyStore) -> None:
     assert signer.key_id == record.key_id == algorithms.key_id(key.public_key())
     assert signer.algorithm == "RSA-SHA256"
     retired = store.certificate(old)
-    assert retired is not None
     assert retired.retired_ms is not None
 
 
@@ -323,7 +317,6 @@ def test_a_public_key_alone_verifies_and_never_signs(store: KeyStore) -> None:
     key = algorithms.generate("Ed25519")
     (record,) = store.import_([algorithms.public_pem(key.public_key()).encode()], agent="foreign")
     trusted = store.lookup(record.key_id)
-    assert trusted is not None
     assert trusted.verifies(algorithms.signing(key)(b"octets"), b"octets")
     assert store.current("foreign") is None
 

@@ -22,7 +22,6 @@ from orchestrator.policy.budget import Budget, BudgetState, Cost, describe, most
 )
 def test_a_budget_is_what_was_written(given: Any, limits: dict[str, int]) -> None:
     budget = Budget.of(given)
-    assert budget is not None
     assert budget.limits == limits
 
 
