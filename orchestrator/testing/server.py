@@ -36,7 +36,8 @@ class WireServer:
         self._script = script
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.owner = self
-        self._thread = threading.Thread(target=self._server.serve_forever, name="wire-server", daemon=True)
+        # It looks this often whether it is to end, and whoever ends it waits for that.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._lock = threading.Lock()
         #: Every request so far, in the order in which they came.
         self.requests: list[Request] = []

@@ -64,40 +64,6 @@ def patient(ctx):
 def sleeper(ctx):
     open("sleeper.pid", "w").write(str(os.getpid()))
     time.sleep(1000)
-
-
-@agent("careful", role="coordinator")
-def careful(ctx):
-    """Has its work looked at from beside and from above."""
-    if ctx.cause == "start":
-        ctx.request_review("is it right?")
-        ctx.escalate("may I?", reason="decision-needed")
-        ctx.wait_for("all")
-        return "waiting"
-    return "; ".join(sorted(c.result or c.error for c in ctx.all_results))
-
-
-@agent("code-reviewer")
-def code_reviewer(ctx):
-    return f"reviewed: {ctx.prompt}"
-
-
-@agent("tech-lead", role="orchestrator")
-def tech_lead(ctx):
-    return f"decided: {ctx.prompt}"
-
-
-@agent("quiz")
-def quiz(ctx):
-    return f"the user says {ctx.ask('who is there?')}"
-
-
-@agent("mute", role="coordinator")
-def mute(ctx):
-    """Leaves the questions of its child to the user."""
-    if ctx.cause == "start":
-        ctx.delegate("quiz", "go")
-    return ctx.all_results[0].result if ctx.all_results else "waiting"
 '''
 
 
@@ -136,24 +102,6 @@ def test_a_call_runs_what_its_child_waits_for_and_questions_come_back(stack: Ter
     with stack.client() as client:
         for session in client.tree(client.sessions(limit=1)[0].id):
             assert session.launched == session.delivered
-
-
-def test_reviews_and_escalations_are_routed_to_whom_the_table_names(stack: Terminal) -> None:
-    done = stack.run("orchestra submit careful go --wait")
-    assert done.stdout.strip() == "decided: may I?; reviewed: is it right?", done.stderr
-
-
-def test_a_user_may_answer_what_an_agent_was_asked(stack: Terminal) -> None:
-    with stack.client() as client:
-        root = client.submit("mute", "go").id
-        wait_until(lambda: [s for s in client.tree(root) if s.questions], "a question")
-        (question,) = next(s.questions for s in client.tree(root) if s.questions)
-        replied = stack.run(f"orchestra reply {question} 'it is me'")
-        assert replied.returncode == 0, replied.stderr
-        assert client.result(root, timeout_s=150) == "the user says it is me"
-        again = stack.run(f"orchestra reply {question} no")
-        assert again.returncode == 2
-        assert "has its reply" in again.stderr
 
 
 def test_a_stop_ends_who_waits_and_who_is_waited_for(stack: Terminal) -> None:

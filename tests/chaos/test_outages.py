@@ -91,30 +91,6 @@ def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) ->
     assert [run.lost for run in runs if run.state == RunState.COMPLETED] == [0] * len(runs)
 
 
-@pytest.mark.parametrize("code", ["OOM", long("READONLY"), long("MISCONF")])
-def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
-    make_stack: MakeStack, code: str
-) -> None:
-    """It answers, and refuses everybody: a replica, one without memory, one that cannot write its snapshot."""
-    stack = make_stack()
-    stack.env["CHAOS_LEAF_S"] = "0.5"
-    stack.start_all()
-    refusal = Refusing(stack.server, code)
-    with stack.client() as client:
-        session = client.submit("branch", "2,2")
-        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
-        refusal.begin()
-        time.sleep(2 * stack.settings.lease_s)  # for this long it refuses
-        refusal.end()
-        assert stack.answer(session) == "4"
-    for process in stack.running:
-        assert process.alive, f"{process.name}: {process.log.read_text(errors='replace')[-3000:]}"
-    stack.assert_settled()
-    runs = [run for s in stack.ledger.tree(session.id) for run in stack.ledger.runs(s.id)]
-    completed = [run for run in runs if run.state == RunState.COMPLETED]
-    assert [(run.lost, run.attempt) for run in completed] == [(0, 1)] * len(runs)
-
-
 def test_a_plain_submission_outlasts_a_ledger_that_takes_no_writes(
     make_stack: MakeStack, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
@@ -150,25 +126,6 @@ def test_a_worker_that_starts_while_the_ledger_is_away_serves_when_it_is_back(
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "2,2")) == "4"
     assert worker.alive
-    stack.assert_settled()
-
-
-def test_a_broker_that_lost_its_memory_loses_no_run(make_stack: MakeStack) -> None:
-    """Every queue of Celery is gone, again and again; the ledger knows what was in it."""
-    stack = make_stack()
-    stack.env["CHAOS_LEAF_S"] = "0.05"
-    stack.start_all()
-
-    def forget() -> None:
-        of_celery = [k for k in stack.redis.scan_iter(count=1000) if not k.startswith(b"ao:")]
-        if of_celery:
-            stack.redis.delete(*of_celery)
-
-    with stack.client() as client, again_and_again(forget, 0.15) as times:
-        session = client.submit("branch", "3,3")
-        wait_until(lambda: times[0] > 15, "some losses of memory")
-    with stack.client() as client:
-        assert stack.answer(SessionHandle(session.id, client)) == "9"
     stack.assert_settled()
 
 

@@ -1087,6 +1087,7 @@ def play(
     share: float = 0.1,
     look_every: int = 1,
     read: Callable[[], Facts] | None = None,
+    at_rest: Callable[[], object] = lambda: None,
 ) -> None:
     """One play from its beginning to its end; everything is looked at after so many steps, and at its end.
 
@@ -1100,6 +1101,7 @@ def play(
             one.step(looks=number % look_every == 0)
         one.chance.seed(f"{seed} at the end")
         one.settle()
+        at_rest()
         one.expire()
     except Exception as error:
         told = "\n".join(f"{n}: {what}" for n, what in enumerate(one.told))

@@ -6,11 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pydantic import BaseModel
 from pydantic_ai import Agent
 
-from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.testing import (
@@ -24,7 +22,6 @@ from orchestrator.testing import (
     Truncated,
     WireServer,
 )
-from orchestrator.worker.context.context import Context
 
 from ..workers.conftest import StackHarness
 from ..workers.theatre import Harness
@@ -100,18 +97,7 @@ def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
     with Client(stage.settings) as client:
         found = client.completion(session, timeout_s=10)
         assert client.incomplete(session) == found.summary
-    done = CliRunner().invoke(
-        main,
-        [
-            "result",
-            session,
-            "--json",
-            "--redis-url",
-            str(stage.settings.redis_url),
-            "--data",
-            str(stage.settings.data),
-        ],
-    )
+    done = stage.orchestra("result", session, "--json")
     assert json.loads(done.stdout)["incomplete"] == found.summary
     assert found.status == "partial-success"
     assert found.summary == "The answer was cut off at its limit of 90 tokens (max_tokens)."
@@ -141,9 +127,7 @@ def test_a_second_answer_without_a_result_is_the_error_of_the_callback(
     assert "too late" not in said
     [child] = stage.children(root)
     assert child.reason.startswith(NO_RESPONSE)
-    shown = CliRunner().invoke(
-        main, ["logs", child.id, "--text", "--redis-url", str(stage.settings.redis_url)]
-    )
+    shown = stage.orchestra("logs", child.id, "--text")
     assert "    It is done.\n    It is done!\n" in shown.output
     assert len(asked_of_writer(server)) == 2
 
@@ -166,9 +150,7 @@ def test_a_later_attempt_asks_for_what_was_rejected_anew(
 ) -> None:
     """The rejected answer was recorded; to get it once more would be to fail once more. The log has a sentence of each."""
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.delegate("writer", "write")
+    stage.lead("writer: write")
 
     plan = '<response>[{"role": "dev", "task": "work", "caller": "writer"}]</response>'
     right = plan if answer == "plan" else "<response>right</response>"
@@ -203,14 +185,6 @@ def test_what_the_configuration_forbids_is_tried_once(
     assert why in stage.ledger.session(session).reason
 
 
-def test_a_root_is_left_alone(stage: StackHarness, theatre: Harness, model: Model, serve: Serve) -> None:
-    server = serve(Script(Say("See <response>this</response> and that.")))
-    model("writer", instructions="You write.")
-    assert theatre.answer(stage.submit("writer")) == "See <response>this</response> and that."
-    [request] = server.requests
-    assert "<response>" not in request.instructions
-
-
 def test_an_answer_of_a_type_needs_no_tag(
     stage: StackHarness, theatre: Harness, model: Model, serve: Serve, lead: None
 ) -> None:
@@ -243,9 +217,7 @@ def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
 ) -> None:
     """Also in another try of the run: what its recorded steps launched is still there."""
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.delegate("writer", "write")
+    stage.lead("writer: write")
 
     delegates = Say(calls=[Call("delegate", agent="helper", task="help")])
     server = serve(Script(delegates, *again, Say("It is delegated."), Say("a reminder?")))
@@ -296,9 +268,7 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(
 ) -> None:
     """The provider is away when the model is reminded: the next attempt goes on with the reminder."""
 
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.delegate("writer", "write")
+    stage.lead("writer: write")
 
     server = serve(Script(Say("no tag"), Fail(500), Say("<response>done</response>")))
     model("writer", instructions="You write.")
@@ -309,28 +279,6 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(
     assert stage.ledger.result(child.id)[1] == "done"
     assert [request.last for request in server.requests[1:]] == [NUDGE, NUDGE]
     assert len(server.answered) == 2
-
-
-def test_a_plan_stands_in_the_tag(stage: StackHarness, model: Model, serve: Serve) -> None:
-    @stage.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.delegate("boss", "build it")
-
-    @stage.agent("dev")
-    def dev(ctx: Context) -> str:
-        return "built"
-
-    plan = '<response>[{"role": "dev", "task": "work", "caller": "boss"}]</response>'
-    serve(Script(Say(plan), lambda request: Say(f"<response>{'built' in request.last}</response>")))
-    model("boss", role="coordinator", answer="plan")
-    root = stage.begin("lead")
-    [boss] = stage.children(root)
-    assert stage.play(boss.id) == "idle"
-    [developer] = [session for session in stage.ledger.tree(root) if session.parent == boss.id]
-    assert developer.agent == "dev"
-    stage.play(developer.id)
-    assert stage.resume(boss.id) == "finished"
-    assert stage.ledger.result(boss.id)[1] == "True"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -18,6 +18,12 @@ Body = Callable[[Context], str]
 
 
 @pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How a schedule is made short is said in `test_shrinking`."""
+    monkeypatch.setattr("orchestrator.testing.simulation.exploration._MOST_TRIES", 3)
+
+
+@pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     log = logging.getLogger("orchestra")
     before = log.level

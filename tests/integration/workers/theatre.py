@@ -13,6 +13,7 @@ from typing import Self
 from orchestrator.ledger import CLOSED, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
+from orchestrator.redisdb import keys
 
 from .conftest import StackHarness
 
@@ -40,6 +41,8 @@ class Harness:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        # The callback service waits for an event, for a second at most: it need not.
+        self.stage.redis.xadd(keys.session_events(0), {"event": "the end"})
         for thread in self._threads:
             thread.join()
         self._pool.shutdown(wait=kind is None)
