@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner, Result
-
-from orchestrator.cli import main
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.worker.context.context import Context
+from tests.integration.workers.test_served import orchestra
 
 from .conftest import StackHarness
-
-
-def orchestra(stage: StackHarness, *words: str) -> Result:
-    options = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-    return CliRunner().invoke(main, [*words, *options])
 
 
 def test_an_agent_and_its_programs_find_others_by_tag(stage: StackHarness) -> None:
