@@ -7,6 +7,7 @@ from pathlib import Path
 
 from orchestrator.envelope.catalogue import RULES
 from orchestrator.envelope.document import BODIES
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 
 
 def _page(root: Path) -> str:
@@ -27,3 +28,6 @@ def test_the_page_names_every_rule_and_type(root: Path) -> None:
     assert [name for name in (*RULES, *BODIES) if f"| `{name}` |" not in page] == []
     programs = (root / "docs" / "external-programs.md").read_text().partition("| the program sends |")[2]
     assert [name for name in BODIES if f"`{name}`" not in programs.partition("\n\n")[0]] == []
+    answers = (root / "docs" / "explanation" / "text-answers.md").read_text()
+    written = {name for name, row in MESSAGE_TYPES.items() if row.in_answers}
+    assert [name for name in written if f"| `{name}` |" not in answers] == []
