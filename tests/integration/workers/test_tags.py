@@ -6,7 +6,6 @@ import json
 
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.test_served import orchestra
 
 from .conftest import StackHarness
 
