@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import redis
+from billiard.util import get_pdeathsig
 from celery import Celery, signals
 from celery.signals import celeryd_init, setup_logging, worker_process_init, worker_ready, worker_shutdown
 
@@ -170,6 +171,8 @@ def _end_with_the_master(**_: Any) -> None:
 @worker_process_init.connect(weak=False)
 def _spare_the_collector(**_: Any) -> None:
     """Spare it before the pool forks, too: else each process gets a copy of what its first collection marks."""
+    with contextlib.suppress(OSError):
+        get_pdeathsig()  # it loads a parser of C with which each process of the pool sets this
     spare_the_collector()
 
 

@@ -313,7 +313,7 @@ class Client:
             agent, prompt, title: as in the message.
             task_id: the Celery task id of the message; by default a new one.
             lifetime_s: seconds within which the message must reach a worker; by default an hour.
-            options: the other arguments in the message: `task`, `priority`, `expires_s`, `retry_policy`, `time_limit_s`.
+            options: the other arguments in the message, see `SubmitOptions`.
 
         Raises:
             KeyringError: the key of `operator` is not in this data folder.

@@ -26,7 +26,7 @@ from typing import Any
 
 from orchestrator import crashpoints, machine
 from orchestrator.runtime.process import die_with_parent, set_title
-from orchestrator.runtime.service import READY_VARIABLE
+from orchestrator.runtime.service import READY_VARIABLE, record_adapter
 
 #: What the services and the worker import; not `orchestrator.celery`, which reads the settings.
 PRELOAD = (
@@ -41,26 +41,22 @@ PRELOAD = (
     "celery.fixups.django",
     "celery.worker.consumer",
     "kombu.transport.redis",
-    "orchestrator.cli",
-    "orchestrator.cli.audit",
     "orchestrator.cli.services",
     "orchestrator.agents.loader",
-    "orchestrator.agents.loader",
-    "orchestrator.audit",
     "orchestrator.bootstrap",
     "orchestrator.audit.writer",
     "orchestrator.deployment.local_stack",
     "orchestrator.dispatch.dispatcher",
     "orchestrator.dispatch.results",
     "orchestrator.keyring.codes",
-    "orchestrator.keyring.codes",
     "orchestrator.agents.registry",
     "orchestrator.messages.factory",
     "orchestrator.messages.recipients",
+    "orchestrator.reconciler.callbacks",
+    "orchestrator.reconciler.reaper",
     "orchestrator.router.build",
     "orchestrator.router.deadletters.store",
     "orchestrator.streams.pressure",
-    "orchestrator.worker.announce",
     "orchestrator.worker.execution.runner",
     "orchestrator.worker.execution.ending",
     "orchestrator.worker.flower",
@@ -200,6 +196,7 @@ def main(descriptor: int, modules: Sequence[str]) -> None:
     die_with_parent()
     for name in (*modules, *PRELOAD):
         importlib.import_module(name)
+    record_adapter()  # else each child would make one of its own
     # What is loaded now stays; the collector would look through it, and each child get a copy of what it marks.
     gc.collect()
     gc.freeze()

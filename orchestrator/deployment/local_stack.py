@@ -13,12 +13,10 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
-from orchestrator.agents.registry import REAPER
-from orchestrator.bootstrap import Container
 from orchestrator.config.settings import ENV_PREFIX, Settings, is_agents_file
 from orchestrator.config.stack import Announcement, Stack, prepare_data_folder, running_stacks
 from orchestrator.deployment.embedded.membership import MembershipClient, join
@@ -27,26 +25,14 @@ from orchestrator.deployment.reload import AgentsWatch
 from orchestrator.deployment.supervisor import ChildSpec, HangWatch, Notice, Supervisor
 from orchestrator.deployment.trial_import import see_that_agents_load
 from orchestrator.errors import ConfigurationError
-from orchestrator.reconciler.callbacks import CallbackService
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb.client import connect
-from orchestrator.redisdb.holders import connected_holders
-from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.process import set_soon
 from orchestrator.runtime.service import hangs_after_s
-from orchestrator.streams import (
-    AUDIT_GROUP,
-    GROUPS,
-    INBOX,
-    TRANSITIONS,
-    DeadLimits,
-    RedisStreams,
-    all_streams,
-    boxes,
-    consumer_name,
-    ledger_streams,
-)
-from orchestrator.streams.consumer import GONE_MS
+
+if TYPE_CHECKING:
+    from orchestrator.bootstrap import Container
+    from orchestrator.reconciler.callbacks import CallbackService
+    from orchestrator.reconciler.reaper import Reaper
 
 _TICK_S = 0.05
 #: Seconds between two looks at processes of which each is ready.
@@ -374,10 +360,16 @@ _TIDY_EVERY = 1000
 _LOOK_AT_STREAMS_EVERY = 8
 
 
+# What these need is imported in the services alone: `up` starts its processes sooner without it, and stays small.
 def build_callbacks(
     client: redis.Redis, settings: Settings, *, parts: Container | None = None, consumer: str = ""
 ) -> CallbackService:
     """Return a callback service; ``consumer`` is its name in its group."""
+    from orchestrator.agents.registry import REAPER
+    from orchestrator.bootstrap import Container
+    from orchestrator.reconciler.callbacks import CallbackService
+    from orchestrator.streams import consumer_name
+
     parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
     return CallbackService(
@@ -392,10 +384,19 @@ def build_callbacks(
 
 def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | None = None) -> Reaper:
     """Return a reaper that also trims the streams of messages, of the ledger and of external programs."""
+    from orchestrator import streams
+    from orchestrator.agents.registry import REAPER
+    from orchestrator.bootstrap import Container
+    from orchestrator.reconciler.reaper import Reaper
+    from orchestrator.redisdb.holders import connected_holders
+    from orchestrator.router.deadletters.store import DeadLetters
+    from orchestrator.streams.consumer import GONE_MS
+
     parts = parts or Container(client, settings)
     parts.keyring.require(REAPER)
-    streams, known = RedisStreams(client), all_streams(settings.shards)
-    dead, limits = DeadLetters(client, shards=settings.shards), DeadLimits.of(settings)
+    messages, known = streams.RedisStreams(client), streams.all_streams(settings.shards)
+    of_ledger = streams.ledger_streams(streams.TRANSITIONS, settings.shards)
+    dead, limits = DeadLetters(client, shards=settings.shards), streams.DeadLimits.of(settings)
     sweeps, flowed = count(), True
 
     def trim() -> int:
@@ -405,14 +406,13 @@ def build_reaper(client: redis.Redis, settings: Settings, *, parts: Container | 
             return 0
         if sweep % _TIDY_EVERY == 0:
             # An audit writer may not: to remove a consumer is to lose what it holds, in whichever group.
-            written = [*known, *ledger_streams(TRANSITIONS, settings.shards)]
-            streams.forget(AUDIT_GROUP, written, idle_ms=GONE_MS)
+            messages.forget(streams.AUDIT_GROUP, [*known, *of_ledger], idle_ms=GONE_MS)
         programs = [record.name for record in parts.agents.all() if record.external]
         # What a program's own group has not read yet stays, in the streams of messages as in its inbox.
-        dropped = streams.trim(GROUPS, known, also=programs)
-        dropped += streams.trim([AUDIT_GROUP], ledger_streams(TRANSITIONS, settings.shards))
+        dropped = messages.trim(streams.GROUPS, known, also=programs)
+        dropped += messages.trim([streams.AUDIT_GROUP], of_ledger)
         for program in programs:
-            dropped += streams.trim([program], boxes(INBOX, [program], settings.shards))
+            dropped += messages.trim([program], streams.boxes(streams.INBOX, [program], settings.shards))
         flowed = dropped > 0
         return dropped + dead.expire(limits)
 

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.agents.loader import choose_served, load_agents
 from orchestrator.config.settings import load_settings
 from orchestrator.deployment.forks import ForkServer, start_module
 from orchestrator.errors import ConfigurationError
 from orchestrator.runtime.service import READY_VARIABLE
-from orchestrator.worker.executors import check_models
 
 #: Seconds that the files may take to be loaded.
 WITHIN_S: Final = 60.0
@@ -102,6 +100,9 @@ def see_that_agents_load(
 
 def main(descriptor: int, sources: list[str]) -> int:
     """Load agents on trial; return 0 if all is well."""
+    from orchestrator.agents.loader import choose_served, load_agents
+    from orchestrator.worker.executors import check_models
+
     try:
         settings = load_settings()
         idle = check_models(choose_served(load_agents(sources), settings.serve).values(), settings)

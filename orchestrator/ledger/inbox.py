@@ -254,6 +254,7 @@ class Inbox:
             max_items=limits.resume_max_items,
             max_bytes=limits.resume_max_bytes,
             look_ms=limits.redispatch_ms,
+            ttl_ms=limits.tree_ttl_ms,
             call=self._unanswered.setdefault(session_id, machine.token_hex(8)),
         )
         return [ledger_keys.session(session_id)], [asked]
@@ -267,10 +268,8 @@ class Inbox:
                 dispatch = layout.ready_run(session_id, run, agent, cause, wake)
                 return Flushed(outcome="run", dispatch=dispatch, more=more == b"1")
             case outcome:
-                return Flushed(
-                    outcome=cast('Literal["busy", "waits", "closed", "empty"]', decode.text(outcome)),
-                    detail=detail,
-                )
+                said = cast('Literal["busy", "waits", "closed", "empty"]', decode.text(outcome))
+                return Flushed(outcome=said, detail=detail)
 
 
 #: The part of the system that says that the time of an approval is up.

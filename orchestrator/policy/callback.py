@@ -41,7 +41,7 @@ class Callback:
     #: Reads the whole text, where `text` is only its beginning.
     fetch: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
-    #: The structured part itself, as a model; read it by its kind: `completion`, `query`, `error_report`, `status_update`.
+    #: The structured part itself, as a model, which the properties read by its type, such as `query`.
     body: Any = field(default=None, repr=False, compare=False)
     #: Reads what the child attached to its answer under a name.
     fetch_attachment: Callable[[str], str | None] | None = field(default=None, repr=False, compare=False)

@@ -346,7 +346,7 @@ class Reaper:
                 if ledger.stop(identifier, OVERDUE[kind], state="failed").outcome == "asked":
                     return  # the timer says of an answer that comes in the grace that it comes too late
             case "question":
-                self._delivery.give_up(identifier, f"none came within {ledger.limits.question_ms / 1000:g} s")
+                self._delivery.give_up(identifier, "its time is over")
             case "rejected":
                 self._delivery.give_up(identifier, "the question cannot be authenticated")
             case "approval":

@@ -21,13 +21,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import count
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import redis
 from pydantic import TypeAdapter
 
 from orchestrator import machine
-from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import Settings
 from orchestrator.config.stack import resolve, resolve_redis_url
 from orchestrator.errors import ServerUnavailable
@@ -39,7 +38,9 @@ from orchestrator.redisdb.holders import connected_holders, connection_name
 from orchestrator.redisdb.raw_pipeline import server_ms
 from orchestrator.runtime.probe import Probe
 from orchestrator.runtime.process import die_with_parent, set_soon
-from orchestrator.streams import all_streams, stream_key
+
+if TYPE_CHECKING:
+    from orchestrator.agents.registry import AgentRecord
 
 #: The environment variable with the file descriptor on which a child of `orchestra up` reports that it is ready.
 READY_VARIABLE = "ORCHESTRA_READY_FD"
@@ -223,7 +224,8 @@ def live_services(client: redis.Redis) -> list[ServiceRecord]:
 
 
 @cache
-def _records() -> TypeAdapter[ServiceRecord]:
+def record_adapter() -> TypeAdapter[ServiceRecord]:
+    """Return what reads registered records; it takes a while to be made."""
     return TypeAdapter(ServiceRecord)
 
 
@@ -241,7 +243,7 @@ def hung_services(client: redis.Redis) -> list[tuple[ServiceRecord, float]]:
 def _record(raw: bytes | str) -> ServiceRecord | None:
     """Return a registered record; None if it is not valid, because something else wrote it."""
     try:
-        return _records().validate_json(raw)
+        return record_adapter().validate_json(raw)
     except ValueError:
         return None
 
@@ -270,6 +272,7 @@ def living_versions(client: redis.Redis) -> dict[str, dict[str, int]]:
 
 def shared_keys_of(client: redis.Redis, settings: Settings) -> SharedKeys:
     """Return the keys that the sessions of a stack share, those of its agents and programs among them."""
+    from orchestrator.streams import all_streams, stream_key
 
     def names() -> set[str]:
         found: set[str] = set()

@@ -45,5 +45,8 @@ def test_agents_send_and_read_each_body_by_a_name_of_its_own() -> None:
     written = {name for name, row in MESSAGE_TYPES.items() if row.in_answers}
     assert written == SENT_BY.keys(), "say here by which method of Context a Python agent sends it"
     assert [name for name in SENT_BY.values() if not hasattr(Context, name)] == [], "give Context that method"
-    unread = {one for one in get_args(DetailedBody) if f"-> {one.__name__} |" not in getsource(Callback)}
+    source = getsource(Callback)
+    unread = {one for one in get_args(DetailedBody) if f"-> {one.__name__} |" not in source}
     assert unread == set(), "give Callback a property for it"
+    unnamed = {name for name, row in MESSAGE_TYPES.items() if row.heading and f"`{name}`" not in source}
+    assert unnamed == set(), "name it among the kinds of a Callback"

@@ -130,20 +130,25 @@ def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
     assert "All is well" not in page
 
 
+@pytest.mark.parametrize("below", [False, True])
 def test_triage_and_doctor_look_at_a_tree_that_was_resumed_however_long_it_rested(
-    site: Site, redis: redis_py.Redis
+    site: Site, redis: redis_py.Redis, below: bool
 ) -> None:
-    """A finished root that works again is not at rest, though its tree was to expire from its first end."""
+    """A finished root, or a session below it, that works again is not at rest, though its tree was to expire from its end."""
     parts = site.stack.parts
     play = Play(parts.ledger)
-    root = play.submit("rested")
-    play.finish(root)
+    root, held = play.begin()
+    child = play.delegate(held, "child")
+    play.commit(held.claim)
+    play.finish(child)
+    play.commit(play.resume(root).claim)
     parts.settle(root)
     redis.zincrby(ledger_keys.timers(0), -3 * 86_400_000, f"expire|{root}")
     since_ms = parts.ledger.server_ms() - 86_400_000
     assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([], 1)]
-    parts.ledger.enqueue(root, "go on", item_id="prompt-1", envelope=envelope("message"))
-    play.resume(root)
+    resumed = child if below else root
+    parts.ledger.enqueue(resumed, "go on", item_id="prompt-1", envelope=envelope("message"))
+    play.resume(resumed)
     assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([root], 0)]
 
 

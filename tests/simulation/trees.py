@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from orchestrator import machine
 from orchestrator.agents.definition import AgentDefinition, define_agent
-from orchestrator.errors import BudgetExceeded
+from orchestrator.errors import BudgetExceeded, WrongState
 from orchestrator.policy.plan import Assignment, Plan
 from orchestrator.policy.versions import OnDeploy
 
@@ -80,6 +80,11 @@ class Task:
         told = "".join(sorted(f"({child.answer})" for child in self.children))
         said = ("?yes" if self.asks else "") + ("!" if self.approved else "")
         return self.name + said + ("+again" if self.then == "prompt" else "") + told
+
+    @property
+    def may_collect_strays(self) -> bool:
+        """Whether a try may collect a child that only an earlier try has launched."""
+        return (self.strays and self.stands == "collect") or any(c.may_collect_strays for c in self.children)
 
     @property
     def prompt(self) -> str:
@@ -240,8 +245,7 @@ class Node:
             ctx.state["task"] = ctx.prompt
             self._start(ctx, task, heard)
             if task.asks:
-                ctx.ask_later("may I?")
-                return "asked"
+                return self._ask(ctx)
         if task.spends:
             self._spend(ctx, task)
         if task.pays:
@@ -262,6 +266,14 @@ class Node:
             asked += f"+{ctx.prompt}"
         # Each try gives another answer, so that it shows which one was committed.
         return f"{task.name}#{claim[:6]}{asked}" + "".join(sorted(f"({text})" for text in told))
+
+    def _ask(self, ctx: Any) -> str:
+        try:
+            ctx.ask_later("may I?")
+        except WrongState:  # its parent has been stopped
+            self.failures[ctx.run] += 1
+            raise
+        return "asked"
 
     def _think(self, ctx: Any, times: int) -> None:
         """Ask a model until it has said something useful so many times."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from rich.cells import cell_len
@@ -61,10 +60,6 @@ ROWS = [
     Row(("ses_3", "idle", "\x1b]0;owned\x07\n"), "yellow"),
     Row(("ses_4", "idle", ""), "yellow"),
 ]
-
-
-def _without_styles(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 @pytest.mark.parametrize("width", [5, 12, 18, 22, 80, 160])

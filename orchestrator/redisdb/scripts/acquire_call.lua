@@ -16,7 +16,7 @@ local WAITING = in_shard('waiting:' .. q.model)
 local now, id, waiter, tree, tokens = clock(q.now), q.call, q.waiter, q.tree or '', q.tokens or 0
 local rpm, tpm, most = q.requests_a_minute, q.tokens_a_minute, q.calls
 local second = math.floor(now / 1000)
-local IDLE_MS, MINUTE, GUESS_MS, LEAST_WAIT_MS = 600000, 60, 2000, 50
+local IDLE_MS, MINUTE, GUESS_MS, LEAST_WAIT_MS, LATE_MS = 600000, 60, 2000, 50, 1000
 
 -- A call whose worker is gone ends with its time.
 redis.call('ZREMRANGEBYSCORE', CALLS, '-inf', now)
@@ -34,12 +34,17 @@ for i = 1, #found, 2 do
   used = used + count(found[i + 1])
 end
 
--- Places whose run did not come back are given up.
+-- Places whose run did not come back are given up. Who is late, as no slot is free for it, keeps its place and holds up nobody.
+local ahead, found_own = 0, false
 for _, other in ipairs(redis.call('ZRANGE', WAITING, 0, -1)) do
-  local kept = string.match(redis.call('HGET', COUNTS, 'w:' .. other) or '', ' (%d+)$')
-  if other ~= waiter and (not kept or tonumber(kept) < now) then
+  local kept = tonumber(string.match(redis.call('HGET', COUNTS, 'w:' .. other) or '', ' (%d+)$')) or 0
+  if other == waiter then
+    found_own = true
+  elseif kept < now then
     redis.call('ZREM', WAITING, other)
     redis.call('HDEL', COUNTS, 'w:' .. other)
+  elseif not found_own and kept - q.kept_ms + LATE_MS > now then
+    ahead = ahead + 1
   end
 end
 if redis.call('ZCARD', WAITING) == 0 then
@@ -47,13 +52,12 @@ if redis.call('ZCARD', WAITING) == 0 then
     if string.find(field, '^tree:') or string.find(field, '^w:') then redis.call('HDEL', COUNTS, field) end
   end
 end
-if not redis.call('ZSCORE', WAITING, waiter) then
+if not found_own then
   local c = redis.call('HMGET', COUNTS, 'at', 'tree:' .. tree)
   local turn = math.max(count(c[1]), count(c[2])) + 1
   redis.call('HSET', COUNTS, 'tree:' .. tree, turn)
   redis.call('ZADD', WAITING, turn, waiter)
 end
-local ahead = redis.call('ZRANK', WAITING, waiter)
 
 -- How long until there is room for so many more requests and tokens: until enough of the last minute has passed.
 local function until_room(limit, total, need, offset)

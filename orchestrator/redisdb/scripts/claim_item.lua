@@ -4,7 +4,7 @@
 -- KEYS  1 session
 -- ARGV  1 request: run, claim; item; waits: wait: the run stands still for it | give up: it does so no longer; last_effect
 --         that this try was told of
--- Returns  {'taken', record as JSON, text} | {'not yet', state of the item} | {'lost'} | {'unknown'}
+-- Returns  {'taken', record as JSON, text} | {'not yet', state of the item | 'unknown'} | {'lost'}
 -- include: base
 -- include: request
 -- include: ready
@@ -39,22 +39,18 @@ local function stand_still()
 end
 if q.waits == 'give up' then go_on() end
 local record = item(ITEMS, q.item)
-if not record then
-  stand_still()
-  return { 'unknown' }
-end
-if record.state == 'claimed' and record.run == r.id then
+if record and record.state == 'claimed' and record.run == r.id then
   go_on()
   return { 'taken', cjson.encode(record), text_of(q.item, redis.call('HGET', BODIES, q.item)) or '' }
 end
-if record.state ~= 'queued' then
+if not record or record.state ~= 'queued' then
   stand_still()
-  if record.state == 'owed' and not record.awaited then
+  if record and record.state == 'owed' and not record.awaited then
     -- The run waits for this very item, so its coming is told, whatever the waiting policy says.
     record.awaited = true
     save(ITEMS, q.item, record)
   end
-  return { 'not yet', record.state }
+  return { 'not yet', record and record.state or 'unknown' }
 end
 record.state, record.run, record.taken = 'claimed', r.id, true
 save(ITEMS, q.item, record)

@@ -2,8 +2,8 @@
 -- bounded by count and bytes; the rest follows with the next run. Sent again, it answers the same while no worker has it.
 -- A deadline makes a run, too, even when nothing has come: the run's field `overdue` names the groups it was for.
 -- KEYS  1 session
--- ARGV  1 request: run: its id, and number; max_items, max_bytes; look_ms until the sweep looks at it;
---         call: one that is sent again, as its answer was lost, has the same
+-- ARGV  1 request: run: its id, and number; max_items, max_bytes; look_ms until the sweep looks at it; ttl_ms of
+--         a tree at rest; call: one that is sent again, as its answer was lost, has the same
 -- Returns  {'run', run id, agent, cause, '1' if more is queued, '1': tell workers of it | '0'} | {'busy', run} | {'empty'}
 --          | {'waits', due in ms since the epoch or '0'} | {'closed', state} | {'number', runs so far}
 -- include: base
@@ -79,6 +79,8 @@ local function make_run(chosen, cause, more)
   redis.call('HSET', KEYS[1], 'run', q.run, 'runs', q.number, 'flushed', q.call, 'updated_ms', now)
   redis.call('HDEL', KEYS[1], 'window_until', 'unready')
   redis.call('ZREM', TIMERS, 'flush|' .. s.id, 'expire|' .. s.id)
+  -- Below a root at rest, too, its tree is not.
+  redis.call('ZADD', TIMERS, 'XX', now + (q.ttl_ms or 0), 'expire|' .. s.root)
   redis.call('ZADD', QUEUED, now + (q.look_ms or 0), q.run)
   if redis.call('ZCARD', QUEUE) == 0 then redis.call('ZREM', WAITING, s.id) end
   local fires = #overdue > 0 and cause == 'callbacks'
@@ -109,8 +111,7 @@ if redis.call('ZCARD', QUEUE) == 0 then
   if #overdue > 0 or (wake_at == 0 and s.state == 'idle' and pending <= 0 and count(s.questions) <= 0) then
     return make_run({}, 'callbacks', false)
   end
-  if wake_at > 0 then return sleep_until(wake_at) end
-  return { 'empty' }
+  return wake_at > 0 and sleep_until(wake_at) or { 'empty' }
 end
 
 local verdicts = {}

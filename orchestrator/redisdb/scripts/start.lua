@@ -34,8 +34,7 @@ local function start(l)
   local s = fields(session, 'id', 'agent', 'state', 'run', 'runs', 'message', 'root', 'priority')
   checked[ready] = checked[ready] or { redis.call('ZCARD', ready), redis.call('HLEN', turns) }
   check('LLEN', runs)
-  local noted = false
-  local wrong = s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
+  local noted, wrong = false, s.id == '' and 'unknown' or s.message ~= message and 'task' or nil
   if wrong or not redis.call('SET', seen, entry .. ' ' .. digest, 'NX', 'PX', mark_ms) then
     local standing = marked(seen, entry, digest)
     if standing == 'other' then return { 'other' } end

@@ -176,7 +176,8 @@ class Delegating(View):
         `reply`: as long as this run goes on, nobody else does.
 
         Args:
-            sessions: the children; by default all whose callbacks are outstanding.
+            sessions: the children; by default all whose callbacks are outstanding, also those that only an earlier try of
+                the run has launched: whoever collects them takes them up.
 
         Raises:
             InputError: a session is no child of this one with a callback.

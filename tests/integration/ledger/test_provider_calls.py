@@ -101,11 +101,7 @@ def test_as_many_calls_at_once_as_may_be_and_a_dead_workers_call_ends(provider: 
     assert not granted(provider.ask(limit, waiter="w"))
     provider.release(first)
     provider.release(first)
-    third = provider.ask(limit, waiter="w")
-    assert isinstance(third, Granted)
-    assert not granted(provider.ask(limit, waiter="x"))
-    provider.release(third)
-    assert granted(provider.ask(limit, waiter="x"))
+    assert granted(provider.ask(limit, waiter="w"))
     assert not granted(provider.ask(limit, waiter="y"))
     provider.now += 60_001  # nobody released the other two
     assert granted(provider.ask(limit, waiter="y"))
@@ -159,15 +155,24 @@ def test_trees_take_turns(provider: Provider) -> None:
     assert {"small0", "small1"} <= set(served[:5])
 
 
-def test_a_place_whose_run_does_not_come_back_is_given_up(provider: Provider) -> None:
-    limit = ProviderLimit(requests_per_minute=1)
-    assert granted(provider.ask(limit))
-    assert not granted(provider.ask(limit, waiter="gone"))
-    assert not granted(provider.ask(limit, waiter="here", tree="other"))
-    provider.now += 61_000
-    assert not granted(provider.ask(limit, waiter="here", tree="other"))
-    provider.now += 31_000
-    assert granted(provider.ask(limit, waiter="here", tree="other"))
+@pytest.mark.parametrize(("late_ms", "next_one"), [(1_500, "late"), (31_500, "new")])
+def test_a_run_that_is_late_holds_up_nobody_and_keeps_its_place_for_half_a_minute(
+    provider: Provider, late_ms: int, next_one: str
+) -> None:
+    """Those behind it may have the slots that it needs."""
+    limit = ProviderLimit(calls=1)
+    first, late = provider.ask(limit), provider.ask(limit, waiter="late")
+    assert isinstance(first, Granted)
+    assert isinstance(late, Wait)
+    provider.release(first)
+    provider.now += late.wait_ms
+    assert not granted(provider.ask(limit, waiter="here"))
+    provider.now += late_ms
+    second = provider.ask(limit, waiter="here")
+    assert isinstance(second, Granted)
+    assert not any(granted(provider.ask(limit, waiter=waiter)) for waiter in ("new", "late"))
+    provider.release(second)
+    assert [w for w in ("new", "late") if granted(provider.ask(limit, waiter=w))] == [next_one]
 
 
 def test_no_key_of_it_stays_for_good(provider: Provider, redis: redis_py.Redis) -> None:

@@ -147,11 +147,11 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     stack.drain()
     heard = play.claim(next(d for d in stack.sent if d.session == child.claim.session))
     assert [(i.kind, i.status) for i in heard.items] == [("reply", "failed")]
-    assert list(heard.texts.values()) == ["no reply will come: none came within 86400 s"]
+    assert list(heard.texts.values()) == ["no reply will come: its time is over"]
     assert ledger.sweep.due_timers(0) == []
     item = ledger.item(parent.claim.session, question)
     assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
-    assert item.reason == ("" if read else "no reply in time: none came within 86400 s")
+    assert item.reason == ("" if read else "no reply in time: its time is over")
     play.commit(heard.claim, "without")
     assert not _reply(ledger, question)
     assert ledger.session(child.claim.session).state == SessionState.FINISHED

@@ -149,9 +149,7 @@ def test_a_later_attempt_asks_for_what_was_rejected_anew(
     stage: StackHarness, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, said: str, answer: str
 ) -> None:
     """The rejected answer was recorded; to get it once more would be to fail once more. The log has a sentence of each."""
-
     stage.lead("writer: write")
-
     plan = '<response>[{"role": "dev", "task": "work", "caller": "writer"}]</response>'
     right = plan if answer == "plan" else "<response>right</response>"
     server = serve(lambda request: Say(right if len(server.requests) > 3 else said))
@@ -216,9 +214,7 @@ def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
     stage: StackHarness, model: Model, serve: Serve, again: tuple[Reply, ...]
 ) -> None:
     """Also in another try of the run: what its recorded steps launched is still there."""
-
     stage.lead("writer: write")
-
     delegates = Say(calls=[Call("delegate", agent="helper", task="help")])
     server = serve(Script(delegates, *again, Say("It is delegated."), Say("a reminder?")))
     model("writer", role="coordinator", instructions="You write.")
@@ -267,9 +263,7 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(
     stage: StackHarness, model: Model, serve: Serve
 ) -> None:
     """The provider is away when the model is reminded: the next attempt goes on with the reminder."""
-
     stage.lead("writer: write")
-
     server = serve(Script(Say("no tag"), Fail(500), Say("<response>done</response>")))
     model("writer", instructions="You write.")
     root = stage.begin("lead")

@@ -139,7 +139,7 @@ def test_its_time_limit_ends_the_wait(stage: StackHarness, client: Client, calls
         pass
     assert client.questions() == []
     assert stage.execute(dispatch) == "finished"
-    assert result(stage, session).startswith("none: no reply will come: none came within")
+    assert result(stage, session).startswith("none: no reply will come: its time is over")
 
 
 def test_stop_ends_it_and_leaves_no_question(stage: StackHarness, client: Client, calls: Calls) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.envelope import codec, schemas
 from orchestrator.envelope.catalogue import RULES
+from orchestrator.envelope.message_types import MESSAGE_TYPES
 from orchestrator.envelope.validate import check
 
 INDEX: dict[str, dict[str, Any]] = tomllib.loads(schemas.read("examples/index.toml").decode())
@@ -29,11 +30,13 @@ def test_every_example_is_in_the_index() -> None:
     assert len(INVALID) >= 100
 
 
-def test_every_rule_has_an_example() -> None:
-    """Each rule that a document can break is broken by an example."""
+def test_every_rule_and_type_has_an_example() -> None:
+    """Each rule that a document can break is broken by an example, and some rule by each type of message."""
     shown = {*INVALID.values(), *(rule for rules in VALID.values() for rule in rules)}
     not_in_a_file = {"unreadable", "size", "schema", "markup"}
     assert shown == set(RULES) - not_in_a_file
+    invalid = b"".join(schemas.read(f"examples/invalid/{name}.xml") for name in INVALID)
+    assert [kind for kind in MESSAGE_TYPES if f'<body type="{kind}">'.encode() not in invalid] == []
 
 
 @pytest.mark.parametrize("name", sorted(VALID))
