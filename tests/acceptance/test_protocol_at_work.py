@@ -136,36 +136,3 @@ def test_where_signatures_are_optional_an_unsigned_message_is_taken_and_the_doct
     )
     assert "signature-missing" in strict.stdout
     assert strict.returncode == 1
-
-
-FAR = """
-from orchestrator import agent
-
-
-@agent("far")
-def far(ctx):
-    return "seen from afar"
-"""
-
-
-def test_a_second_host_serves_agents_with_keys_that_it_imported(stack: Terminal) -> None:
-    """One command here and one there; what it was not given the keys of, it leaves to others."""
-    url = resolve(load_settings(data=stack.folder / ".orchestra")).redis_url
-    second = {"ORCHESTRA_REDIS_URL": str(url), "ORCHESTRA_DATA": str(stack.folder / "second")}
-    (stack.folder / "far.py").write_text(FAR, encoding="utf-8")
-    (stack.folder / "pass").write_text("open sesame, open", encoding="utf-8")
-    assert (
-        stack.run("orchestra keys export far --agents far.py -o exported --passphrase-file pass").returncode
-        == 0
-    )
-    assert stack.run("orchestra keys import exported --passphrase-file pass", **second).returncode == 0
-    far = stack.start("celery -A workers worker", **second, ORCHESTRA_AGENTS="far.py")
-    wait_until(lambda: "far" in stack.run("orchestra agents").stdout, "the second host's agent")
-    done = stack.run("orchestra submit far look --wait")
-    assert (done.returncode, done.stdout) == (0, "seen from afar\n")
-    kept = json.loads(stack.run("orchestra keys list --json", **second).stdout)["keys"]
-    assert [row["agent"] for row in kept if row["private"]] == ["far"]
-    refused = stack.run("celery -A workers worker", **second, ORCHESTRA_AGENTS="mine.py")
-    assert refused.returncode != 0
-    assert "the keys of boss, large are not in" in refused.stderr
-    assert far.interrupt() == 0

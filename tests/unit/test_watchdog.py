@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery.worker import state
 
+from orchestrator import machine
+from orchestrator.ledger import Claim
+from orchestrator.redisdb.holders import Connected
+from orchestrator.streams import consumer_name
+from orchestrator.streams.consumer import LostConnections, mark_in
 from orchestrator.worker.execution.ending import Silence, Watchdog
+from orchestrator.worker.execution.heartbeat import ClaimStatus, Heartbeat, ticker
+from tests.waiting import wait_until
 
 #: One look: seconds, a free slot, messages that wait, when the consumer last moved; and whether it is silent.
 Look = tuple[float, bool, bool, float, bool]
@@ -89,3 +98,111 @@ def test_a_message_at_work_takes_a_slot(kennel: Kennel) -> None:
         assert kennel.ended == 1
     finally:
         state.reserved_requests.discard(at_work)
+
+
+# --- One thread renews the leases of all runs of a process.
+
+
+class Leases:
+    """Counts renewals; of nothing else is a ledger asked here."""
+
+    def __init__(self) -> None:
+        self.renewed: list[str] = []
+
+    def renew(self, claim: Claim) -> Any:
+        self.renewed.append(claim.run)
+        return type("Renewal", (), {"held": True, "stop": ""})()
+
+
+def heartbeat(leases: Leases, run: str, *, time_limit_s: float, end: Any) -> Heartbeat:
+    return Heartbeat(
+        leases,  # type: ignore[arg-type]
+        ClaimStatus(Claim(run=run, claim="c", session="ses_0", parent="", root="ses_0")),
+        interval_s=0.02,
+        time_limit_s=time_limit_s,
+        grace_s=0,
+        end=end,
+        beats=ticker,
+    )
+
+
+def test_an_end_by_force_that_waits_for_the_ledger_holds_up_no_other_lease() -> None:
+    leases, begun, answered = Leases(), threading.Event(), threading.Event()
+
+    def end(reason: str) -> None:
+        begun.set()
+        answered.wait(30)
+
+    with (
+        heartbeat(leases, "other", time_limit_s=600, end=end),
+        heartbeat(leases, "blocked", time_limit_s=0.05, end=end),
+    ):
+        assert begun.wait(30)
+        before = len(leases.renewed)
+        wait_until(lambda: len(leases.renewed) > before + 3, "renewals go on")
+        answered.set()
+
+
+# --- Who is taken for dead because the connection of its process is gone.
+
+
+MARK = "feedfeedfeed.7"
+ME = machine.own_mark()
+
+
+class Ticking:
+    """A clock that a test sets."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return round(self.now * 1000)
+
+
+def looks(*seen: tuple[set[str], float], every_s: float = 1.0) -> list[bool]:
+    """Whether the other one is dead at each look, each given as who is connected and the age of the oldest connection."""
+    clock = Ticking()
+    watch = LostConnections(clock)
+    verdicts = []
+    for marks, oldest_s in seen:
+        verdicts.append(bool(watch.lost([MARK], Connected(frozenset(marks), oldest_s))))
+        clock.now += every_s
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("seen", "dead"),
+    [
+        pytest.param([({ME}, 90), ({ME}, 91)], [False, True], id="missed twice"),
+        pytest.param([({ME}, 90), ({ME, MARK}, 91), ({ME}, 92)], [False, False, False], id="back in between"),
+        pytest.param([(set(), 90), (set(), 91), (set(), 92)], [False] * 3, id="a server that does not tell"),
+        pytest.param([({ME}, 1), ({ME}, 2), ({ME}, 3)], [False] * 3, id="a server that was just started"),
+        pytest.param(
+            [({ME}, 90), ({ME}, 1), ({ME}, 6), ({ME}, 7)], [False, False, False, True], id="restarted"
+        ),
+    ],
+)
+def test_a_consumer_is_dead_when_its_process_is_missed_at_two_looks(
+    seen: list[tuple[set[str], float]], dead: list[bool]
+) -> None:
+    assert looks(*seen) == dead
+
+
+def test_two_looks_in_one_moment_are_one() -> None:
+    assert looks(({ME}, 90), ({ME}, 90), ({ME}, 90), every_s=0.2) == [False] * 3
+
+
+def test_a_name_without_a_mark_is_left_to_its_lease() -> None:
+    """Those of an older version, and of programs that consume under a name of their own."""
+    clock = Ticking()
+    watch = LostConnections(clock)
+    for _ in range(3):
+        assert watch.lost([mark_in("router-host-7-abcdef")], Connected(frozenset({ME}), 90)) == set()
+        clock.now += 1
+
+
+def test_a_consumer_is_named_after_its_process() -> None:
+    assert mark_in(consumer_name("router")) == ME

@@ -103,6 +103,15 @@ class Play:
     def delegate(self, parent: ClaimedRun, effect: str, **options: object) -> str:
         return self.ledger.delegate(parent.claim, self.launch(parent, effect, **options)).child
 
+    def say(self, held: ClaimedRun, to: str, text: str = "?", *, item: str, **options: object) -> str:
+        """Put something into the queue of a session: a message of usual priority, if nothing else is said."""
+        options = {"effect": item, "kind": "message", "priority": "normal"} | options
+        return self.ledger.send(held.claim, to, text, item_id=item, **options)  # type: ignore[arg-type]
+
+    def ask(self, held: ClaimedRun, of: str, *, item: str = "itm_00q", **options: object) -> str:
+        """Put an open question into the queue of a session."""
+        return self.say(held, of, "which?", item=item, kind="query", opens=True, **options)
+
     def commit(
         self,
         claim: Claim,

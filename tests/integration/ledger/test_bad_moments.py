@@ -88,8 +88,7 @@ def test_who_asked_a_session_that_is_deleted_hears_that_no_reply_will_come(
     root, parent = play.begin()
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": "abandon"})
     asking = play.run(play.delegate(parent, "a"))
-    question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
-    ledger.send(asking.claim, root, "?", **question)  # type: ignore[arg-type]
+    play.ask(asking, root)
     play.commit(asking.claim)
     play.commit(parent.claim)
     ledger.stop(root, "gone", state="deleted")

@@ -104,9 +104,7 @@ def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: 
     root, parent = play.begin()
     child = play.run(play.delegate(parent, "a"))
     for _ in range(2):
-        ledger.send(
-            child.claim, root, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal"
-        )
+        play.say(child, root, LARGE, item="itm_00m")
     item = ledger.item(root, "itm_00m")
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     assert len(blobs(redis, child.claim.session)) == 1
@@ -139,8 +137,7 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
     delivery = Delivery(ledger, lambda _: None)
     root, parent = play.begin()
     child = play.run(play.delegate(parent, "a"))
-    said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
-    ledger.send(child.claim, root, LARGE + "said", **said)  # type: ignore[arg-type]
+    play.say(child, root, LARGE + "said", item="itm_00m")
     play.commit(child.claim, LARGE)
     play.commit(parent.claim)
     play.commit(play.resume(root).claim)
@@ -164,8 +161,7 @@ def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
     """However often the parent is cleaned up: its tombstone has no record of a child to which it owes no end."""
     root, parent = play.begin()
     child = play.delegate(parent, "a", callback=False, on_close="abandon")
-    said = {"effect": "m", "item_id": "itm_00m", "kind": "message", "priority": "normal"}
-    ledger.send(parent.claim, child, LARGE, **said)  # type: ignore[arg-type]
+    play.say(parent, child, LARGE, item="itm_00m")
     play.commit(parent.claim)
     ledger.stop(root, "enough", state="deleted")
     for _ in range(3):
@@ -198,7 +194,7 @@ def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis
     heir, child = inherited(play, stack)
     play.finish(child)
     asked = play.resume(heir)
-    ledger.send(asked.claim, child, LARGE, effect="m", item_id="itm_00m", kind="message", priority="normal")
+    play.say(asked, child, LARGE, item="itm_00m")
     play.commit(asked.claim)
     told = ledger.flush(child).dispatch
     assert told is not None

@@ -239,40 +239,14 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
     child = play.delegate(parent, "a")
     play.commit(parent.claim, waiting={"": {"mode": "all"}})
     asking = play.run(child)
-    ledger.send(
-        asking.claim,
-        root,
-        "which?",
-        effect="ask",
-        item_id="itm_00q1",
-        kind="query",
-        priority="normal",
-        opens=True,
-    )
+    play.ask(asking, root, item="itm_00q1")
     assert play.commit(asking.claim).session_state == SessionState.IDLE
     asked = play.resume(root)
     assert [(i.kind, i.child) for i in asked.items] == [("query", child)]
-    ledger.send(
-        asked.claim,
-        child,
-        "that one",
-        effect="r",
-        item_id="itm_00r1",
-        kind="reply",
-        priority="high",
-        answers="itm_00q1",
-    )
+    reply = {"kind": "reply", "priority": "high", "answers": "itm_00q1"}
+    play.say(asked, child, "that one", item="itm_00r1", **reply)
     with pytest.raises(WrongState, match="answered"):
-        ledger.send(
-            asked.claim,
-            child,
-            "or this",
-            effect="r2",
-            item_id="itm_00r2",
-            kind="reply",
-            priority="high",
-            answers="itm_00q1",
-        )
+        play.say(asked, child, "or this", item="itm_00r2", **reply)
     play.commit(asked.claim)
     answered = play.resume(child)
     assert list(answered.texts.values()) == ["that one"]
@@ -400,8 +374,7 @@ def test_a_tree_that_has_had_its_runs_begins_nothing_new_and_ends_what_it_has(re
     play.ledger = ledger = Ledger(redis, limits=TreeLimits(max_tree_runs=4))
     root, held = play.begin()
     child = play.run(play.delegate(held, "1"))
-    question = {"effect": "q", "item_id": "itm_00q", "kind": "query", "priority": "normal", "opens": True}
-    ledger.send(child.claim, root, "?", **question)  # type: ignore[arg-type]
+    play.ask(child, root)
     play.commit(child.claim)
     play.commit(held.claim)
     held = play.resume(root)

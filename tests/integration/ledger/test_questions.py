@@ -20,20 +20,9 @@ def _family(play: Play) -> tuple[ClaimedRun, ClaimedRun]:
     return parent, play.run(play.delegate(parent, "a"))
 
 
-def _ask(
-    ledger: Ledger, child: ClaimedRun, parent: str, *, effect: str = "ask", priority: str = "normal"
-) -> str:
+def _ask(play: Play, child: ClaimedRun, parent: str, *, effect: str = "ask") -> str:
     question = question_id(child.claim.session, f"{child.claim.run}:{effect}")
-    return ledger.send(
-        child.claim,
-        parent,
-        "which?",
-        effect=effect,
-        item_id=question,
-        kind="query",
-        priority=priority,
-        opens=True,
-    )
+    return play.ask(child, parent, item=question, effect=effect)
 
 
 def _reply(ledger: Ledger, question: str, text: str = "that one") -> bool:
@@ -58,7 +47,7 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
 ) -> None:
     parent, child = _family(play)
     session = child.claim.session
-    question = _ask(ledger, child, parent.claim.session)
+    question = _ask(play, child, parent.claim.session)
     if cut != "asked":
         _reply(ledger, question)
     if cut == "taken":
@@ -66,7 +55,7 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
-    assert _ask(ledger, again, parent.claim.session) == question
+    assert _ask(play, again, parent.claim.session) == question
     assert [i.id for i in ledger.items(parent.claim.session) if i.kind == "query"] == [question]
     if cut == "asked":
         _reply(ledger, question)
@@ -80,11 +69,11 @@ def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(play: Pla
     parent, child = _family(play)
     asked, session = parent.claim.session, child.claim.session
     play.commit(parent.claim)
-    kept, left = (_ask(ledger, child, asked, effect=name) for name in ("kept", "left"))
+    kept, left = (_ask(play, child, asked, effect=name) for name in ("kept", "left"))
     (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
-    assert _ask(ledger, again, asked, effect="kept") == kept
+    assert _ask(play, again, asked, effect="kept") == kept
     assert play.commit(again.claim).session_state == SessionState.IDLE
     assert ledger.session(session).questions == (kept,)
     item = ledger.item(asked, left)
@@ -97,7 +86,7 @@ def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger
     parent, child = _family(play)
     asked = parent.claim.session
     play.commit(parent.claim)
-    question = _ask(ledger, child, asked)
+    question = _ask(play, child, asked)
     withdraw = {"asker": child.claim.session, "asked": asked, "reason": "waited too long"}
     assert ledger.withdraw(question, **withdraw, claim=child.claim)
     assert not ledger.withdraw(question, **withdraw, claim=child.claim)
@@ -114,7 +103,7 @@ def test_a_question_that_was_read_already_can_be_closed_only(play: Play, ledger:
     """The run that carries it keeps it; only the reply comes too late."""
     parent, child = _family(play)
     asked = parent.claim.session
-    question = _ask(ledger, child, asked)
+    question = _ask(play, child, asked)
     play.commit(parent.claim)
     reading = play.resume(asked)
     assert ledger.withdraw(question, asker=child.claim.session, asked=asked, reason="x", claim=child.claim)
@@ -128,7 +117,7 @@ def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
     """Under the id of the reply, so that one who is blocked on it is woken; let go, it may work on."""
     parent = play.run(play.submit())
     child = play.run(play.delegate(parent, "a", on_close="abandon"))
-    question = _ask(ledger, child, parent.claim.session)
+    question = _ask(play, child, parent.claim.session)
     play.commit(parent.claim, "boom", status="failed")
     stack.drain()
     item, text = ledger.claim_item(child.claim, reply_id(question))
@@ -144,7 +133,7 @@ def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
     ledger.limits = replace(ledger.limits, question_ms=86_400_000)
     ledger.set_time(1_000_000)
     parent, child = _family(play)
-    question = _ask(ledger, child, parent.claim.session)
+    question = _ask(play, child, parent.claim.session)
     play.commit(child.claim, "asked")
     if read:
         play.commit(parent.claim)
@@ -172,7 +161,7 @@ def test_a_question_to_a_child_that_has_waited_long_enough_leaves_the_childs_que
     stack: Stack, play: Play, ledger: Ledger
 ) -> None:
     parent, child = _family(play)
-    question = _ask(ledger, parent, child.claim.session)
+    question = _ask(play, parent, child.claim.session)
     stack.delivery.give_up(question, "too late")
     assert ledger.session(parent.claim.session).questions == ()
     asked = ledger.item(child.claim.session, question)
@@ -184,15 +173,7 @@ def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Le
     """Whatever the code above it lets through, the step that makes an item does not."""
     parent, child = _family(play)
     with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
-        ledger.send(
-            child.claim,
-            parent.claim.session,
-            "!",
-            effect="x",
-            item_id="itm_00x",
-            kind=kind,
-            priority="normal",
-        )
+        play.say(child, parent.claim.session, item="itm_00x", kind=kind)
     if kind != "prompt":
         with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
             ledger.enqueue(parent.claim.session, "!", item_id="itm_00x", kind=kind)
@@ -205,7 +186,7 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, l
     root = parent.claim.session
     other = play.delegate(parent, "other")
     play.commit(parent.claim)
-    question = _ask(ledger, child, root)
+    question = _ask(play, child, root)
     play.finish(other, "done")
     answered: list[list[str]] = []
 

@@ -53,17 +53,7 @@ class Place:
 
     def ask(self, asker: ClaimedRun) -> str:
         question = question_id(asker.session.id, "q")
-        self.ledger.send(
-            asker.claim,
-            asker.session.parent,
-            "?",
-            effect="q",
-            item_id=question,
-            kind="query",
-            priority="normal",
-            opens=True,
-        )
-        return question
+        return self.play.ask(asker, asker.session.parent, item=question)
 
 
 @pytest.fixture

@@ -184,16 +184,39 @@ def test_a_foreign_child_is_at_work_without_a_worker(stack: Stack, family: Famil
     assert [lease.session for lease in stack.parts.ledger.sweep.leases(0)] == [family.lead.session.id]
 
 
-def test_a_foreign_completion_is_the_commit_of_its_session(stack: Stack, family: Family) -> None:
-    """The parent is owed one callback, with the result; a second report changes nothing."""
-    done = TaskCompletion(task_id=family.child, status="success", summary="found", result="it is 42")
-    say(stack, family, done, "task-completion")
-    say(stack, family, done, "task-completion")
-    ledger = stack.parts.ledger
-    assert ledger.result(family.child) == (SessionState.FINISHED, "it is 42")
-    (callback,) = ledger.items(family.lead.session.id)
-    assert (callback.kind, callback.status, callback.state) == ("completion", "completed", ItemState.QUEUED)
-    assert ledger.texts(family.lead.session.id, [callback.id]) == {callback.id: "it is 42"}
+@pytest.mark.parametrize(
+    ("said", "state", "status"),
+    [
+        ("success", SessionState.FINISHED, "completed"),
+        ("partial-success", SessionState.FINISHED, "partial-success"),
+        ("failed", SessionState.FAILED, "failed"),
+        ("error", SessionState.FAILED, "failed"),
+    ],
+)
+def test_the_end_that_a_program_reports_is_the_commit_of_its_session(
+    stack: Stack, family: Family, said: Any, state: SessionState, status: str
+) -> None:
+    """The parent is owed one callback, with the result, and sees if it is not all of it; a second report changes nothing."""
+    text = "it is 42"
+    body: Any
+    if said == "error":
+        body = ErrorReport(
+            error_id=new_message_id(), error_type="task-failed", severity="critical", message=text
+        )
+    elif said == "failed":
+        body = TaskCompletion(task_id=family.child, status=said, summary=text)
+    else:
+        body = TaskCompletion(task_id=family.child, status=said, summary="found", result=text)
+    for _ in range(2):
+        say(stack, family, body, body.type, "critical" if said == "error" else "high")
+    ledger, root = stack.parts.ledger, family.lead.session.id
+    assert ledger.result(family.child) == (state, text)
+    (item,) = ledger.items(root)
+    assert (item.kind, item.status, item.state) == ("completion", status, ItemState.QUEUED)
+    assert ledger.texts(root, [item.id]) == {item.id: text}
+    callback = callback_from(item, text)
+    assert (callback.status, callback.result or callback.error) == (status, text)
+    assert f'status="{status}"' in render_callbacks([callback])
 
 
 def test_a_foreign_completion_after_the_time_limit_is_a_timeout(stack: Stack, family: Family) -> None:
@@ -226,22 +249,6 @@ def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None
     assert stack.parts.ledger.result(family.child) == (SessionState.FINISHED, text)
 
 
-@pytest.mark.parametrize("how", ["error", "failed completion"])
-def test_a_foreign_failure_is_a_failed_callback(stack: Stack, family: Family, how: str) -> None:
-    """An error of critical severity ends the session, as a failed completion does."""
-    if how == "error":
-        error = ErrorReport(
-            error_id=new_message_id(), error_type="task-failed", severity="critical", message="no luck"
-        )
-        say(stack, family, error, "error", "critical")
-    else:
-        body = TaskCompletion(task_id=family.child, status="failed", summary="no luck")
-        say(stack, family, body, "task-completion")
-    assert stack.parts.ledger.result(family.child) == (SessionState.FAILED, "no luck")
-    (callback,) = stack.parts.ledger.items(family.lead.session.id)
-    assert (callback.status, callback.state) == ("failed", ItemState.QUEUED)
-
-
 def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, family: Family) -> None:
     """Progress is a fact of the session; a blocked task is something the parent must hear."""
     update = StatusUpdate(
@@ -255,6 +262,8 @@ def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, f
     items = stack.parts.ledger.items(family.lead.session.id)
     texts = stack.parts.ledger.texts(family.lead.session.id, [i.id for i in items])
     assert [(i.kind, texts.get(i.id)) for i in items] == [("blocker", "no key"), ("completion", None)]
+    callback = callback_from(items[0], "no key")  # nobody could take a reply
+    assert (callback.can_reply, "Please answer" in render_callbacks([callback])) == (False, False)
     child = stack.parts.ledger.session(family.child)
     assert (child.progress, child.activity) == (30, "blocked: no key")
     stuck = StatusUpdate(
@@ -289,35 +298,12 @@ def test_titles_and_activities_of_programs_are_cut_and_their_texts_are_not(
     assert stack.claim(begun.id).prompt == long
 
 
-def test_a_partial_success_arrives_as_such(stack: Stack, family: Family) -> None:
-    """Its session has ended with a result; its parent sees that it is not all of it."""
-    done = TaskCompletion(task_id=family.child, status="partial-success", summary="half", result="half of it")
-    say(stack, family, done, "task-completion")
-    ledger, root = stack.parts.ledger, family.lead.session.id
-    assert ledger.result(family.child) == (SessionState.FINISHED, "half of it")
-    (item,) = ledger.items(root)
-    assert (item.status, item.state) == ("partial-success", ItemState.QUEUED)
-    callback = callback_from(item, "half of it")
-    assert (callback.status, callback.result, callback.error) == ("partial-success", "half of it", "")
-    assert 'status="partial-success"' in render_callbacks([callback])
-
-
 @pytest.mark.parametrize("urgency", ["critical", "low", None])
 def test_the_urgency_of_a_query_is_its_priority(stack: Stack, family: Family, urgency: str | None) -> None:
     """In the queue of who is asked, whatever stream it came in; without one that of its stream counts."""
     say(stack, family, Query(query_type="ask-for-help", subject="?", urgency=urgency), "query", "normal")  # type: ignore[arg-type]
     (item,) = [i for i in stack.parts.ledger.items(family.lead.session.id) if i.kind == "query"]
     assert item.priority == (urgency or "normal")
-
-
-def test_a_blocker_of_a_program_is_no_question(stack: Stack, family: Family) -> None:
-    """Its parent is not asked for a reply that nobody could take."""
-    blocked = StatusUpdate(task_id=family.child, status="blocked", blockers=(Blocker(text="no key"),))
-    say(stack, family, blocked, "status-update", "normal")
-    (item,) = [i for i in stack.parts.ledger.items(family.lead.session.id) if i.kind == "blocker"]
-    callback = callback_from(item, "no key")
-    assert not callback.can_reply
-    assert "Please answer" not in render_callbacks([callback])
 
 
 def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(stack: Stack) -> None:

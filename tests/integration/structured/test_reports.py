@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator import Completion, Context, ErrorReport, agent
+from orchestrator import Completion, Context, ErrorReport, agent, model_agent
 from orchestrator.envelope.bodies import Query, StatusUpdate, TaskCompletion
 from orchestrator.errors import InputError, SessionFailed
 from orchestrator.policy.callback import Callback, same_callback
 from orchestrator.policy.callback_text import parse_callbacks
-from orchestrator.testing import InProcessStack
+from orchestrator.testing import ByInstructions, Call, InProcessStack, Say, Script, scripted_model
 from tests.integration.structured.conftest import Published
 
 #: What the specialist does, and what the coordinator makes of each callback; by the prompt.
@@ -281,3 +281,54 @@ def test_a_root_that_reports_a_failure_fails(stack: InProcessStack) -> None:
     ACTS["alone"] = lambda _: ErrorReport(message="no key", recommended_action="abandon")
     with pytest.raises(SessionFailed, match="no key"):
         stack.run("specialist", "go", title="alone")
+
+
+# --- Model agents give tasks, report and end in full, with their tools and a typed output.
+
+
+SCRIPT = ByInstructions(
+    {
+        "You lead": Script(
+            Say(
+                calls=[
+                    Call("delegate", agent="maker", task="make it", objectives=["small", "quick"], wait=True)
+                ]
+            ),
+            Say(
+                calls=[
+                    Call(
+                        "final_result",
+                        status="partial-success",
+                        summary="half of it",
+                        acceptance_criteria_met=[{"name": "small", "met": True}],
+                    )
+                ]
+            ),
+        ),
+        "You make": Script(
+            Say(calls=[Call("report_status", activity="making", progress=50, next_steps=["finish"])]),
+            lambda request: Say(f"<response>{'small' in str(request.messages)}</response>"),
+        ),
+    }
+)
+MODEL = scripted_model(SCRIPT)
+LEAD = model_agent("model-lead", role="coordinator", model=MODEL, instructions="You lead.", output=Completion)
+MAKER = model_agent("maker", model=MODEL, instructions="You make.")
+
+
+@agent("boss", role="coordinator")
+def boss(ctx: Context) -> str:
+    """Has the completion of a model agent as a value."""
+    if ctx.cause == "start":
+        ctx.delegate("model-lead", "go")
+        return ""
+    done = ctx.callbacks[0].completion
+    return f"{ctx.callbacks[0].status}: {done.result}: {done.acceptance_criteria_met[0].name}"
+
+
+def test_a_models_completion_is_a_value_at_its_parent() -> None:
+    with InProcessStack([LEAD, MAKER, boss]) as stack:
+        answer = stack.run("boss", "go")
+        assert answer.text == "partial-success: half of it: small"
+        (maker,) = [session for session in answer.tree.sessions if session.agent == "maker"]
+        assert (maker.progress, maker.activity) == (50, "making")

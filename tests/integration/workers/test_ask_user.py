@@ -13,18 +13,19 @@ from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor, Severity
 from orchestrator.envelope.bodies import Query
 from orchestrator.envelope.prompt_text import unpack_body
-from orchestrator.errors import InputError, NoReply, WrongState
+from orchestrator.errors import InputError, NoReply, UnknownSession, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.build import build_router
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
+from tests.integration.workers.conftest import StackHarness
 from tests.transitions import disagreements
 
-from .conftest import StackHarness
 from .test_gateway import remote
 from .test_steps import Calls, calls, result
+from .theatre import Harness
 
 __all__ = ["calls"]
 
@@ -271,3 +272,58 @@ def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
     for one in (approved, denied):
         assert said[one.id] == ["approval delivered by post", "approval answered by post"]
     assert said[reply_id(question.id)][0] == "item queued by post"
+
+
+# --- A user answers an agent's question: once, and whoever was asked is spared it.
+
+
+def busy_parent(stage: StackHarness) -> tuple[str, str]:
+    """A child that asked by ending its run, and its parent that has not run since; the question's id."""
+    stage.lead(
+        "worker: do it",
+        reply=None,
+        answer=lambda ctx: ",".join(f"{c.kind} {c.text}" for c in ctx.callbacks),
+    )
+
+    @stage.agent("worker")
+    def worker(ctx: Context) -> str:
+        if ctx.cause == "start":
+            ctx.raise_callback("which one?", wait=False)
+            return "asked"
+        (reply,) = ctx.callbacks
+        assert reply.question.startswith("ask_")
+        return f"{reply.agent} says {reply.text}"
+
+    root = stage.begin("lead")
+    (child,) = stage.children(root)
+    assert stage.play(child.id) == "idle"
+    (question,) = stage.ledger.session(child.id).questions
+    return root, question
+
+
+def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarness) -> None:
+    root, question = busy_parent(stage)
+    with Client(stage.settings) as client:
+        (child,) = stage.children(root)
+        assert client.reply(question, "the left one") == child.id
+        item = stage.ledger.item(root, question)
+        assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
+        lines = [event.text for event in client.history(root)]
+        assert any(line.endswith("closed: answered by the operator") for line in lines), lines
+        with Harness(stage) as theatre:
+            assert theatre.answer(root) == "completion operator says the left one"
+        with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
+            client.reply(question, "or the right one")
+
+
+def test_what_is_no_open_question_cannot_be_answered(stage: StackHarness) -> None:
+    _, question = busy_parent(stage)
+    with Client(stage.settings) as client:
+        with pytest.raises(InputError, match="is not the id of a question"):
+            client.reply("ses_00", "x")
+        with pytest.raises(InputError, match="is empty"):
+            client.reply(question, "  ")
+        with pytest.raises(UnknownSession):
+            client.reply("ask_00" + "0" * 36, "x")
+        with pytest.raises(WrongState, match="is not open"):
+            client.reply(question[:-12] + "0" * 12, "x")

@@ -21,8 +21,8 @@ from orchestrator.worker.gateway import FOLDER_PREFIX
 from orchestrator.worker.worktrees import Worktrees
 
 from .conftest import StackHarness
-from .test_promise_of_launches import breaks
 from .test_talking import stage
+from .test_waiting import breaks
 from .theatre import Harness
 
 __all__ = ["stage"]

@@ -31,8 +31,8 @@ from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
-from .test_promise_of_launches import breaks
 from .test_talking import stage
+from .test_waiting import breaks
 from .theatre import Harness
 
 __all__ = ["stage"]
@@ -298,6 +298,8 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
         if ctx.cause == "start":
             ctx.delegate("asker", ctx.prompt)
             return "waiting"
+        if ctx.cause == "user":
+            return ctx.prompts[0]
         return ctx.callbacks[-1].text if ctx.callbacks[-1].kind == "completion" else "not mine"
 
     @stage.agent("asker")
@@ -317,6 +319,11 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
         await call("reply", question=open_questions[0]["question"], text="blue")
         answer = await call("wait", session=root, timeout_s=50)
         assert (answer["state"], answer["result"], answer["ask_again_s"]) == ("finished", "blue", None)
+        for _ in range(2):
+            assert (await call("resume", session=root, prompt="and again", key="r"))["item"]
+        while (answer := await call("wait", session=root, timeout_s=50))["result"] != "and again":
+            assert answer["error"] is None
+        assert len(stage.ledger.runs(root)) == 4  # the question, too, has resumed it, and its child's end
         tree = await call("status", session=root)
         assert [s["agent"] for s in tree["sessions"]] == ["boss", "asker"]
         only = {"states": ["finished"], "agents": ["boss"], "since": "1h", "cost_to": "0"}
@@ -404,66 +411,6 @@ def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_
     with Stack(stage.settings) as client:
         with_tools(build_operator_server(client), look)
         with_tools(build_operator_server(client, may_approve=True), answer)
-
-
-def test_an_operators_server_that_is_killed_loses_and_doubles_nothing(
-    stage: StackHarness, theatre: Harness
-) -> None:
-    """The next one is given the same session for the same key, its question, and its end."""
-    go = threading.Event()
-
-    @stage.agent("asker")
-    def asker(ctx: Context) -> str:
-        if ctx.cause == "start":
-            go.wait(20)
-            return "painted"
-        return ctx.prompts[0]
-
-    settings = stage.settings
-    server = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "orchestrator", "program", "mcp", "--operator"],
-        env={
-            **os.environ,
-            "ORCHESTRA_REDIS_URL": str(settings.redis_url),
-            "ORCHESTRA_DATA": str(settings.data),
-        },
-    )
-
-    async def first() -> None:
-        async with Client(server) as client:
-            submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
-            assert submitted.structured_content["new"]
-            (pid,) = children_of(os.getpid())
-            os.kill(pid, signal.SIGKILL)
-            await client.call_tool("sessions", {})
-
-    async def second() -> tuple[str, str]:
-        async with Client(server) as client:
-            submitted = await client.call_tool("submit", {"agent": "asker", "prompt": "paint", "key": "k"})
-            assert not submitted.structured_content["new"]
-            go.set()
-            session = submitted.structured_content["session"]
-            ended = await client.call_tool("wait", {"session": session, "timeout_s": 20})
-            await client.call_tool(
-                "resume",
-                {"session": submitted.structured_content["session"], "prompt": "and again", "key": "r"},
-            )
-            again = await client.call_tool(
-                "resume",
-                {"session": submitted.structured_content["session"], "prompt": "and again", "key": "r"},
-            )
-            assert again.structured_content["item"]
-            return str(ended.structured_content["result"]), submitted.structured_content["session"]
-
-    with pytest.raises(BaseExceptionGroup):
-        anyio.run(first)
-    result, root = anyio.run(second)
-    assert result == "painted"
-    assert theatre.answer(root) == "and again"
-    assert [s.id for s in stage.ledger.tree(root)] == [root]
-    assert len(stage.ledger.runs(root)) == 2
-    assert breaks(stage) == []
 
 
 def children_of(pid: int) -> list[int]:

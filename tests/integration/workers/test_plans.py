@@ -17,8 +17,8 @@ from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 
 from .conftest import StackHarness
-from .test_promise_of_launches import breaks
 from .test_talking import stage
+from .test_waiting import breaks
 from .theatre import Harness
 
 __all__ = ["stage"]

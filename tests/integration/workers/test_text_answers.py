@@ -11,7 +11,7 @@ from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
 from tests.integration.workers.conftest import StackHarness
-from tests.integration.workers.test_promise_of_launches import breaks
+from tests.integration.workers.test_waiting import breaks
 
 
 class Script:

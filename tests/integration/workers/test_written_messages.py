@@ -12,8 +12,8 @@ from orchestrator.envelope.codec import decode
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.integration.workers.conftest import StackHarness
-from tests.integration.workers.test_promise_of_launches import breaks
 from tests.integration.workers.test_text_answers import Script
+from tests.integration.workers.test_waiting import breaks
 
 STATUS = """<agent-message><body type="status-update"><status>in-progress</status>
 <progress-percentage>40</progress-percentage><current-activity>reading</current-activity>
