@@ -245,7 +245,9 @@ def places(verb: str, modules: Iterable[Module]) -> list[str]:
 
 def walked() -> dict[str, list[str]]:
     """Return the modules that each stage of a prompt enters; of two walks the shorter: on a busy machine timers fire, too."""
-    return min(_walk(), _walk(), key=lambda stages: len(set().union(*stages.values())))
+    return min(
+        _walk(), _walk(), key=lambda stages: (len(set().union(*stages.values())), *map(len, stages.values()))
+    )
 
 
 def _walk() -> dict[str, list[str]]:

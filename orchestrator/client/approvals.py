@@ -15,7 +15,6 @@ from orchestrator.client.waiting import subtree
 from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id, session_of_approval
 from orchestrator.ledger.inbox import OpenApproval
-from orchestrator.messages.factory import to_session
 from orchestrator.policy.approval import Decision, Default, digest_of
 from orchestrator.runtime.process import user_name
 
@@ -88,6 +87,8 @@ def answer_approval(
             agent asked.
         WrongState: it was answered, its time has passed, or its session has ended.
     """
+    from orchestrator.messages.factory import to_session
+
     if session_of_approval(approval) is None:
         raise InputError(f"{approval!r} is not the id of an approval; `orchestra questions` lists them")
     if is_running() or os.environ.get(TOKEN_VARIABLE):

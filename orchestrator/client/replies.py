@@ -9,7 +9,6 @@ from orchestrator.bootstrap import Container
 from orchestrator.errors import WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import CLOSED, Item, LedgerReader, Session
-from orchestrator.messages.factory import to_session
 
 
 def open_questions(ledger: LedgerReader, askers: Iterable[Session]) -> list[tuple[Item, str]]:
@@ -35,6 +34,8 @@ def answer_question(parts: Container, asker: str, question: str, text: str) -> N
         UnknownSession: the session that asked is gone.
         WrongState: the question has its reply or was withdrawn, or its session will not run again.
     """
+    from orchestrator.messages.factory import to_session
+
     ledger = parts.ledger
     session = ledger.session(asker)
     asked = session.parent or session.id  # a root asks the user, and has the question itself
