@@ -71,7 +71,7 @@ class House:
                 ctx.ask_later("may I?")
             return "thanks"
 
-        @stage.agent("payer", attempts=2)
+        @stage.agent("payer", attempts=3)
         def payer(ctx: Context) -> str:
             ctx.step("pay", self.pay)
             self.tried.append(ctx.session)
@@ -79,9 +79,7 @@ class House:
                 raise RuntimeError("once")
             return "paid"
 
-        @stage.agent("queued")
-        def queued(ctx: Context) -> str:
-            return ctx.prompt
+        stage.agent("queued")(lambda ctx: ctx.prompt)
 
     def pay(self) -> int:
         self.paid += 1
@@ -280,7 +278,8 @@ def test_damage_is_named_and_mended_or_ends_what_it_concerns(house: House, what:
     assert not [member.id for member in tree if member.busy]
     if damage.fails:
         assert damage.why in ends[damage.fails].reason
-        assert house.ledger.runs(ends[damage.fails].id)[-1].lost == 0
+        last = house.ledger.runs(ends[damage.fails].id)[-1]
+        assert (last.lost, last.attempt < 3) == (0, True), "another attempt would find the same"
     lead = ends["lead"]
     assert (lead.launched, lead.delivered, lead.pending, lead.dead) == (4, 4, 0, 0)
     assert house.paid == 1
