@@ -119,6 +119,8 @@ class InProcessStack:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
+        for each in self._redis.client_list():  # services that wait for messages
+            self._redis.client_unblock(int(each["id"]))
         deadline = time.monotonic() + LEAVE_S
         for thread in self._threads:  # those that a hanging agent holds end with the process
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -135,7 +137,7 @@ class InProcessStack:
         self._leaving.callback(server.stop)
         self.settings = Settings(**{**QUICK, **self._given, "redis_url": server.url, "data": folder / "data"})
         self.catalogue = catalogue_of(self._sources)
-        client = connect(server.url, check=False)
+        client = self._redis = connect(server.url, check=False)
         self._leaving.callback(client.close)
         parts = Container(client, self.settings)
         announce(parts, self.catalogue)
@@ -213,9 +215,7 @@ def catalogue_of(sources: Iterable[AgentSource]) -> dict[str, AgentDefinition]:
         if isinstance(source, str | Path):
             found.update(load_agents([str(source)]))
             continue
-        definition = (
-            source if isinstance(source, AgentDefinition) else getattr(source, FUNCTION_ATTRIBUTE, None)
-        )
+        definition = getattr(source, FUNCTION_ATTRIBUTE, source)
         if not isinstance(definition, AgentDefinition):
             raise TypeError(
                 f"{source!r} defines no agent: give a definition, an @agent function, a module or a file"
