@@ -114,9 +114,10 @@ class Repeating(Batch):
         self._scripts = scripts
 
     def execute(self) -> list[Any]:
-        calls = list(self._calls)
+        calls, self._calls = self._calls, []
         self._scripts.between(calls)
-        answers = self._scripts.judged(calls, super().execute)
+        # One after the other, so that each is held to its rules; nobody else comes between them.
+        answers = [self._scripts.alone(call) for call in calls]
         for call, answer in zip(calls, answers, strict=True):
             if call[0] is not None and not isinstance(answer, Exception):
                 self._scripts.sent(call, answer)
@@ -145,10 +146,8 @@ class RepeatingScripts(Scripts):
         if answer != [b"envelope"]:  # it did nothing, and is to come with one
             self.late = [*self.late[-40:], call]
         self.calls += 1
-        # A budget's refusal is told each time it is given.
-        said_again = call[0] == "reserve" and answer[0] == b"refused"
         if (
-            said_again
+            (call[0] == "reserve" and answer[0] == b"refused")  # it is told each time it is given
             or call[0] in ("renew", "make_ready", "release_call", "unblock")
             or self._chance.random() > self._share
         ):
@@ -158,18 +157,18 @@ class RepeatingScripts(Scripts):
         if wrong := before.same_as(self.read()):
             raise Broken(f"{call[0]} sent twice after {answer}: {wrong}; {call}")
 
-    def judged(self, calls: Sequence[tuple[Any, Any]], execute: Callable[[], list[Any]]) -> list[Any]:
-        """What calls are answered; one alone is held to its rules."""
-        before = self.read() if len(calls) == 1 and calls[0][0] in RULES else None
-        answers = execute()
-        if before is not None and (wrong := broken(*calls[0], answers[0], before, self.read())):
-            raise Broken(f"{calls[0]}, answer {answers[0]}: {wrong}")
-        return answers
-
-    def again(self, call: tuple[Any, Any]) -> Any:
+    def alone(self, call: tuple[Any, Any]) -> Any:
+        """What a call is answered, which is held to the rules of its transition."""
         batch = Batch(self.client)
         batch._calls.append(call)
-        (answer,) = self.judged([call], batch.execute)
+        before = self.read() if call[0] in RULES else None
+        (answer,) = batch.execute()
+        if before is not None and (wrong := broken(*call, answer, before, self.read())):
+            raise Broken(f"{call}, answer {answer}: {wrong}")
+        return answer
+
+    def again(self, call: tuple[Any, Any]) -> Any:
+        answer = self.alone(call)
         if isinstance(answer, Exception) and not isinstance(answer, NoScriptError):
             raise Broken(f"{call} again: {answer}")
         return answer
