@@ -39,7 +39,7 @@ ELSEWHERE = {
     "no-envelope": "router/test_live_rules.py::test_an_entry_without_an_envelope_is_a_dead_letter",
     "stream-mismatch": "router/test_routing.py::test_what_cannot_be_accepted_is_a_dead_letter_with_its_rule",
     "outbox-sender": "router/test_boxes.py::test_only_its_own_messages_are_accepted_from_an_outbox",
-    "shard": "router/test_shards.py::test_a_message_begins_one_session_however_many_shards_it_is_put_into",
+    "shard": "router/test_routing.py::test_a_message_begins_one_session_however_many_shards_it_is_put_into",
     "dependency-cycle": "router/test_dependencies.py::test_a_circle_is_refused_at_once",
     "dependency-failed": "router/test_dependencies.py::test_a_failed_dependency_fails_the_task",
     "dependency-outside": "router/test_dependencies.py::test_a_task_does_not_wait_for_a_session_of_another_tree",

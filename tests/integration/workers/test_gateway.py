@@ -135,18 +135,18 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness)
 
 
 def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
-    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stage: StackHarness, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder := tmp_path_factory.mktemp("short")))
     monkeypatch.setattr(announce, "YOUNG_S", -1)
-    left = tmp_path / f"{FOLDER_PREFIX}left"
+    left = folder / f"{FOLDER_PREFIX}left"
     left.mkdir()
     (left / "run.sock").touch()
 
     @stage.agent("tool")
     def tool(ctx: Context) -> str:
         ctx.environment()
-        announce.Janitor(stage.ledger, Worktrees(tmp_path)).clean()
+        announce.Janitor(stage.ledger, Worktrees(folder)).clean()
         remote(ctx).status(50, "working")
         return ""
 
