@@ -216,6 +216,7 @@ class Runs:
                 **({"try": ended} if outcome.status in ("failed", "parked") else {}),
                 waiting="" if outcome.waiting is None else json.dumps(outcome.waiting),
                 last_effect=outcome.last_effect,
+                last_taken=outcome.last_taken,
                 questions=questions,
                 left_out=outcome.steps_left_out,
                 steps_failed=outcome.steps_failed,

@@ -246,6 +246,8 @@ class Outcome:
     once: bool = False  #: whether the parent is not to get an answer again that it had in a message
     #: The key of the last effect that the ledger has acknowledged: it is there still, or the commit is refused.
     last_effect: str = ""
+    #: The last item that was taken into the run, which likewise is there still.
+    last_taken: str = ""
     #: What is attached to the answer, by name; dropped where the run does not end the session with an answer.
     attachments: Mapping[str, str] = field(default_factory=dict)
 

@@ -185,12 +185,8 @@ class Delivery:
                 elif child.children:
                     of_child = self.ledger.items(child.id)
                     # Outstanding callbacks, of an heir, resume it.
-                    left.append(
-                        (
-                            child,
-                            [i for i in of_child if i.child and i.kind == "completion" and not _is_owed(i)],
-                        )
-                    )
+                    told = [i for i in of_child if i.child and i.kind == "completion" and not _is_owed(i)]
+                    left.append((child, told))
 
     def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
         """Yield the children of these items, each with what is to become of it."""

@@ -142,6 +142,9 @@ class Played:
             **others,
             **machine.stack.lives(routers=scene.copies, callbacks=scene.copies, reaper=scene.reaper),
         }
+        if not scene.reaper:
+            services = [name for name in self.lives if name.startswith(("router", "callbacks"))]
+            self.lives |= {name: partial(_begun_again, self.lives[name]) for name in services}
         if scene.deploys is not None:
             for worker, version in (("worker-1", "1"), ("worker-2", "2")):
                 agents = self.node.catalogue(version, on_deploy=scene.deploys)
@@ -403,6 +406,13 @@ class Played:
             prompts = int(session == _ROOT and self.task.then == "prompt")
             if kind == "session" and states.count("finished") > 1 + prompts:
                 yield f"end: {session} finished more than once: {states}"
+
+
+def _begun_again(life: Life, process: Process) -> None:
+    """Live; where it died before, tell workers of the runs that it had made ready, as the reaper does (decision 49)."""
+    if process.generation > 1:
+        process.world.wake("node")
+    life(process)
 
 
 class Machine:

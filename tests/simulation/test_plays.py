@@ -93,6 +93,15 @@ def test_a_run_waits_for_no_child_that_the_server_has_lost(machine: Machine) -> 
         assert machine.play(322, scene, {("worker-1", moment): "server restarts"}) is None
 
 
+def test_what_a_call_took_comes_once_where_the_server_has_lost_that(machine: Machine) -> None:
+    """Found by seed 7856: the run was committed, and its session was given the end of its child once more."""
+    scene = Scene(Task("r", (Task("r0"), Task("r1", works_s=0.05)), stands="call", works_s=1.5))
+    for moment in range(136, 154, 3):
+        for cut in (21, 23):
+            schedule = {("worker-2", cut): "cut off 6", ("worker-1", moment): "server restarts"}
+            assert machine.play(7856, scene, schedule) is None
+
+
 def test_a_reply_that_a_server_lost_when_it_restarted_is_given_again(machine: Machine) -> None:
     """Found by seed 204: the run that had replied was committed on a server that knew of no reply, and its asker waited on."""
     scene = Scene(Task("r", (Task("r0", fails=1, asks=True),), works_s=1.5, pays=True))

@@ -3,7 +3,7 @@
 -- KEYS  1 session
 -- ARGV  1 request: run, claim; parent; status: completed | failed | stopped | parked; attempts that the agent has; wait_ms until it
 --         may be tried again; try: how it failed (see lib/tries.lua); provider: whose limits a parked run waits for, or ''; proof: that the answer, or the reason, is the agent's
---         waiting: its policy as JSON; last_effect that this try was told of
+--         waiting: its policy as JSON; last_effect that this try was told of, last_taken item
 --         questions: what of those that a failed run carries: open: the holder will answer them with the failure
 --         | answered: it has; else nobody will, the session fails with the run
 --         left_out: keys of recorded steps that this try did not ask for; steps_failed: of the steps whose errors it failed
@@ -35,12 +35,12 @@ if r.state ~= 'running' then
   return { 'done', s.state, '0', '0', owed, {} }
 end
 -- The server has started again meanwhile and has lost what it had acknowledged: another try does it again.
-if q.last_effect and redis.call('HEXISTS', EFFECTS, q.last_effect) == 0 then return { 'lost' } end
+if q.last_effect and redis.call('HEXISTS', EFFECTS, q.last_effect) == 0 or q.last_taken
+  and not string.find(r.items, q.last_taken, 1, true) then return { 'lost' } end
 local s = session_facts(status == 'completed')
 if new_parent(s) then return { 'parent', s.parent } end
 END.body, END.message = ARGV[5], q.message or ''
-if status == 'stopped' and r.stop_state ~= '' then status = r.stop_state end
-if status == 'failed' and r.stop_state == 'deleted' then status = 'deleted' end
+if status == 'stopped' and r.stop_state ~= '' or status == 'failed' and r.stop_state == 'deleted' then status = r.stop_state end
 
 local late = status == 'completed' and overdue(now)
 if late then return { 'late', late } end

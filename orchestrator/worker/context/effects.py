@@ -60,6 +60,8 @@ class Effects:
         self.outage: ServerUnavailable | None = None
         #: The key of the last effect that the ledger has acknowledged.
         self.last = ""
+        #: The last item that this try has taken into its run.
+        self.last_taken = ""
         #: Costs of this try's calls of models.
         self.spent = Cost()
         #: Whether this try launched anything.

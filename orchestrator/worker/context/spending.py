@@ -105,10 +105,8 @@ class RunSpending:
 
     def reserve_cost(self, most: Cost, *, model: str = "") -> Reservation:
         """:meth:`reserve` with one value. The id of the reservation names the model, for the audit trail."""
-        held, name = (
-            self._effects.held,
-            f"{machine.token_hex(8)}:{word(model)}" if model else machine.token_hex(8),
-        )
+        held = self._effects.held
+        name = machine.token_hex(8) + (f":{word(model)}" if model else "")
         self._effects.retrying(
             "reserve",
             lambda: self._effects.ledger.spending.reserve(

@@ -142,6 +142,7 @@ class Blocking:
         taken = effects.retrying("take", lambda: claim_item(last_effect=effects.last))
         if taken is None:
             return None
+        effects.last_taken = item
         failpoint("worker.taken")
         ((checked, text),) = self._verifier.items([taken])
         effects.note_received(checked)

@@ -382,6 +382,7 @@ class HeldRun:
         outcome = dataclasses.replace(
             outcome,
             last_effect=self._effects.last,
+            last_taken=self._effects.last_taken,
             attempts=1 if final else self._definition.record.attempts,
             retry_ms=self._retry_ms(),
         )
