@@ -185,8 +185,8 @@ class Delivery:
                 elif child.children:
                     of_child = self.ledger.items(child.id)
                     # Outstanding callbacks, of an heir, resume it.
-                    told = [i for i in of_child if i.child and i.kind == "completion" and not _is_owed(i)]
-                    left.append((child, told))
+                    promised = (i for i in of_child if i.child and i.kind == "completion")
+                    left.append((child, [i for i in promised if i.state != ItemState.OWED]))
 
     def _children(self, session: Session, items: Sequence[Item]) -> Iterator[tuple[Session, str]]:
         """Yield the children of these items, each with what is to become of it."""
@@ -286,10 +286,6 @@ class Delivery:
 
 def _why_closed(parent: Session) -> str:
     return f"parent {parent.id} {parent.state}"
-
-
-def _is_owed(item: Item) -> bool:
-    return item.state == ItemState.OWED
 
 
 def _is_over(session: Session) -> bool:
