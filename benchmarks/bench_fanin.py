@@ -4,7 +4,8 @@ Prints a JSON line for each size, with the median of all turns; then the latency
 parent's resume, what a child costs the server, and whether the cost of a child stays the same for very many of
 them. `--cpu` also says which process used how much CPU time. Everything runs on one Valkey over a unix socket, started
 for the run with the settings of the embedded server (`appendfsync always`), its file in the folder for temporary
-files: `TMPDIR=/dev/shm` keeps it in memory and shows what is left when the disk costs nothing.
+files: `TMPDIR=/dev/shm` keeps it in memory and shows what is left when the disk costs nothing. `--server` takes another
+program than the embedded one, which allocates with the C library; distributions build Redis and Valkey with jemalloc.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from fanin import cpu, peers
 from fanin.ours import Ours
 
+from orchestrator.deployment.embedded import valkey
 from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_dir, remove_socket_dir
 
 #: The key of each system in the JSON lines.
@@ -54,6 +56,11 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="one short turn: whether it runs, not how fast")
     parser.add_argument("--cpu", action="store_true", help="CPU time of each process for each child")
+    parser.add_argument(
+        "--server",
+        type=Path,
+        help="server program, such as /usr/bin/redis-server; by default the embedded Valkey",
+    )
     parser.add_argument("--keep", type=Path, help="folder for data and logs; by default they are removed")
     args = parser.parse_args()
     if args.quick:
@@ -156,12 +163,14 @@ def main() -> None:
     args = arguments()
     for name in [n for n in os.environ if n.startswith("ORCHESTRA_")]:
         del os.environ[name]
+    if args.server is not None:
+        valkey.find_binary = lambda: args.server
     for folder in folders(args):
         sockets = make_socket_dir()
         try:
             with ValkeyProcess(folder / "server", sockets) as server:
                 say(
-                    server="Valkey over a unix socket, appendfsync always",
+                    server=f"{args.server or 'embedded Valkey'} over a unix socket, appendfsync always",
                     worker_processes=args.slots,
                     cores=os.cpu_count(),
                     turns=args.turns,
