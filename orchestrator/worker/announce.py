@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import redis
@@ -18,7 +16,7 @@ from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, Ledger
 from orchestrator.log import get_logger
 from orchestrator.runtime.service import is_served, living_agents
-from orchestrator.worker.gateway import FOLDER_PREFIX
+from orchestrator.worker.gateway import FOLDER_PREFIX, folder_of_sockets
 from orchestrator.worker.git import remove_left_over
 from orchestrator.worker.worktrees import Worktree, Worktrees
 
@@ -88,7 +86,7 @@ class Janitor:
             removed.append(worktree.session)
         for above, prefix in (
             (self._worktrees.data / "scratch", "run-"),
-            (Path(tempfile.gettempdir()), FOLDER_PREFIX),
+            (folder_of_sockets(), FOLDER_PREFIX),
         ):
             remove_left_over(above, prefix, older_than_s=YOUNG_S, now_s=time.time())
         return removed

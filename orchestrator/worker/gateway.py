@@ -204,7 +204,16 @@ MAX_REQUEST: Final = 16 * 1024 * 1024
 #: Seconds that a connection may be silent.
 _SILENT_S: Final = 3600.0
 
+#: Octets of the longest folder in which a run's socket has a path that Linux and macOS both take (103).
+_LONGEST_FOLDER: Final = 71
+
 _log = get_logger()
+
+
+def folder_of_sockets() -> Path:
+    """Return the system's folder for temporary files, or ``/tmp`` where the path of a socket in it would be too long."""
+    found = tempfile.gettempdir()
+    return Path(found if len(os.fsencode(found)) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108  (a folder of its own in it)
 
 
 class Gateway:
@@ -213,10 +222,9 @@ class Gateway:
     def __init__(self, context: Context) -> None:
         self._operations = Operations(context)
         self._token = secrets.token_urlsafe(32)
-        # The system's own folder for such things: the path of a socket must be short.
         self._folder = ExitStack()
-        above = Path(tempfile.gettempdir())
-        self._path = self._folder.enter_context(scratch_folder(above, FOLDER_PREFIX)) / "run.sock"
+        folder = self._folder.enter_context(scratch_folder(folder_of_sockets(), FOLDER_PREFIX))
+        self._path = folder / "run.sock"
         self._server = _Server(str(self._path), self)
         self._closed = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

@@ -29,6 +29,13 @@ from orchestrator.worker.execution.task_events import task_id_of
 
 _log = get_logger()
 
+#: The options of tasks that anybody may send.
+_BY_MESSAGE: Final[Mapping[str, Any]] = {
+    "Request": SoundRequest,
+    "bind": True,
+    "ignore_result": True,
+    "store_errors_even_if_ignored": True,
+}
 #: Seconds after which a submission that this host cannot sign is given back to its queue.
 _GIVEN_BACK_S: Final = 1.0
 #: What a message does not say: whoever may write to the broker must not lift the budget of a tree.
@@ -44,13 +51,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
     """Make the tasks known to the app of a worker."""
 
     # An error before anything is submitted must reach the caller that waits, so any arguments are taken, and checked.
-    @app.task(
-        name=START_TASK,
-        Request=SoundRequest,
-        bind=True,
-        ignore_result=True,
-        store_errors_even_if_ignored=True,
-    )
+    @app.task(name=START_TASK, **_BY_MESSAGE)
     def start_session(
         celery_task: Task,
         *positional: object,
@@ -72,13 +73,7 @@ def register_tasks(app: Celery, runtime: RuntimeOfProcess) -> None:
         # The result is stored when the root has ended, which is not now.
         raise Ignore
 
-    @app.task(
-        name=RESUME_TASK,
-        Request=SoundRequest,
-        bind=True,
-        ignore_result=True,
-        store_errors_even_if_ignored=True,
-    )
+    @app.task(name=RESUME_TASK, **_BY_MESSAGE)
     def resume_session(task: Task, *_positional: object, **_named: object) -> str:
         """Refuse with a reason, whatever it is given: services resume sessions."""
         _refuse(runtime, task, InputError(_NOT_BY_HAND))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -154,6 +155,19 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
     assert (stage.ledger.session(session).progress, left.exists()) == (50, False)
 
 
+def test_a_long_folder_for_temporary_files_does_not_hinder_a_run(
+    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+
+    @stage.agent("tool")
+    def tool(ctx: Context) -> str:
+        remote(ctx).status(50, "working")
+        return ""
+
+    assert stage.ledger.session(stage.begin("tool", ends="finished")).progress == 50
+
+
 def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
     said: list[str] = []
 
@@ -184,8 +198,6 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
 
 
 def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
-    import socket
-
     @stage.agent("tool")
     def tool(ctx: Context) -> str:
         for junk in (b"", b"\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"no end"):
@@ -204,7 +216,6 @@ def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
 
 def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(stage: StackHarness) -> None:
     """Programs are told so, and not that the run has ended."""
-    import socket
 
     @stage.agent("tool")
     def tool(ctx: Context) -> str:
