@@ -98,6 +98,9 @@ def table(name: str) -> str:
         "| from | to | when |",
         "| --- | --- | --- |",
     ]
+    rows: dict[tuple[str, str], list[str]] = {}
     for before, steps in machine.items():
-        lines += [f"| `{before}` | `{after}` | {why} |" for after, why in steps.items()]
+        for after, why in steps.items():
+            rows.setdefault((after, why), []).append(f"`{before}`")
+    lines += [f"| {', '.join(before)} | `{after}` | {why} |" for (after, why), before in rows.items()]
     return "\n".join(lines)

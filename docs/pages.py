@@ -108,8 +108,12 @@ def contents() -> str:
             links = ", ".join(f"[{title(page)}]({page}.md)" for page in pages)
             rows.append(f"- **{group}**: {links}" if group else f"- {links}")
         parts.append("\n".join(rows))
-    listed = [f"- [{title(page)}]({page}.md)" for page in decisions()]
-    parts.append("\n".join(["## Decisions", "", *listed]))
+    first, *_, last = decisions()
+    parts.append(
+        "## Decisions\n\n"
+        f"Why it is as it is: the folder `adr`, from [{title(first)}]({first}.md) to\n"
+        f"[{title(last)}]({last}.md)."
+    )
     return "\n\n".join(parts) + "\n"
 
 

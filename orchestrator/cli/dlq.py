@@ -96,7 +96,7 @@ def show(*, settings: Settings, dead_id: str, as_json: bool) -> None:
 def replay(*, settings: Settings, sign_unverified: bool, as_json: bool, **selected: Any) -> None:
     """Send dead letters again, after fixing the cause.
 
-    The original is verified first. What does not verify is refused, and the exit code is 1.
+    The original is verified first. What does not verify is refused, and the exit code is 2.
     """
     from orchestrator.cli.documents.audit import ReplayedDocument, ReplayedMessages
     from orchestrator.errors import Refused, Unverified
