@@ -118,9 +118,7 @@ def _short(name: str) -> str:
 
 @key("aside:<key>", "any", "doctor", "30 days after it was set aside")
 def aside(name: str) -> str:
-    """Content that another program put in the place of a key that sessions share, moved here by `orchestra doctor
-    --fix`.
-    """
+    """Content that another program put in the place of a shared key, moved by `orchestra doctor --fix`."""
     return f"{PREFIX}:aside:{name}"
 
 
