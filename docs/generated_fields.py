@@ -26,7 +26,7 @@ def field_table(value: type, linked: frozenset[str], *, needed: bool = True) -> 
     Args:
         value: a dataclass or a model.
         linked: classes that have a section of their own.
-        needed: whether each field of a dataclass needs a comment; else its name may say it all.
+        needed: whether each field of a dataclass needs a comment; else those that have one are listed beside the signature.
 
     Raises:
         Undocumented: a field of a dataclass has no comment and needs one.
@@ -38,8 +38,11 @@ def field_table(value: type, linked: frozenset[str], *, needed: bool = True) -> 
         rows = [(name, _kind(f.annotation, linked), _default(f)) for name, f in value.model_fields.items()]
     else:
         return
-    if not any(text for *_, text in rows) and not needed:
-        return  # the signature says as much
+    if not needed:  # the signature has the types
+        rows = [row for row in rows if row[2]]
+        yield from (f"- `{name}`: {text}" for name, _, text in rows)
+        yield from [""] * bool(rows)
+        return
     yield f"| field | type | {'meaning' if dataclasses.is_dataclass(value) else 'default'} |\n| --- | --- | --- |"
     yield from (f"| `{name}` | {kind} | {text} |" for name, kind, text in rows)
     yield ""

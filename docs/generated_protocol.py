@@ -33,13 +33,11 @@ def live_rules_table() -> str:
 
 
 def elements_table(type_name: str) -> str:
-    """One row for each element and attribute of a complex type, and of the types inside it."""
+    """One row for each element and attribute of a complex type, and of the types inside it, once each."""
     types = {t.get("name"): t for t in _schema() if t.get("name")}
     rows = ["| element | occurs | holds | meaning |", "| --- | --- | --- | --- |"]
-    rows += [
-        f"| `{path}` | {occurs} | {holds} | {meaning} |"
-        for path, occurs, holds, meaning in _rows(types[type_name], types, "")
-    ]
+    found = dict.fromkeys(_rows(types[type_name], types, "", set()))
+    rows += [f"| `{path}` | {occurs} | {holds} | {meaning} |" for path, occurs, holds, meaning in found]
     return "\n".join(rows)
 
 
@@ -57,9 +55,11 @@ def _schema() -> etree._Element:
 
 
 def _rows(
-    kind: etree._Element, types: dict[str | None, etree._Element], path: str
+    kind: etree._Element, types: dict[str | None, etree._Element], path: str, shown: set[str]
 ) -> Iterator[tuple[str, str, str, str]]:
     for attribute in kind.iter(f"{_XS}attribute"):
+        if attribute.get("type") == "ao:text-encoding" and attribute.get("use") != "required":
+            continue  # the page says under "Text" which elements have it
         occurs = "required" if attribute.get("use") == "required" else "optional"
         name = f"{path.rstrip('/')}/@{attribute.get('name')}" if path else f"@{attribute.get('name')}"
         yield name, occurs, _holds(attribute), _doc(attribute)
@@ -68,11 +68,12 @@ def _rows(
         if element.get("maxOccurs") == "unbounded":
             occurs = "any number"
         name = path + (element.get("name") or "")
-        inner = types.get((element.get("type") or "").removeprefix("ao:"))
-        is_complex = inner is not None and inner.tag == f"{_XS}complexType"
-        yield name, occurs, _holds(element), _doc(element)
-        if is_complex and inner is not None and element.get("type") != "ao:text":
-            yield from _rows(inner, types, f"{name}/")
+        holds = _holds(element)
+        inner = types.get(holds)
+        yield name, occurs, holds, _doc(element)
+        if inner is not None and inner.tag == f"{_XS}complexType" and holds != "text" and holds not in shown:
+            shown.add(holds)
+            yield from _rows(inner, types, f"{name}/", shown)
 
 
 def _holds(node: etree._Element) -> str:

@@ -43,7 +43,7 @@ dead = of_shard("dead", "dead", "stream", "router",
     "permanent; entries leave by replay or drop, after 30 days, or where there are too many",
     "Dead letters: reason, rule, attempts, original bytes, time.")
 dead_index = of_shard("dead_index", "dead-index", "zset", "router",
-    "permanent; one member for each dead letter",
+    PERMANENT,
     "Dead letters by sender and age, with their size; those whose signature did not count are of the sender ''.")
 dead_usage = of_shard("dead_usage", "dead-usage", "hash", "router",
     "permanent; a field for each sender in the index",
@@ -54,7 +54,7 @@ agreed = of_stack("agreed", "agreed", "hash", "service", PERMANENT,
     "Settings that all parts have the same: `shards`, `lease_s`; and `at`, when a part began last, in ms since the epoch.")
 agents = of_stack("agents", "agents", "zset", "workers", "permanent; a member for each name, until withdrawn",
     "Names of registered agents, scored by when a worker last announced them.")
-public_keys = of_stack("public_keys", "keys", "hash", "keyring", "permanent; one field for each public key",
+public_keys = of_stack("public_keys", "keys", "hash", "keyring", PERMANENT,
     "Key id → certificate (X.509, PEM) that the operator has issued; `crl` → the operator's list of revocations (PEM).")
 operator_key = of_stack("operator_key", "operator-key", "string", "keyring", PERMANENT,
     "The operator's certificate in PEM, as the first data folder of the stack published it.")
@@ -68,7 +68,7 @@ upload = in_shard("upload", "upload:<upload>", "hash", "payload", "10 minutes af
 conversation = in_shard("conversation", "conversation:<correlation-id>", "hash", "router",
     "as long as a duplicate mark after its last message",
     "One conversation: `root` (message-id of its first message), `count` of messages, `task:<task-id>` → session.")
-parked = of_shard("parked", "parked", "zset", "router", "permanent; one member for each message that waits",
+parked = of_shard("parked", "parked", "zset", "router", PERMANENT,
     "Messages that wait for their next attempt or for other tasks, scored by when to look at them again.")
 parked_message = in_shard("parked_message", "parked:<type>:<priority>:<entry>", "hash", "router",
     "until the message is back in its stream or is a dead letter",
@@ -77,7 +77,7 @@ waiters = of_id("waiters", "session:<session>:waiters", "set", "router",
     "a week after a task was last held for it",
     "Tasks that are held until this session is completed: shard and id of each parked message.")
 audit_heads = of_stack("audit_heads", "audit-heads", "hash", "audit",
-    "permanent; one field for each audit database",
+    PERMANENT,
     "Audit database → its signed head: number and chain of the last row of both its tables.")
 # fmt: on
 
@@ -118,9 +118,7 @@ def _short(name: str) -> str:
 
 @key("aside:<key>", "any", "doctor", "30 days after it was set aside")
 def aside(name: str) -> str:
-    """Content that another program put in the place of a key that sessions share, moved here by `orchestra doctor
-    --fix`.
-    """
+    """Content that another program put in the place of a shared key, moved by `orchestra doctor --fix`."""
     return f"{PREFIX}:aside:{name}"
 
 

@@ -55,13 +55,13 @@ step_value = of_part("step_value", "run:<run>:steps:<sha256>", "hash", "ledger",
     "A large value that a durable step of this run gave, in chunks, as a blob is kept.")
 tree = of_id("tree", "tree:<root>", "zset", "ledger", TREE,
     "Every session of a tree, scored by when it was made, in the order of the launches.")
-roots = of_shard("roots", "roots", "zset", "ledger", "permanent; one member for each kept tree",
+roots = of_shard("roots", "roots", "zset", "ledger", PERMANENT,
     "Root sessions of the trees that are kept, scored by when they were made.")
-running = of_shard("running", "running", "zset", "ledger", "permanent; one member for each running run",
+running = of_shard("running", "running", "zset", "ledger", PERMANENT,
     "Runs that are held under a lease, scored by when they were claimed.")
-queued = of_shard("queued", "queued", "zset", "ledger", "permanent; one member for each queued run",
+queued = of_shard("queued", "queued", "zset", "ledger", PERMANENT,
     "Runs that no worker has claimed yet, scored by when the sweep looks at them; a retry is not ready before that.")
-ready = in_shard("ready", "ready:<agent>", "zset", "ledger", "permanent; one member for each ready run",
+ready = in_shard("ready", "ready:<agent>", "zset", "ledger", PERMANENT,
     "An agent's queued runs that a slot may take now, by priority, then turns of the trees.")
 turns = in_shard("turns", "turns:<agent>", "hash", "ledger", "as long as the agent has ready runs",
     "The last turn of each tree among an agent's ready runs, and when workers were last notified of them.")
@@ -72,26 +72,26 @@ limits_said = of_shard("limits_said", "limits-said", "hash", "ledger", "permanen
 at_work = of_shard("at_work", "at-work", "hash", "ledger", "permanent; two fields for each run at work",
     "`agent:<name>`, `tree:<root>` → runs that are held and do not stand still in a call.")
 blocked_trees = of_shard("blocked_trees", "blocked", "set", "ledger",
-    "permanent; trees that have blocked runs",
+    PERMANENT,
     "Trees with ready runs that wait because the tree has as many at work as it may.")
 blocked = of_id("blocked", "blocked:<root>", "zset", "ledger", "while the tree has blocked runs",
     "The blocked runs of a tree; score orders as among the ready ones.")
-slots = of_shard("slots", "slots", "hash", "ledger", "permanent; one field for each slot at work",
+slots = of_shard("slots", "slots", "hash", "ledger", PERMANENT,
     "Slot of a worker → the claim under which it took its run, and that run.")
-waiting = of_shard("waiting", "waiting", "zset", "ledger", "permanent; one member for each waiting session",
+waiting = of_shard("waiting", "waiting", "zset", "ledger", PERMANENT,
     "Sessions with something in their queue, scored by since when.")
-closing = of_shard("closing", "closing", "zset", "ledger", "permanent; one member for each closing session",
+closing = of_shard("closing", "closing", "zset", "ledger", PERMANENT,
     "Sessions that failed, were stopped or deleted and whose children are not all dealt with yet.")
-timers = of_shard("timers", "timers", "zset", "ledger", "permanent; one member for each timer",
+timers = of_shard("timers", "timers", "zset", "ledger", PERMANENT,
     "`kind|id` of what is due at a time in milliseconds: run limits, grace periods, deadlines, approvals, expiry.")
 approvals = of_shard("approvals", "approvals", "zset", "ledger",
-    "permanent; one member for each open approval",
+    PERMANENT,
     "Approvals that no person has answered yet, scored by since when; each is a question of its session.")
 sweep = of_shard("sweep", "sweep", "string", "ledger", PERMANENT,
     "When the last reconciliation sweep began, in milliseconds by the server's clock.")
 replicated = of_shard("replicated", "replicated", "string", "ledger", PERMANENT,
     "The run whose claim, step or commit was last waited for on the replicas; written so that `WAIT` has something to wait for.")
-results = of_shard("results", "results", "zset", "ledger", "permanent; one member for each unpublished result",
+results = of_shard("results", "results", "zset", "ledger", PERMANENT,
     "Root sessions whose Celery result is to be published, scored by since when.")
 # fmt: on
 
