@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -32,15 +32,14 @@ _as_option = click.option(
 )
 
 
+_NO_NUMBERS: Final[Mapping[str, Most]] = {"none": "none", "default": "default"}
+
+
 def _most(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Most | None:
     if value is None:
         return None
-    if value == "none":
-        return "none"
-    if value == "default":
-        return "default"
     try:
-        return int(value)
+        return _NO_NUMBERS.get(value) or int(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
 
