@@ -73,11 +73,7 @@ def test_what_is_published_while_the_server_is_away_is_written_when_it_is_back(
                 server.start()
         waiting = streams.backlog("audit", [MESSAGES])[0]
         assert waiting.published == 300
-        pause = threading.Event()
-        for _ in range(1200):
-            if AuditStore(url, read_only=True).total() == 300:
-                break
-            pause.wait(0.05)
+        wait_until(lambda: AuditStore(url, read_only=True).total() == 300)
     finally:
         stop.set()
         thread.join(30)
