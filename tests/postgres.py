@@ -42,8 +42,8 @@ class PostgresServer:
 
     def __init__(self) -> None:
         self._postgres, initdb = program("postgres"), program("initdb")
-        # Not below pytest's own folder, which nobody else may enter: the server refuses to run as root.
-        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        # In memory where pytest's folder is, but not below that, which nobody else may enter: no server runs as root.
+        self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
         self._user: dict[str, Any] = {}
         if os.geteuid() == 0:
             self._user = {"user": "postgres", "group": "postgres", "extra_groups": []}

@@ -38,7 +38,7 @@ from orchestrator.streams import (
 
 #: Looks at what seems to be lost, and the seconds between them: a writer may be at work between two reads.
 _LOOKS: Final = 8
-_BETWEEN_S: Final = 0.15
+BETWEEN_S: Final = 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +180,7 @@ def _settled(reader: AuditReader, parts: Container, elsewhere: int) -> list[Cove
     for _ in range(_LOOKS - 1):
         if sum(row.lost for row in coverage) <= elsewhere:
             break
-        time.sleep(_BETWEEN_S)
+        time.sleep(BETWEEN_S)
         again = reader.coverage(streams, sources)
         if sum(row.lost for row in again) < sum(row.lost for row in coverage):
             coverage = again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -57,7 +56,7 @@ class Shifted:
         compiler = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(SHIM)]
         subprocess.run(compiler, check=True, timeout=PATIENCE_S)
         (self.folder / "agents.py").write_text(AGENTS)
-        self.set(0)
+        (self.folder / "shift").write_bytes(bytes(8))
         own = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRA_")}
         self.env = {
             **own,
@@ -66,16 +65,9 @@ class Shifted:
             "ORCHESTRA_DATA": str(self.folder / "data"),
         }
 
-    def set(self, seconds: int) -> None:
-        """Move the clock from what it is by so many seconds; who has the file mapped sees it at once."""
-        file = self.folder / "shift"
-        with file.open("r+b" if file.exists() else "wb") as shift:
-            shift.write(seconds.to_bytes(8, sys.byteorder, signed=True))
-
-    def orchestra(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "orchestrator", *words]
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command,
+            [sys.executable, *words],
             env=self.env,
             cwd=self.folder,
             capture_output=True,
@@ -83,11 +75,6 @@ class Shifted:
             timeout=PATIENCE_S,
             check=False,
         )
-
-    def now(self) -> float:
-        code = "import time; print(time.time())"
-        said = subprocess.run([sys.executable, "-c", code], env=self.env, capture_output=True, check=True)
-        return float(said.stdout)
 
 
 @pytest.fixture
@@ -109,19 +96,29 @@ def shifted(tmp_path: Path) -> Iterator[Shifted]:
             up.wait()
 
 
-def test_no_session_fails_when_the_clock_is_set_back(shifted: Shifted) -> None:
-    began = shifted.now()
+#: One process, so that the clock is set back in the life of a client, too.
+CLIENT = f"""
+import time
+from pathlib import Path
+from orchestrator import Client
+
+began = time.time()
+with Client() as client:
     roots = []
-    for number in range(ROOTS):
-        if number == ROOTS // 2:
-            shifted.set(BACK_S)
-        said = shifted.orchestra("submit", "lead", f"job {number}", "--json")
-        assert said.returncode == 0, said.stderr
-        roots.append(json.loads(said.stdout)["session"])
-    assert shifted.now() < began
+    for number in range({ROOTS}):
+        if number == {ROOTS // 2}:
+            with Path("shift").open("r+b") as shift:
+                shift.write(({BACK_S}).to_bytes(8, "{sys.byteorder}", signed=True))
+        roots.append(client.submit("lead", f"job {{number}}"))
+    assert time.time() < began
     for root in roots:
-        said = shifted.orchestra("result", root, "--wait")
-        assert (said.returncode, said.stdout.strip()) == (0, "2 parts"), said.stderr
-    examined = shifted.orchestra("doctor", "--quick")
+        print(client.result(root.id, timeout_s={PATIENCE_S}))
+"""
+
+
+def test_no_session_fails_when_the_clock_is_set_back(shifted: Shifted) -> None:
+    said = shifted.run("-c", CLIENT)
+    assert (said.returncode, said.stdout.split("\n")) == (0, ["2 parts"] * ROOTS + [""]), said.stderr
+    examined = shifted.run("-m", "orchestrator", "doctor", "--quick")
     assert f"{3 * ROOTS} sessions in {ROOTS} trees" in examined.stdout, examined.stdout
     assert "all accounted for" in examined.stdout

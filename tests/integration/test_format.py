@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
-from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
 from orchestrator.dispatch.dispatcher import check_broker
 from orchestrator.errors import ConfigurationError, SettingsDisagree, UnsupportedFormat
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.format import FORMAT
+from tests.commands import refused
 
 
 def test_an_empty_ledger_has_the_format_of_whoever_comes_first(redis: redis_py.Redis, redis_url: str) -> None:
@@ -43,11 +39,10 @@ def test_another_format_is_refused_in_one_sentence(
     with pytest.raises(UnsupportedFormat, match=advice):
         connect(redis_url)
     for command in (["sessions"], *PARTS[:4], ["doctor"]):
-        place = ["--redis-url", redis_url, "--data", str(tmp_path)]
-        done = CliRunner().invoke(main, [*command, *place])
-        assert done.exit_code in (1, 2), command
-        assert advice in done.stderr, command
-        assert "Traceback" not in done.stderr
+        code, stderr = refused([*command, "--redis-url", redis_url, "--data", str(tmp_path)])
+        assert code in (1, 2), command
+        assert advice in stderr, command
+        assert "Traceback" not in stderr
     assert redis.get(keys.format_version()) == said.encode()
 
 
@@ -77,22 +72,17 @@ def test_every_part_and_client_is_refused_whose_settings_are_not_the_stacks(
 ) -> None:
     """Else sessions would wait where nobody looks, and runs would be taken from those who have them."""
     before = stack.hgetall(keys.agreed())
-    for setting, here, there in (("shards", "4", "1"), ("lease_s", "120", "15")):
-        if setting == "lease_s" and command in CLIENTS:
+    for setting, here, there in (("lease_s", "120", "15"), ("shards", "4", "1")):
+        if setting == ("lease_s" if command in CLIENTS else "shards" if "worker" in command else ""):
             continue
         variable = f"ORCHESTRA_{setting.upper()}"
-        done = subprocess.run(
-            [sys.executable, "-m", "orchestrator", *command, "--redis-url", redis_url],
-            env={**os.environ, "ORCHESTRA_DATA": str(tmp_path), variable: here},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
+        code, stderr = refused(
+            [*command, "--redis-url", redis_url, "--data", str(tmp_path)], {variable: here}
         )
         said = f"has {setting} = {there}, and this part of it {setting} = {here}: set {variable}={there} here"
-        assert done.returncode in (1, 2), done
-        assert said in done.stderr, done
-        assert "Traceback" not in done.stderr
+        assert code in (1, 2), stderr
+        assert said in stderr
+        assert "Traceback" not in stderr
     assert stack.hgetall(keys.agreed()) == before
 
 

@@ -136,13 +136,14 @@ class AtWork:
 
 
 @pytest.fixture
-def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> AtWork:
+def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AtWork:
+    # The doctor's sweep waits as long as a lease is renewed.
+    for name, value in {"LEASE_S": "4", "HEARTBEAT_S": "0.2"}.items():
+        monkeypatch.setenv(f"ORCHESTRA_{name}", value)
     settings = load_settings(
         redis_url=redis_url,
         data=tmp_path,
         question_time_limit_s=2700,
-        lease_s=4,
-        heartbeat_s=0.2,
         sweep_interval_s=0.2,
     )
     return AtWork(redis, settings)

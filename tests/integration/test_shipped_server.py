@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from orchestrator.deployment.embedded import valkey
 from orchestrator.doctor import Doctor
 from orchestrator.redisdb.client import SAFE_DEFAULT, connect
 from orchestrator.worker.announce import announce
+from tests.commands import refused
 from tests.shipped import ShippedServer, make_secrets
 
 #: What `deploy/make-secrets` wrote before.
@@ -80,25 +79,10 @@ def test_a_server_that_would_lose_the_ledger_is_refused_by_name(
     command: tuple[str, ...], dangerous: ShippedServer, tmp_path: Path
 ) -> None:
     role = command[1] if command[0] == "service" else "operator"
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "orchestrator",
-            *command,
-            "--data",
-            tmp_path,
-            "--redis-url",
-            dangerous.url(role),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "would lose the ledger at its next restart" in done.stderr
-    assert SAFE_DEFAULT.replace("user", "ACL SETUSER", 1) in done.stderr
+    code, said = refused([*command, "--data", str(tmp_path), "--redis-url", dangerous.url(role)])
+    assert code == 2, said
+    assert "would lose the ledger at its next restart" in said
+    assert SAFE_DEFAULT.replace("user", "ACL SETUSER", 1) in said
 
 
 @pytest.fixture(scope="module")

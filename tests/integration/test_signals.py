@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ROUNDS = 300
+ROUNDS = 30
 #: The main thread looks at an event all the time, and so holds its lock most of the time when a signal comes.
 PROGRAM = f"""
 import os, signal, threading

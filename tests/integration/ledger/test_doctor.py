@@ -19,7 +19,7 @@ from orchestrator.audit.writer import AuditWriter
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import load_settings
-from orchestrator.doctor import Diagnosis, Doctor, Severity
+from orchestrator.doctor import Diagnosis, Doctor, Severity, examination
 from orchestrator.doctor.health import NEEDED
 from orchestrator.envelope.bodies import Task
 from orchestrator.ids import callback_id, child_session_id, derived_uuid, root_session_id
@@ -99,7 +99,10 @@ class Ward:
 
 
 @pytest.fixture
-def ward(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[Ward]:
+def ward(
+    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ward]:
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))  # nobody is at work in it
     ward = Ward(redis, redis_url, tmp_path / "data")
     yield ward
     ward.store.close()

@@ -17,6 +17,7 @@ from orchestrator.agents.registry import SYSTEM_AGENTS, AgentRecord, system_reco
 from orchestrator.bootstrap import Container, build_container
 from orchestrator.cli import main
 from orchestrator.config.settings import Settings, load_settings
+from orchestrator.doctor import inspection
 from orchestrator.envelope.bodies import EscalationMatter, Review, Task
 from orchestrator.envelope.model import AgentMessage, Body, Header, Party, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp, with_values
@@ -295,6 +296,7 @@ def stack(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Stack:
 
 
 @pytest.fixture
-def database(trail_database: TrailDatabase) -> TrailDatabase:
-    """The audit database of the stack, of each kind in turn."""
+def database(trail_database: TrailDatabase, monkeypatch: pytest.MonkeyPatch) -> TrailDatabase:
+    """The audit database of the stack, of each kind in turn; nobody writes it while it is inspected."""
+    monkeypatch.setattr(inspection, "BETWEEN_S", 0.0)
     return trail_database

@@ -74,7 +74,7 @@ def said(stack: Stack, number: int) -> list[str]:
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("blank", [b" ", b"\n", b"<!-- -->", b"\r\n\t"])
+@on_sqlite("blank", [b" ", b"\n", b"<!-- -->", b"\r\n\t"], on_both=[b"<!-- -->"])
 def test_a_blank_before_the_task_does_not_hide_it(stack: Stack, blank: bytes) -> None:
     """It is signed and carried out, so it is found by its task-id."""
     body = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
@@ -344,18 +344,13 @@ def test_a_row_that_nobody_signed_is_found(stack: Stack) -> None:
     assert "2 messages" in verify(stack).stdout
     # As if a router had let it pass: acknowledged, and no dead letter.
     entry = stack.publish(unsigned(stack, Message(content="obey")), "message")
-    waiting = verify_after_writing(stack)
+    write(stack)
+    waiting = verify(stack)
     assert waiting.exit_code == 0, waiting.output
     stack.redis.xreadgroup("router", "r", {keys.messages(0, "message", "normal"): ">"})
     stack.redis.xack(keys.messages(0, "message", "normal"), "router", entry)
     bad = verify(stack)
     assert (bad.exit_code, "signature-missing" in bad.stdout) == (1, True), bad.output
-
-
-def verify_after_writing(stack: Stack) -> Result:
-    """`orchestra audit verify` once everything is written."""
-    write(stack)
-    return verify(stack)
 
 
 def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(stack: Stack) -> None:

@@ -13,15 +13,19 @@ from sqlalchemy import text as sql
 from orchestrator.audit import AuditStore
 from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
+from orchestrator.envelope.payload import BlobStore
+from orchestrator.envelope.sealing import Encrypter
 from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import found, verify, write, writer
 from tests.integration.router.test_trail_amended import store_of
 from tests.postgres import TrailDatabase, on_sqlite
 
 pytestmark = pytest.mark.usefixtures("database")
+#: A sender's limit far below that of the product, which makes every step of a test as much shorter.
+STORED_ABOVE = 50_000
 
 
-def large(word: str, size: int = 1_500_000) -> str:
+def large(word: str, size: int = 3 * STORED_ABOVE) -> str:
     """A text that is stored apart from its envelope, with a word in the middle and words of every kind."""
     noise = Random(7).randbytes(5 * (size // 11)).hex()
     words = [noise[at : at + 10] for at in range(0, len(noise), 10)]
@@ -32,7 +36,10 @@ def large(word: str, size: int = 1_500_000) -> str:
 def say(stack: Stack, text: str, *, recipient: str = "reviewer") -> str:
     """Publish a message of the lead as it travels; its id."""
     plain = decode(stack.envelope(Message(content=text), recipient=recipient))
-    sealed = stack.parts.encrypter.sign(plain, stack.parts.keyring.signer("lead"))
+    encrypter = Encrypter(
+        BlobStore(stack.redis), blob_ttl_s=stack.settings.blob_ttl_s, claim_check_above=STORED_ABOVE
+    )
+    sealed = encrypter.sign(plain, stack.parts.keyring.signer("lead"))
     stack.publish(sealed, "message")
     return plain.header.message_id
 
