@@ -15,7 +15,7 @@ from orchestrator import errors
 def delegate(a, b, c, d, e, f, g, h):
     return hmac.new(a, b, "sha256")
 '''
-WALK = '''print('{"the child\\'s run": []}')'''
+WALK = """print('{"the child\\'s run": []}')"""
 
 
 def test_what_grows_is_named_with_its_ceiling_and_lowering_raises_nothing(tmp_path: Path) -> None:
