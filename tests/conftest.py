@@ -46,7 +46,7 @@ if _server := os.environ.get("TESTS_SERVER"):
 
 
 #: The folders whose files take longest. They begin first, so that no core is idle at the end.
-LONGEST_FIRST = ("acceptance", "chaos", "architecture", "properties", "integration")
+LONGEST_FIRST = ("acceptance", "chaos", "console", "simulation", "transcript", "integration")
 
 
 @pytest.hookimpl(wrapper=True)

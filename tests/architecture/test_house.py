@@ -15,12 +15,14 @@ from orchestrator import errors
 def delegate(a, b, c, d, e, f, g, h):
     return hmac.new(a, b, "sha256")
 '''
+WALK = """print('{"the child\\'s run": []}')"""
 
 
 def test_what_grows_is_named_with_its_ceiling_and_lowering_raises_nothing(tmp_path: Path) -> None:
-    for folder in (".ci", "orchestrator", "schemas"):
+    """Of two rooms, with a walk that enters nothing: `make house` walks through all of them."""
+    for folder in (".ci", "orchestrator/client", "orchestrator/keyring"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "tests").mkdir()
+    (tmp_path / ".ci" / "walk.py").write_text(WALK)
     ceilings = tmp_path / ".ci" / "house.toml"
     house = [sys.executable, tmp_path / ".ci" / "house.py", "--lower"]
     assert subprocess.run(house, capture_output=True, check=False, timeout=120).returncode == 0

@@ -13,11 +13,19 @@ from tests.properties.ledger_facts import Facts
 from tests.simulation.ledger import LedgerMachine
 from tests.simulation.ledger_rules import RULES
 
+#: Of the first 200 seeds those that reach each answer of a script five times, or as often as all of them do; and 139, which
+#: alone notices that a run in any state is claimed.
+SEEDS = (
+    [1, 5, 6, 8, 17, 20, 22, 24, 26, 34, 35, 37, 42, 52, 53, 58, 65, 66, 68, 70, 81, 83, 84, 108, 112],
+    [116, 118, 122, 126, 130, 132, 136, 138, 139, 144, 145, 148, 151],
+    [153, 156, 157, 161, 163, 166, 168, 171, 181, 182, 185, 196],
+)
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_every_index_is_what_the_records_say(first: int) -> None:
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"from-{seeds[0]}")
+def test_every_index_is_what_the_records_say(seeds: list[int]) -> None:
     machine = LedgerMachine()
-    for seed in range(first, first + 50):
+    for seed in seeds:
         assert machine.play(seed) is None
 
 

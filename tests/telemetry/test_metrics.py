@@ -227,12 +227,14 @@ def test_the_promise_holds_when_a_tree_is_ended_from_outside(watch: Watch, how: 
 
 def test_what_sessions_wait_for_is_counted_by_reason(watch: Watch) -> None:
     stack = watch(lead, waits, asks)
-    stack.stack.client.submit("lead", "wait")
+    waiting = stack.stack.client.submit("lead", "wait").id
     stack.stack.client.submit("asks", "go")
     stack.stack.client.submit("waits", "later", at=datetime.now(UTC) + timedelta(hours=1))
     stack.until(1, "orchestra_sessions_waiting", reason="children")
     stack.until(1, "orchestra_sessions_waiting", reason="question")
     stack.until(1, "orchestra_sessions_waiting", reason="scheduled")
+    stack.stack.client.stop(waiting)  # for whose children the end of the stack would wait
+    stack.until(0, "orchestra_sessions_waiting", reason="children")
 
 
 def test_who_waits_without_a_slot_is_counted_by_what_for(watch: Watch) -> None:
