@@ -24,12 +24,14 @@ def wait_until(
     Raises:
         AssertionError: it did not within ``timeout_s``; says ``what`` was waited for and what ``explain`` returns.
     """
-    deadline = time.monotonic() + timeout_s
+    began_at = time.monotonic()
     while True:
         looked_at = time.monotonic()
         if found := condition():
             return found
-        if looked_at > deadline:
+        if looked_at > began_at + timeout_s:
             raise AssertionError(f"waited {timeout_s:g} s for {what}: {explain()}")
-        # A look may be a command of its own. At most half of a core looks; the rest is for what is waited for.
-        time.sleep(max(0.01, time.monotonic() - looked_at))
+        # A look may be a command of its own, and what is waited for needs the machine: at most half of a core looks, and
+        # after a while ten times a second.
+        now = time.monotonic()
+        time.sleep(max(0.01, now - looked_at, min(0.1, (now - began_at) / 20)))
