@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,8 +15,6 @@ from orchestrator.cli.stack import open_stack
 from orchestrator.display.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from orchestrator.agents.definition import AgentDefinition
     from orchestrator.agents.registry import AgentRecord
     from orchestrator.bootstrap import Container
@@ -32,14 +30,15 @@ _as_option = click.option(
 )
 
 
-_NO_NUMBERS: Final[Mapping[str, Most]] = {"none": "none", "default": "default"}
+#: Limits that are no numbers.
+_NAMED: Final[Mapping[str, Most]] = {"none": "none", "default": "default"}
 
 
 def _most(_context: click.Context, _parameter: click.Parameter, value: str | None) -> Most | None:
     if value is None:
         return None
     try:
-        return _NO_NUMBERS.get(value) or int(value)
+        return _NAMED.get(value) or int(value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a number; give a number, none or default") from None
 

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -20,6 +21,8 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.5
+#: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
+MAX_SOCKET_PATH = 103
 
 # Runs in a bare interpreter between fork and exec: a preexec_fn is not safe in a process with threads.
 # The setting survives exec. The parent may have died before the call, so the launcher checks afterwards.
@@ -31,6 +34,15 @@ if os.getppid() != parent:
     sys.exit(0)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
+
+
+def folders_for_sockets(name: str, *first: str | None) -> list[Path]:
+    """Return the folders in which a Unix socket of this name may be made: its path is short enough for Linux and macOS.
+
+    These are of ``first``, the system's folder for temporary files, and ``/tmp``, in this order.
+    """
+    bases = (*first, tempfile.gettempdir(), "/tmp")  # noqa: S108  (what is made there is ours alone)
+    return [Path(base) for base in bases if base and len(os.fsencode(f"{base}/{name}")) <= MAX_SOCKET_PATH]
 
 
 def python_module(name: str) -> list[str]:

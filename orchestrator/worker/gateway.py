@@ -13,7 +13,6 @@ import secrets
 import socket
 import socketserver
 import struct
-import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from orchestrator.operations import requests
 from orchestrator.operations.table import operation_of_sessions
 from orchestrator.operations.values import MAX_READ_CHARS
 from orchestrator.policy.callback import Callback
+from orchestrator.runtime.process import folders_for_sockets
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.git import scratch_folder
 
@@ -199,21 +199,18 @@ def _question(callback: Callback) -> dict[str, Any]:
 
 #: The beginning of the name of a socket's folder.
 FOLDER_PREFIX: Final = "orchestra-run-"
+_SOCKET: Final = "run.sock"
 #: Octets of the longest request.
 MAX_REQUEST: Final = 16 * 1024 * 1024
 #: Seconds that a connection may be silent.
 _SILENT_S: Final = 3600.0
 
-#: Octets of the longest folder in which a run's socket has a path that Linux and macOS both take (103).
-_LONGEST_FOLDER: Final = 71
-
 _log = get_logger()
 
 
 def folder_of_sockets() -> Path:
-    """Return the system's folder for temporary files, or ``/tmp`` where the path of a socket in it would be too long."""
-    found = tempfile.gettempdir()
-    return Path(found if len(os.fsencode(found)) <= _LONGEST_FOLDER else "/tmp")  # noqa: S108  (a folder of its own in it)
+    """Return where the folders of runs' sockets are made; one that is made there has eight letters of its own."""
+    return folders_for_sockets(f"{FOLDER_PREFIX}12345678/{_SOCKET}")[0]
 
 
 class Gateway:
@@ -224,7 +221,7 @@ class Gateway:
         self._token = secrets.token_urlsafe(32)
         self._folder = ExitStack()
         folder = self._folder.enter_context(scratch_folder(folder_of_sockets(), FOLDER_PREFIX))
-        self._path = folder / "run.sock"
+        self._path = folder / _SOCKET
         self._server = _Server(str(self._path), self)
         self._closed = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

@@ -20,7 +20,6 @@ from orchestrator.deployment.embedded import membership
 from orchestrator.deployment.embedded.membership import MembershipClient, join
 from orchestrator.deployment.embedded.server_manager import CONTROL_NAME, lock_path, make_sockets, read_record
 from orchestrator.deployment.embedded.valkey import (
-    MAX_SOCKET_PATH,
     ServerDied,
     ValkeyProcess,
     make_socket_dir,
@@ -28,7 +27,7 @@ from orchestrator.deployment.embedded.valkey import (
 )
 from orchestrator.errors import ConfigurationError
 from orchestrator.redisdb.client import connect
-from orchestrator.runtime.process import is_alive
+from orchestrator.runtime.process import MAX_SOCKET_PATH, is_alive
 from tests.waiting import wait_until
 
 

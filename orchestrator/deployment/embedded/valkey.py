@@ -20,10 +20,8 @@ from typing import Self
 
 from orchestrator.config.urls import unix_url
 from orchestrator.errors import ConfigurationError, OrchestraError
-from orchestrator.runtime.process import ending_with_parent
+from orchestrator.runtime.process import ending_with_parent, folders_for_sockets
 
-#: Longest path of a unix socket in bytes that Linux (108) and macOS (104) both take, less the final NUL.
-MAX_SOCKET_PATH = 103
 SOCKET_NAME = "valkey.sock"
 _PREFIX = "orchestra-"
 _LOG_LIMIT_BYTES = 8 * 1024 * 1024
@@ -57,19 +55,12 @@ def make_socket_dir(data: Path | None = None, *, first: Path | None = None) -> P
         ConfigurationError: no folder for temporary files can be written to.
     """
     name = f"{_PREFIX}12345678" if data is None else socket_dir_name(data)
-    bases = (
-        None if first is None else str(first),
-        os.environ.get("XDG_RUNTIME_DIR"),
-        tempfile.gettempdir(),
-        "/tmp",  # noqa: S108  (what is made there is ours alone)
-    )
     errors: list[str] = []
-    for base in bases:
-        if not base or len(os.fsencode(f"{base}/{name}/{SOCKET_NAME}")) > MAX_SOCKET_PATH:
-            continue
+    own = (None if first is None else str(first), os.environ.get("XDG_RUNTIME_DIR"))
+    for base in folders_for_sockets(f"{name}/{SOCKET_NAME}", *own):
         try:
-            if data is not None and _make_ours(Path(base) / name):
-                return Path(base) / name
+            if data is not None and _make_ours(base / name):
+                return base / name
             return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         except OSError as error:
             errors.append(f"{base}: {error.strerror}")
