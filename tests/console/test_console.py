@@ -494,16 +494,16 @@ def test_strangers_and_other_sites_are_refused(
     assert page.request.get(running.url, headers={"host": "evil.example"}).status == 403
 
 
-def test_a_large_tree_is_folded(open_page: OpenPage, running: Running) -> None:
-    """The page of more sessions than one read fetches has at most 200 rows, says how many there are, and unfolds them by fifties."""
+def test_ten_thousand_sessions_are_folded(open_page: OpenPage, running: Running) -> None:
+    """The page of such a tree has at most 200 rows, says how many there are, and unfolds them by fifties."""
     page = open_page("/agents")
     page.click("#a-idle button")
     page.wait_for_selector(".outcomes >> text=agent idle is paused")
-    crowd = running.client.submit("crowd", "1200", title="A crowd").id
-    wait_until(lambda: running.client.session(crowd).launched == 1200, "the crowd")
+    crowd = running.client.submit("crowd", "10000", title="A crowd").id
+    wait_until(lambda: running.client.session(crowd).launched == 10_000, "the crowd")
     page.goto(f"{running.url}/trees/{crowd}")
     assert page.locator("tbody tr").count() <= 200
-    assert "1,201 sessions" in page.inner_text("#live")
+    assert "10,001 sessions" in page.inner_text("#live")
     large = page.locator("tr.group").filter(has_text=re.compile(r"\d,\d{3}")).first
     if large.locator("a.fold").get_attribute("aria-expanded") == "false":
         large.locator("a.fold").click()
