@@ -107,6 +107,6 @@ def test_no_word_of_it_is_in_redis_or_the_trail(terminal: Terminal) -> None:
         assert leaks(server, SECRET) == []
     # What an agent prints and logs is in the log of its worker, unless its session is encrypted.
     terminal.must("orchestra submit open plaice --wait")
-    log = (terminal.folder / ".orchestra/logs/worker.log").read_text()
-    assert log.count("plaice") == 5
-    assert [line for line in log.splitlines() if SECRET in line] == []
+    log = terminal.folder / ".orchestra/logs/worker.log"
+    wait_until(lambda: log.read_text().count("plaice") == 5, "the log of the run", explain=log.read_text)
+    assert [line for line in log.read_text().splitlines() if SECRET in line] == []
