@@ -149,12 +149,17 @@ def _log_like_the_services(**_: Any) -> None:
         # Our own lines say of a run what Celery says of its message, and each line costs time before the next run.
         for name in ("celery.worker.strategy", "celery.app.trace"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("celery.worker.consumer.consumer").addFilter(_without_traceback)
+    for name in ("celery.worker.consumer.consumer", "celery.worker.request"):
+        logging.getLogger(name).addFilter(_without_traceback)
 
 
 def _without_traceback(record: logging.LogRecord) -> bool:
-    """Say what a worker's connection met on one line: Celery writes 45 for one that was dropped."""
-    if record.exc_info and record.exc_info[1] is not None and record.levelno > logging.DEBUG:
+    """Say what a worker's connection met on one line: Celery writes 45 for one that was dropped.
+
+    What a request says at the level of errors is about its task, and keeps its traceback.
+    """
+    of_task = (record.name, record.levelno) == ("celery.worker.request", logging.ERROR)
+    if record.exc_info and record.exc_info[1] is not None and record.levelno > logging.DEBUG and not of_task:
         record.msg, record.args = f"{record.getMessage()} ({record.exc_info[1]!r})", None
         record.exc_info = None
     return True

@@ -36,7 +36,7 @@ os.execvp(sys.argv[3], sys.argv[3:])
 """
 
 
-def folders_for_sockets(name: str, *first: str | None) -> list[Path]:
+def folders_for_sockets(name: str, *first: str | Path | None) -> list[Path]:
     """Return the folders in which a Unix socket of this name may be made: its path is short enough for Linux and macOS.
 
     These are of ``first``, the system's folder for temporary files, and ``/tmp``, in this order.

@@ -220,8 +220,7 @@ class Gateway:
         self._operations = Operations(context)
         self._token = secrets.token_urlsafe(32)
         self._folder = ExitStack()
-        folder = self._folder.enter_context(scratch_folder(folder_of_sockets(), FOLDER_PREFIX))
-        self._path = folder / _SOCKET
+        self._path = self._folder.enter_context(scratch_folder(folder_of_sockets(), FOLDER_PREFIX)) / _SOCKET
         self._server = _Server(str(self._path), self)
         self._closed = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

@@ -56,8 +56,7 @@ def make_socket_dir(data: Path | None = None, *, first: Path | None = None) -> P
     """
     name = f"{_PREFIX}12345678" if data is None else socket_dir_name(data)
     errors: list[str] = []
-    own = (None if first is None else str(first), os.environ.get("XDG_RUNTIME_DIR"))
-    for base in folders_for_sockets(f"{name}/{SOCKET_NAME}", *own):
+    for base in folders_for_sockets(f"{name}/{SOCKET_NAME}", first, os.environ.get("XDG_RUNTIME_DIR")):
         try:
             if data is not None and _make_ours(base / name):
                 return base / name
