@@ -1,8 +1,11 @@
-"""A clock that a test steps."""
+"""Clocks that a test sets."""
 
 from __future__ import annotations
 
+import redis as redis_py
+
 from orchestrator.machine import System
+from orchestrator.redisdb.raw_pipeline import ServerClock
 
 
 class ManualClock:
@@ -47,3 +50,31 @@ class SteppedMachine(System):
     def sleep(self, seconds: float) -> None:
         if self.now is None:
             super().sleep(seconds)
+
+
+class At:
+    """A clock that stands still at a moment."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+class Ahead(ServerClock):
+    """The server's clock, put forward by what a test would else wait for."""
+
+    def __init__(self, client: redis_py.Redis) -> None:
+        super().__init__(client)
+        self._ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ahead_ms
+
+    def skip(self, ms: int) -> None:
+        """Let that many milliseconds pass."""
+        self._ahead_ms += ms

@@ -6,6 +6,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import redis as redis_py
+
+from orchestrator.redisdb.client import is_outage
+
 Found = TypeVar("Found")
 
 #: Seconds that anything may take: the machine is shared with the other tests.
@@ -35,3 +39,17 @@ def wait_until(
         # after a while ten times a second.
         now = time.monotonic()
         time.sleep(max(0.01, now - looked_at, min(0.1, (now - began_at) / 20)))
+
+
+def until(condition: Callable[[], bool], *, seconds: float = PATIENCE_S) -> None:
+    """Wait for a condition; an outage of the server counts as not yet."""
+
+    def holds() -> bool:
+        try:
+            return condition()
+        except redis_py.RedisError as error:
+            if not is_outage(error):
+                raise
+            return False
+
+    wait_until(holds, timeout_s=seconds)

@@ -22,7 +22,7 @@ from orchestrator.ledger.reader import SessionOutline
 from orchestrator.policy.budget import Budget, Cost
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
-from tests.integration.ledger.conftest import Play, envelope
+from tests.kit import Kit, carried
 
 
 class Site:
@@ -61,7 +61,7 @@ def test_every_page_is_there_for_the_redis_user_of_the_console(
     rules = acl_line("console", role_rules("console")).replace(PASSWORD, "secret").split()[2:]
     redis.execute_command("ACL", "SETUSER", "console", *rules)
     try:
-        parent, _ = Play(Stack(lambda: load_settings(redis_url=redis_url, data=tmp_path)).parts.ledger).begin(
+        parent, _ = Kit(Stack(lambda: load_settings(redis_url=redis_url, data=tmp_path)).parts).given_run(
             "waits"
         )
         site = Site(redis_url.replace("unix://", "unix://console:secret@"), tmp_path / "data")
@@ -114,13 +114,13 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
 
 def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
     """A failure of today and the longest wait are there however many were launched since; all failures are counted."""
-    play = Play(site.stack.parts.ledger)
-    waits, _ = play.begin("waits")
+    kit = Kit(site.stack.parts)
+    waits, _ = kit.given_run("waits")
     for number in range(22):
-        play.finish(play.submit(f"fails {number}"), f"no luck {number}", status="failed")
-    play.finish(play.submit("ends well"))
+        kit.finish(kit.given(f"fails {number}"), f"no luck {number}", status="failed")
+    kit.finish(kit.given("ends well"))
     for number in range(600):
-        play.submit(f"later {number}")
+        kit.given(f"later {number}")
     examined = site.stack.examined(wait_s=60)
     assert next(one.id for one, _ in examined.waits) == waits
     page = site.text("/")
@@ -136,19 +136,19 @@ def test_triage_and_doctor_look_at_a_tree_that_was_resumed_however_long_it_reste
 ) -> None:
     """A finished root, or a session below it, that works again is not at rest, though its tree was to expire from its end."""
     parts = site.stack.parts
-    play = Play(parts.ledger)
-    root, held = play.begin()
-    child = play.delegate(held, "child")
-    play.commit(held.claim)
-    play.finish(child)
-    play.commit(play.resume(root).claim)
+    kit = Kit(parts)
+    root, held = kit.given_run()
+    child = kit.delegate(held, "child")
+    kit.commit(held.claim)
+    kit.finish(child)
+    kit.commit(kit.resume(root).claim)
     parts.settle(root)
     redis.zincrby(ledger_keys.timers(0), -3 * 86_400_000, f"expire|{root}")
     since_ms = parts.ledger.server_ms() - 86_400_000
     assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([], 1)]
     resumed = child if below else root
-    parts.ledger.enqueue(resumed, "go on", item_id="prompt-1", envelope=envelope("message"))
-    play.resume(resumed)
+    parts.ledger.enqueue(resumed, "go on", item_id="prompt-1", envelope=carried("message"))
+    kit.resume(resumed)
     assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([root], 0)]
 
 
@@ -231,19 +231,19 @@ def test_pages_are_made_at_once_where_little_changes_and_seldom_where_much_does(
 def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
     """One that a child was given is looked at, as long as the child has not ended; it is the child's, not a grandchild's."""
     ledger = site.stack.parts.ledger
-    play = Play(ledger)
-    _, lead = play.begin("lead")
-    child, richer = (play.delegate(lead, f"with {most}", budget=Budget(requests=most)) for most in (1, 2))
-    held = play.run(child)
-    play.run(richer)
-    grandchild = play.delegate(held, "three")
+    kit = Kit.of(ledger)
+    _, lead = kit.given_run("lead")
+    child, richer = (kit.delegate(lead, f"with {most}", budget=Budget(requests=most)) for most in (1, 2))
+    held = kit.run(child)
+    kit.run(richer)
+    grandchild = kit.delegate(held, "three")
     ledger.spending.reserve(held.claim, "r1", Cost(requests=1), agent="reviewer", budgets=(child,))
     ledger.spending.spend(held.claim, "r1", Cost(requests=1), agent="reviewer")
     examined = site.stack.examined(wait_s=60)
     assert [one.id for one, _ in examined.over_budget] == [child]
     assert grandchild not in site.text("/").partition("Over budget")[2].partition("</section>")[0]
     assert f"the budget of {child} is used up: 1 request of 1" in site.text("/")
-    play.commit(held.claim)
+    kit.commit(held.claim)
     ledger.stop(child, "enough was spent")
     site.stack.forget()
     site.stack._examined = None
@@ -253,8 +253,8 @@ def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
 
 def test_nothing_to_stop_is_said_and_can_be_left(site: Site) -> None:
     """Where an action on a filter fits no session, there is no button for it, and a way back."""
-    play = Play(site.stack.parts.ledger)
-    play.finish(play.submit("over"))
+    kit = Kit(site.stack.parts)
+    kit.finish(kit.given("over"))
     page = site.text("/sessions?act=stop-many&state=finished")
     assert "No session to stop" in page
     assert "1 session is left out, having ended" in page

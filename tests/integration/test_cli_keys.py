@@ -19,7 +19,7 @@ from orchestrator.cli import main
 from orchestrator.envelope import codec
 from orchestrator.keyring import algorithms
 from tests import messages
-from tests.documents import hold_to_models
+from tests.commands import hold_to_models
 
 Orchestra = Callable[..., Result]
 

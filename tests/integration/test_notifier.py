@@ -22,11 +22,9 @@ from typing import Any
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
 
 from orchestrator import machine
 from orchestrator.bootstrap import Container
-from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import ConfigurationError
@@ -38,27 +36,11 @@ from orchestrator.redisdb.holders import connect_holder
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
-from tests.documents import hold_to_models
-from tests.integration.workers.conftest import StackHarness, stage
+from tests.commands import Orchestra
+from tests.kit import Kit
 from tests.waiting import wait_until
 
-__all__ = ["stage"]
-
-Orchestra = Callable[..., Result]
 SECRET = b"0123456789abcdef"
-
-
-@pytest.fixture
-def orchestra(stage: StackHarness) -> Orchestra:
-    """Run a command on the stage."""
-    place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-
-    def run(*arguments: str) -> Result:
-        done = CliRunner().invoke(main, [*arguments, *place])
-        hold_to_models(arguments, done.stdout)
-        return done
-
-    return run
 
 
 @dataclass
@@ -116,10 +98,10 @@ def receiver() -> Iterator[Receiver]:
     server.server_close()
 
 
-def make(stage: StackHarness, *targets: Target, consumer: str = "n1", **given: Any) -> Notifier:
-    settings = stage.settings.model_copy(update={"notify_events": given.pop("events", EVENTS)})
+def make(kit: Kit, *targets: Target, consumer: str = "n1", **given: Any) -> Notifier:
+    settings = kit.settings.model_copy(update={"notify_events": given.pop("events", EVENTS)})
     tries = service.Tries(**{"attempts": 4, "timeout_s": 0.4, "backoff_s": 0.02, **given})
-    return Notifier(stage.redis, stage.ledger, targets, settings, consumer=consumer, tries=tries)
+    return Notifier(kit.redis, kit.ledger, targets, settings, consumer=consumer, tries=tries)
 
 
 def webhook(receiver: Receiver, timeout_s: float = 0.4) -> Webhook:
@@ -134,38 +116,38 @@ def until(notifier: Notifier, condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def given_up(stage: StackHarness) -> list[DeadLetter]:
-    return DeadLetters(stage.redis).all()
+def given_up(kit: Kit) -> list[DeadLetter]:
+    return DeadLetters(kit.redis).all()
 
 
-def pending(stage: StackHarness, target: str = "webhook") -> int:
-    return int(stage.redis.xpending(keys.notices(0), f"notify:{target}")["pending"])
+def pending(kit: Kit, target: str = "webhook") -> int:
+    return int(kit.redis.xpending(keys.notices(0), f"notify:{target}")["pending"])
 
 
-def fails(stage: StackHarness) -> str:
+def fails(kit: Kit) -> str:
     """A root that fails; its session."""
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(_: Context) -> str:
         raise ValueError("boom")
 
-    return stage.begin("lead", "do it", ends="failed")
+    return kit.begin("lead", "do it", ends="failed")
 
 
-def test_a_question_and_both_ends_are_told_with_a_signature(stage: StackHarness, receiver: Receiver) -> None:
-    notifier = make(stage, webhook(receiver))
+def test_a_question_and_both_ends_are_told_with_a_signature(kit: Kit, receiver: Receiver) -> None:
+    notifier = make(kit, webhook(receiver))
 
-    @stage.agent("asker")
+    @kit.agent("asker")
     def asker(ctx: Context) -> str:
         return ctx.ask("Ship it?", context={"v": 1})
 
-    session = stage.submit("asker", "release")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
+    session = kit.submit("asker", "release")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "parked"
     until(notifier, lambda: receiver.got)
     ((headers, body),) = receiver.got
     (event,) = receiver.events
-    with Client(stage.settings) as user:
+    with Client(kit.settings) as user:
         (question,) = user.questions()
         user.reply(question.id, "yes")
     assert event["specversion"] == "1.0"
@@ -188,9 +170,9 @@ def test_a_question_and_both_ends_are_told_with_a_signature(stage: StackHarness,
     signed = f"{event['id']}.{headers['webhook-timestamp']}.".encode() + body
     right = base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
     assert headers["webhook-signature"] == f"v1,{right}"
-    assert stage.execute(dispatch) == "finished"
-    failed = fails(stage)
-    until(notifier, lambda: len(receiver.got) == 3 and not pending(stage))
+    assert kit.execute(dispatch) == "finished"
+    failed = fails(kit)
+    until(notifier, lambda: len(receiver.got) == 3 and not pending(kit))
     # Events may overtake each other.
     finished, other = sorted(receiver.events[1:], key=lambda event: str(event["type"]), reverse=True)
     assert (finished["type"], finished["subject"]) == ("agent-orchestra.session.finished", session)
@@ -198,34 +180,32 @@ def test_a_question_and_both_ends_are_told_with_a_signature(stage: StackHarness,
     assert "boom" in other["data"]["reason"]  # type: ignore[index]
     notifier._looks = 0
     notifier.run_once()
-    assert stage.redis.xlen(keys.notices(0)) == 0
+    assert kit.redis.xlen(keys.notices(0)) == 0
 
 
-def test_an_approval_that_any_session_of_a_tree_asks_for_is_told_once(
-    stage: StackHarness, receiver: Receiver
-) -> None:
-    notifier = make(stage, webhook(receiver), events=["approval"])
+def test_an_approval_that_any_session_of_a_tree_asks_for_is_told_once(kit: Kit, receiver: Receiver) -> None:
+    notifier = make(kit, webhook(receiver), events=["approval"])
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("ops", "release")
         return "done"
 
-    @stage.agent("ops")
+    @kit.agent("ops")
     def ops(ctx: Context) -> str:
         return str(ctx.request_approval("deploy", {"version": 2}, reason="it is Friday"))
 
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    dispatch = stage.start(child.id)
-    assert stage.execute(dispatch) == "parked"
-    with Client(stage.settings) as person:
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    dispatch = kit.start(child.id)
+    assert kit.execute(dispatch) == "parked"
+    with Client(kit.settings) as person:
         (asked,) = person.approvals()
         until(notifier, lambda: receiver.got)
         person.approve(asked.id)
-    assert stage.again(dispatch) == "finished"
-    until(notifier, lambda: not pending(stage) and not notifier._in_flight)
+    assert kit.again(dispatch) == "finished"
+    until(notifier, lambda: not pending(kit) and not notifier._in_flight)
     (event,) = receiver.events
     assert (event["type"], event["subject"]) == ("agent-orchestra.approval.requested", child.id)
     assert event["data"] == {
@@ -247,22 +227,22 @@ def test_an_approval_that_any_session_of_a_tree_asks_for_is_told_once(
     }
 
 
-def test_dead_callbacks_are_told(stage: StackHarness, receiver: Receiver) -> None:
-    notifier = make(stage, webhook(receiver), events=["dead"])
+def test_dead_callbacks_are_told(kit: Kit, receiver: Receiver) -> None:
+    notifier = make(kit, webhook(receiver), events=["dead"])
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("quick", "a", on_failure="ignore")
         return "done"
 
-    @stage.agent("quick")
+    @kit.agent("quick")
     def quick(_: Context) -> str:
         raise ValueError("boom")
 
-    session = stage.begin("lead", ends="idle")
-    (child,) = stage.children(session)
-    stage.play(child.id)
+    session = kit.begin("lead", ends="idle")
+    (child,) = kit.children(session)
+    kit.play(child.id)
     until(notifier, lambda: receiver.got)
     (event,) = receiver.events
     assert (event["type"], event["subject"]) == ("agent-orchestra.callback.dead", session)
@@ -270,31 +250,31 @@ def test_dead_callbacks_are_told(stage: StackHarness, receiver: Receiver) -> Non
 
 
 def test_a_receiver_that_fails_in_every_way_is_told_in_the_end_by_the_same_id(
-    stage: StackHarness, receiver: Receiver
+    kit: Kit, receiver: Receiver
 ) -> None:
     receiver.answers = [500, "hang", "close", 302, "drip", 404]
-    notifier = make(stage, webhook(receiver), attempts=10)
-    fails(stage)
-    until(notifier, lambda: len(receiver.got) == 7 and not pending(stage))
+    notifier = make(kit, webhook(receiver), attempts=10)
+    fails(kit)
+    until(notifier, lambda: len(receiver.got) == 7 and not pending(kit))
     assert len({event["id"] for event in receiver.events}) == 1
     assert len({body for _, body in receiver.got}) == 1
-    assert given_up(stage) == []
+    assert given_up(kit) == []
 
 
 def test_one_that_is_never_taken_is_dead_and_can_be_retried(
-    stage: StackHarness, receiver: Receiver, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, receiver: Receiver, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.answers = [500] * 4
-    notifier = make(stage, webhook(receiver))
-    session = fails(stage)
-    until(notifier, lambda: given_up(stage))
-    assert (len(receiver.got), pending(stage)) == (4, 0)
+    notifier = make(kit, webhook(receiver))
+    session = fails(kit)
+    until(notifier, lambda: given_up(kit))
+    assert (len(receiver.got), pending(kit)) == (4, 0)
     (listed,) = json.loads(orchestra("dlq", "list", "--agent", "webhook", "--json").stdout)["dead_letters"]
     assert (listed["rule"], listed["reason"]) == ("notification-undeliverable", "HTTP status 500")
     assert (listed["type"], listed["recipient"], listed["attempts"]) == ("notification", "webhook", 4)
     assert session in orchestra("dlq", "show", listed["dead_letter"]).stdout
     # It takes of its own share: what strangers send drops none of it.
-    assert stage.redis.hexists(keys.dead_usage(0), "bytes:notifier")
+    assert kit.redis.hexists(keys.dead_usage(0), "bytes:notifier")
     refused = orchestra("dlq", "replay", "--all")
     assert (refused.exit_code, "no webhook is set" in refused.stderr) == (2, True)
     monkeypatch.setenv("ORCHESTRA_NOTIFY_URL", receiver.url)
@@ -306,113 +286,111 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     assert receiver.events[-1]["id"] == receiver.events[0]["id"]
     assert receiver.got[-1][0]["webhook-id"] == receiver.got[0][0]["webhook-id"]
     assert orchestra("dlq", "list").stderr == "no dead letters\n"
-    assert stage.redis.zcard(keys.dead_index(0)) == 0
+    assert kit.redis.zcard(keys.dead_index(0)) == 0
 
 
-def test_one_that_cannot_be_given_up_stays_pending(stage: StackHarness, receiver: Receiver) -> None:
+def test_one_that_cannot_be_given_up_stays_pending(kit: Kit, receiver: Receiver) -> None:
     """Somebody has overwritten the stream of dead letters with another type."""
     receiver.answers = [500]
-    notifier = make(stage, webhook(receiver), attempts=1)
-    stage.redis.set(keys.dead(0), "of another type")
-    fails(stage)
+    notifier = make(kit, webhook(receiver), attempts=1)
+    kit.redis.set(keys.dead(0), "of another type")
+    fails(kit)
     with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         until(notifier, lambda: False)
-    assert pending(stage) == 1
-    stage.redis.delete(keys.dead(0))
-    until(notifier, lambda: given_up(stage))
-    assert pending(stage) == 0
+    assert pending(kit) == 1
+    kit.redis.delete(keys.dead(0))
+    until(notifier, lambda: given_up(kit))
+    assert pending(kit) == 0
 
 
-def test_it_needs_no_more_than_its_role_allows(
-    stage: StackHarness, receiver: Receiver, redis_url: str
-) -> None:
+def test_it_needs_no_more_than_its_role_allows(kit: Kit, receiver: Receiver, redis_url: str) -> None:
     """It makes its groups, reads what it tells, tries again, takes over, gives up and drops what was told."""
     line = acl_line("notifier", role_rules("notifier")).replace("PASSWORD", "secret")
-    stage.redis.execute_command("ACL", "SETUSER", *line.split()[1:])
+    kit.redis.execute_command("ACL", "SETUSER", *line.split()[1:])
     client = redis_py.Redis.from_url(redis_url, username="notifier", password="secret", protocol=2)
     try:
-        ledger = Container(client, stage.settings).ledger
+        ledger = Container(client, kit.settings).ledger
         tries = service.Tries(attempts=2, timeout_s=-5, backoff_s=0.02)
-        notifier = Notifier(client, ledger, [webhook(receiver)], stage.settings, consumer="n1", tries=tries)
+        notifier = Notifier(client, ledger, [webhook(receiver)], kit.settings, consumer="n1", tries=tries)
         receiver.answers = [500, 204, 500, 500]
-        told = fails(stage)
-        until(notifier, lambda: len(receiver.got) == 2 and not pending(stage))
-        fails(stage)
-        until(notifier, lambda: given_up(stage))
+        told = fails(kit)
+        until(notifier, lambda: len(receiver.got) == 2 and not pending(kit))
+        fails(kit)
+        until(notifier, lambda: given_up(kit))
         notifier._looks = 0
         notifier.run_once()
-        assert stage.redis.xlen(keys.notices(0)) == 0
+        assert kit.redis.xlen(keys.notices(0)) == 0
         # As a copy that was silent for an hour; another one is forgotten by the same script.
         assert RedisStreams(client).forget("notify:webhook", ledger_streams(NOTICES), idle_ms=-1) == 1
         assert receiver.events[0]["data"]["agent"] == "lead"  # type: ignore[index]
         assert receiver.events[0]["subject"] == told
     finally:
         client.close()
-        stage.redis.execute_command("ACL", "DELUSER", "notifier")
+        kit.redis.execute_command("ACL", "DELUSER", "notifier")
 
 
 @pytest.fixture
-def killed(stage: StackHarness, receiver: Receiver, redis_url: str) -> str:
+def killed(kit: Kit, receiver: Receiver, redis_url: str) -> str:
     """The session whose end a notifier was telling when it was killed with SIGKILL, as the receiver hung."""
-    make(stage, webhook(receiver)).run_once()
+    make(kit, webhook(receiver)).run_once()
     receiver.answers = ["hang"]
     env = {
         **os.environ,
         "ORCHESTRA_REDIS_URL": redis_url,
-        "ORCHESTRA_DATA": str(stage.settings.data),
+        "ORCHESTRA_DATA": str(kit.settings.data),
         "ORCHESTRA_NOTIFY_URL": receiver.url,
     }
     process = subprocess.Popen([sys.executable, "-m", "orchestrator", "service", "notifier"], env=env)
     try:
-        session = fails(stage)
+        session = fails(kit)
         wait_until(lambda: bool(receiver.got))
     finally:
         process.kill()
         process.wait()
-    assert pending(stage) == 1
+    assert pending(kit) == 1
     return session
 
 
 def test_what_a_killed_notifier_was_delivering_another_one_delivers(
-    stage: StackHarness, receiver: Receiver, killed: str
+    kit: Kit, receiver: Receiver, killed: str
 ) -> None:
     """It waits until it may be sure that nobody is at it, where the server does not show who is connected."""
     # The idle time of the group counts; a margin of five seconds lies between this copy and a live one.
-    (entry,) = stage.redis.xpending_range(keys.notices(0), "notify:webhook", "-", "+", 1)
+    (entry,) = kit.redis.xpending_range(keys.notices(0), "notify:webhook", "-", "+", 1)
     options = {"idle": 4000, "retrycount": 1, "justid": True}
-    stage.redis.xclaim(
+    kit.redis.xclaim(
         keys.notices(0), "notify:webhook", entry["consumer"], 0, [entry["message_id"]], **options
     )
-    notifier = make(stage, webhook(receiver), consumer="n2", timeout_s=0.4)
+    notifier = make(kit, webhook(receiver), consumer="n2", timeout_s=0.4)
     notifier.run_once()
     assert len(receiver.got) == 1
-    until(notifier, lambda: not pending(stage))
+    until(notifier, lambda: not pending(kit))
     assert [event["subject"] for event in receiver.events] == [killed, killed]
     assert receiver.events[0]["id"] == receiver.events[1]["id"]
 
 
 def test_a_killed_notifier_is_missed_by_its_connection(
-    stage: StackHarness, receiver: Receiver, redis_url: str, killed: str
+    kit: Kit, receiver: Receiver, redis_url: str, killed: str
 ) -> None:
     """Its delivery is tried again long before its time limit of a minute."""
     with closing(connect_holder(redis_url, machine.own_mark(), timeout_s=2)) as observer:
         observer.ping()
-        notifier = make(stage, webhook(receiver), consumer="n2", timeout_s=60)
-        until(notifier, lambda: not pending(stage))
+        notifier = make(kit, webhook(receiver), consumer="n2", timeout_s=60)
+        until(notifier, lambda: not pending(kit))
     assert [event["subject"] for event in receiver.events] == [killed, killed]
 
 
 def test_one_that_dies_before_it_has_noted_a_delivery_tells_it_again(
-    stage: StackHarness, receiver: Receiver, redis_url: str, tmp_path: Path
+    kit: Kit, receiver: Receiver, redis_url: str, tmp_path: Path
 ) -> None:
     """At least once, with the same id: the receiver drops what it has seen."""
-    make(stage, webhook(receiver)).run_once()
-    session = fails(stage)
+    make(kit, webhook(receiver)).run_once()
+    session = fails(kit)
     mark = tmp_path / "died"
     env = {
         **os.environ,
         "ORCHESTRA_REDIS_URL": redis_url,
-        "ORCHESTRA_DATA": str(stage.settings.data),
+        "ORCHESTRA_DATA": str(kit.settings.data),
         "ORCHESTRA_NOTIFY_URL": receiver.url,
         "ORCHESTRA_CRASH_AT": f"notifier.delivered:{mark}",
     }
@@ -423,29 +401,27 @@ def test_one_that_dies_before_it_has_noted_a_delivery_tells_it_again(
         < 0
     )
     assert mark.exists()
-    assert (len(receiver.got), pending(stage)) == (1, 1)
-    notifier = make(stage, webhook(receiver), consumer="n2", timeout_s=-5)
-    until(notifier, lambda: not pending(stage))
+    assert (len(receiver.got), pending(kit)) == (1, 1)
+    notifier = make(kit, webhook(receiver), consumer="n2", timeout_s=-5)
+    until(notifier, lambda: not pending(kit))
     assert [event["subject"] for event in receiver.events] == [session, session]
     assert receiver.got[0][1] == receiver.got[1][1]
 
 
-def test_two_notifiers_tell_each_event_once_while_nothing_fails(
-    stage: StackHarness, receiver: Receiver
-) -> None:
-    both = [make(stage, webhook(receiver), consumer=name) for name in ("n1", "n2")]
-    sessions = {fails(stage) for _ in range(6)}
+def test_two_notifiers_tell_each_event_once_while_nothing_fails(kit: Kit, receiver: Receiver) -> None:
+    both = [make(kit, webhook(receiver), consumer=name) for name in ("n1", "n2")]
+    sessions = {fails(kit) for _ in range(6)}
     for _ in range(400):
         for notifier in both:
             notifier.run_once()
-        if len(receiver.got) >= 6 and not pending(stage):
+        if len(receiver.got) >= 6 and not pending(kit):
             break
         time.sleep(0.005)
     assert sorted(str(event["subject"]) for event in receiver.events) == sorted(sessions)
 
 
 def test_a_command_gets_the_event_on_its_standard_input(
-    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It crashes twice, hangs once, and takes it then. One target that fails holds up no other."""
     monkeypatch.setenv("ORCHESTRA_REDIS_URL", "redis://:hunter2@127.0.0.1/0")
@@ -462,9 +438,9 @@ def test_a_command_gets_the_event_on_its_standard_input(
     )
     command = CommandTarget(f"{shlex.quote(sys.executable)} {shlex.quote(str(script))} 'a b'", timeout_s=2)
     missing = Webhook("http://127.0.0.1:1/", SECRET, timeout_s=2)
-    notifier = make(stage, missing, command, timeout_s=2, attempts=5)
-    session = fails(stage)
-    until(notifier, lambda: not pending(stage, "command") and len(list(tmp_path.glob("try*"))) == 4)
+    notifier = make(kit, missing, command, timeout_s=2, attempts=5)
+    session = fails(kit)
+    until(notifier, lambda: not pending(kit, "command") and len(list(tmp_path.glob("try*"))) == 4)
     tries = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("try*"))]
     assert len({json.dumps(event) for event, _ in tries}) == 1
     event, env = tries[0]
@@ -474,21 +450,21 @@ def test_a_command_gets_the_event_on_its_standard_input(
     assert CommandTarget("/nowhere/at/all", timeout_s=1).deliver("x", b"").startswith("it cannot be started")
 
 
-def test_without_a_notifier_nothing_is_kept(stage: StackHarness) -> None:
-    fails(stage)
-    assert stage.redis.exists(keys.notices(0)) == 0
+def test_without_a_notifier_nothing_is_kept(kit: Kit) -> None:
+    fails(kit)
+    assert kit.redis.exists(keys.notices(0)) == 0
 
 
-def test_a_group_that_was_lost_is_made_again(stage: StackHarness, receiver: Receiver) -> None:
-    notifier = make(stage, webhook(receiver))
-    stage.redis.delete(keys.notices(0))
+def test_a_group_that_was_lost_is_made_again(kit: Kit, receiver: Receiver) -> None:
+    notifier = make(kit, webhook(receiver))
+    kit.redis.delete(keys.notices(0))
     notifier.run_once()
-    fails(stage)
+    fails(kit)
     until(notifier, lambda: receiver.got)
 
 
-def test_the_secret_is_made_once_and_for_its_owner_only(stage: StackHarness, tmp_path: Path) -> None:
-    settings = stage.settings.model_copy(update={"notify_url": "https://example.invalid/T0K3N"})
+def test_the_secret_is_made_once_and_for_its_owner_only(kit: Kit, tmp_path: Path) -> None:
+    settings = kit.settings.model_copy(update={"notify_url": "https://example.invalid/T0K3N"})
     (target,) = targets.targets_of(settings)
     assert target.name == "webhook"
     path = settings.notify_secret_path

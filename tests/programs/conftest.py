@@ -13,8 +13,8 @@ import pytest
 import redis as redis_py
 
 from orchestrator.config.settings import load_settings
-from tests.integration.workers.conftest import StackHarness
-from tests.integration.workers.crew import ROOT, Crew
+from tests.crew import ROOT, Crew
+from tests.kit import Kit
 from tests.programs.server import Call, ModelServer
 
 #: Where `make test-programs` installs them.
@@ -98,8 +98,8 @@ def model() -> Iterator[ModelServer]:
 
 
 @pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
-    return StackHarness(
+def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
+    return Kit.on(
         redis,
         load_settings(
             redis_url=redis_url,
@@ -145,8 +145,6 @@ def proxies(model: ModelServer) -> dict[str, str]:
 
 
 @pytest.fixture
-def programs(
-    stage: StackHarness, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Programs:
+def programs(kit: Kit, model: ModelServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
     (tmp_path / "home").mkdir()
-    return Programs(Crew(stage, tmp_path / "crew"), model, tmp_path / "home", monkeypatch)
+    return Programs(Crew(kit, tmp_path / "crew"), model, tmp_path / "home", monkeypatch)

@@ -15,7 +15,7 @@ from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.worktrees import Worktrees
-from tests.integration.workers.crew import ROOT
+from tests.crew import ROOT
 from tests.integration.workers.test_command_worktrees import git
 from tests.programs.conftest import FOLDER, PROGRAMS, Programs
 from tests.programs.server import INPUT, OUTPUT, Ask, Call, Cut
@@ -28,14 +28,14 @@ _BEGINS_S = {"claude": 25, "codex": 15, "gemini": 50}
 
 def test_a_first_turn_is_read_and_counted_and_a_later_one_knows_it(programs: Programs, name: str) -> None:
     crew, model = programs.agent(name, protocol=True), programs.model
-    stage = crew.stage
+    kit = crew.kit
     model.script = lambda _: "I looked. <response>the first answer</response>"
-    root = Client(parts=stage.parts).submit("coder", "the first prompt", budget=Budget(requests=2)).id
-    assert stage.play(root) == "finished", crew.answer(root)
+    root = Client(parts=kit.parts).submit("coder", "the first prompt", budget=Budget(requests=2)).id
+    assert kit.play(root) == "finished", crew.answer(root)
     assert "the first answer" in crew.answer(root)
     model.script = lambda _: "<response>the second answer</response>"
-    stage.ledger.enqueue(root, "the second prompt", item_id="itm_more")
-    assert stage.resume(root) == "finished", crew.answer(root)
+    kit.ledger.enqueue(root, "the second prompt", item_id="itm_more")
+    assert kit.play(root) == "finished", crew.answer(root)
     assert "the second answer" in crew.answer(root)
     said = model.asked[-1].said
     assert said.index("the first prompt") < said.index("the first answer") < said.index("the second prompt")
@@ -43,11 +43,11 @@ def test_a_first_turn_is_read_and_counted_and_a_later_one_knows_it(programs: Pro
     assert memory["turns"] == 2
     assert memory["conversation"]
     assert (memory["input_tokens"], memory["output_tokens"]) == (2 * INPUT, 2 * OUTPUT)
-    used = stage.ledger.session(root).used
+    used = kit.ledger.session(root).used
     assert (used.requests, used.input_tokens, used.output_tokens) == (2, 2 * INPUT, 2 * OUTPUT)
     # A limit that is reached: the turn is not begun.
-    stage.ledger.enqueue(root, "the third prompt", item_id="itm_third")
-    stage.resume(root)
+    kit.ledger.enqueue(root, "the third prompt", item_id="itm_third")
+    kit.play(root)
     assert "budget" in crew.answer(root)
     assert "the third prompt" not in model.asked[-1].said
     # As the page says: of the three only this one wants other hosts, and does without.
@@ -96,23 +96,23 @@ def test_it_works_in_its_worktree_and_its_sandbox(
         return PROGRAMS[name].shell(f"echo two > made.txt; cat {key}")
 
     programs.model.script = work
-    root = crew.stage.submit("coder", "write it")
-    assert crew.stage.play(root) == "finished", crew.answer(root)
+    root = crew.kit.submit("coder", "write it")
+    assert crew.kit.play(root) == "finished", crew.answer(root)
     assert "written" in crew.answer(root)
     assert ("private words" in programs.model.asked[-1].said) != boxed
-    worktrees = Worktrees(crew.stage.settings.data)
+    worktrees = Worktrees(crew.kit.settings.data)
     (worktree,) = worktrees.all()
     assert "+two" in worktrees.diff(worktree)
     # In the same place it finds its conversation.
-    crew.stage.ledger.enqueue(root, "No such file, again", item_id="itm_more")
-    assert crew.stage.resume(root) == "finished", crew.answer(root)
+    crew.kit.ledger.enqueue(root, "No such file, again", item_id="itm_more")
+    assert crew.kit.play(root) == "finished", crew.answer(root)
     assert "write it" in programs.model.asked[-1].said
 
 
 def test_it_uses_the_tools_of_its_session(programs: Programs, name: str) -> None:
     crew = programs.agent(name)
 
-    @crew.stage.agent("helper")
+    @crew.kit.agent("helper")
     def helper(_: Context) -> str:
         return "helped"
 
@@ -122,8 +122,8 @@ def test_it_uses_the_tools_of_its_session(programs: Programs, name: str) -> None
         return Call("delegate", {"agent": "helper", "task": "the dishes"})
 
     programs.model.script = work
-    root = crew.stage.begin("coder", "have it done")
-    assert [child.agent for child in crew.stage.children(root)] == ["helper"], (
+    root = crew.kit.begin("coder", "have it done")
+    assert [child.agent for child in crew.kit.children(root)] == ["helper"], (
         crew.answer(root),
         [one.tools for one in programs.model.asked],
         programs.model.asked[-1].last,

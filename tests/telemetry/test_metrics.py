@@ -28,7 +28,7 @@ from orchestrator.telemetry.catalogue import BY_NAME, METRICS, MOST_VALUES, OTHE
 from orchestrator.telemetry.fold import Fold
 from orchestrator.telemetry.totals import Totals
 from orchestrator.testing import Call, Say, Script, scripted_model
-from tests.integration.ledger.conftest import Play, envelope
+from tests.kit import Kit, carried
 from tests.telemetry.conftest import Watched, samples_of, total
 from tests.waiting import wait_until
 
@@ -311,16 +311,16 @@ def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
 ) -> None:
     """Written after what followed it: until then nothing that followed is counted, and no callback seems lost."""
     parts = Container(redis, Settings(data=tmp_path))
-    play = Play(parts.ledger)
+    kit = Kit(parts)
     exporter = Exporter(parts, keep_s=0)
     killed, other = (build_writer(parts, consumer=name) for name in ("killed", "other"))
-    root, parent = play.begin("root")
-    children = [play.delegate(parent, f"child {number}") for number in range(3)]
+    root, parent = kit.given_run("root")
+    children = [kit.delegate(parent, f"child {number}") for number in range(3)]
     assert killed._consumer.read([Portion(ledger_streams(TRANSITIONS), 1000)])
-    play.commit(parent.claim)
+    kit.commit(parent.claim)
     for child in children:
-        play.finish(child)
-    play.commit(play.resume(root).claim)
+        kit.finish(child)
+    kit.commit(kit.resume(root).claim)
     other.run_once()
 
     def of(name: str, **labels: str) -> float:
@@ -344,27 +344,27 @@ def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
 def test_a_trail_that_is_behind_is_no_gap(redis: redis_py.Redis, tmp_path: Path) -> None:
     """The ledger goes on while no writer does; what it has then is not compared with what the trail had before."""
     parts = Container(redis, Settings(data=tmp_path))
-    play, writer, exporter = Play(parts.ledger), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+    kit, writer, exporter = Kit(parts), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
 
     def gaps() -> set[float]:
         texts = [exposition(registry_of(exporter))[1].decode() for _ in range(6)]
         return {total(samples_of(text), "orchestra_promise_gap") for text in texts}
 
-    root, parent = play.begin("root")
-    children = [play.delegate(parent, f"child {number}") for number in range(3)]
-    play.commit(parent.claim)
+    root, parent = kit.given_run("root")
+    children = [kit.delegate(parent, f"child {number}") for number in range(3)]
+    kit.commit(parent.claim)
     while writer.run_once():
         pass
     for child in children:
-        play.finish(child)
-    play.commit(play.resume(root).claim)
+        kit.finish(child)
+    kit.commit(kit.resume(root).claim)
     assert gaps() == {0}
     while writer.run_once():
         pass
     assert gaps() == {0}
     redis.hincrby(ledger_keys.session(root), "launched", 1)
     assert gaps() == {0}  # nobody has looked since
-    play.ledger.stop(root, "enough")
+    kit.ledger.stop(root, "enough")
     redis.xadd(keys.transitions(0), {"test": f"session {root} - finished"})
     while writer.run_once():
         pass
@@ -374,10 +374,10 @@ def test_a_trail_that_is_behind_is_no_gap(redis: redis_py.Redis, tmp_path: Path)
 def test_a_run_that_waits_for_a_provider_is_counted(redis: redis_py.Redis, tmp_path: Path) -> None:
     """It gave up its slot; a name of several words is one label."""
     parts = Container(redis, Settings(data=tmp_path))
-    play, writer, exporter = Play(parts.ledger), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
-    _, held = play.begin("root")
+    kit, writer, exporter = Kit(parts), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+    _, held = kit.given_run("root")
     parked = Outcome(status="parked", text="waits", parked_ms=60_000, provider=word("my own\nprovider"))
-    play.ledger.commit(EndedRun(held.claim, parked, make_envelope=envelope))
+    kit.ledger.commit(EndedRun(held.claim, parked, make_envelope=carried))
     while writer.run_once():
         pass
     samples = samples_of(exposition(registry_of(exporter))[1].decode())

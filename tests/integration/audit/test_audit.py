@@ -27,7 +27,7 @@ from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Entry, Portion, RedisStreams, StreamId, all_streams, stream_key
-from tests.documents import hold_to_models
+from tests.commands import hold_to_models
 from tests.postgres import PostgresServer, TrailDatabase
 
 MESSAGES = StreamId(0, "message", "normal")

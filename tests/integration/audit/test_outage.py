@@ -34,7 +34,7 @@ from orchestrator.streams import (
     ledger_streams,
     stream_key,
 )
-from tests.integration.ledger.conftest import Play
+from tests.kit import Kit
 from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 
@@ -114,7 +114,7 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
     options = {"audit_url": server.make()} if server is not None else {}
     settings = load_settings(redis_url=redis_url, data=tmp_path, **options)
     writer = build_writer(build_container(redis, settings), consumer="w")
-    play, streams, stop = Play(Ledger(redis)), RedisStreams(redis), threading.Event()
+    kit, streams, stop = Kit.of(Ledger(redis)), RedisStreams(redis), threading.Event()
     done = threading.Event()
     spoken: list[bytes] = []
 
@@ -123,7 +123,7 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
             spoken.append(b"%d" % len(spoken))
             streams.publish(MESSAGES, spoken[-1])
             if len(spoken) % 5 == 0:
-                play.submit(f"root {len(spoken)}")
+                kit.given(f"root {len(spoken)}")
 
     def waiting() -> int:
         rows = streams.backlog(AUDIT_GROUP, [MESSAGES, *ledger_streams(TRANSITIONS)])

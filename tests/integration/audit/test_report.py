@@ -24,7 +24,7 @@ from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.policy.budget import Cost
 from orchestrator.streams import all_streams
 from tests.integration.audit.test_transitions import a_tree
-from tests.integration.ledger.conftest import Play
+from tests.kit import Kit
 from tests.postgres import TrailDatabase
 
 HOUR = 3_600_000
@@ -177,16 +177,16 @@ def test_promised_is_kept_by_the_totals_of_the_parents(
     redis: redis_py.Redis, store: AuditStore, trail_database: TrailDatabase
 ) -> None:
     """Launched = delivered + pending + dead, as the ledger counts; the waits of real transitions are measured."""
-    play = Play(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
-    roots = [a_tree(play)]
-    waiting, parent = play.begin("waiting")
-    children = [play.delegate(parent, name) for name in ("a", "b")]
-    play.commit(parent.claim)
-    play.finish(children[0])
+    kit = Kit.of(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
+    roots = [a_tree(kit)]
+    waiting, parent = kit.given_run("waiting")
+    children = [kit.delegate(parent, name) for name in ("a", "b")]
+    kit.commit(parent.claim)
+    kit.finish(children[0])
     AuditWriter(redis, store, consumer="w", sources=all_streams()).run_once()
     roots.append(waiting)
     found = report_on(store)
-    totals = [play.ledger.session(root) for root in roots]
+    totals = [kit.ledger.session(root) for root in roots]
     promised = found.callbacks
     assert promised.launched == sum(s.launched for s in totals) == 5
     assert promised.delivered == sum(s.delivered for s in totals)

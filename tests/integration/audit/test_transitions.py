@@ -21,16 +21,16 @@ from orchestrator.ids import root_session_id
 from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.redisdb import keys
 from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
-from tests.documents import hold_to_models
-from tests.integration.ledger.conftest import Play, envelope
+from tests.commands import hold_to_models
+from tests.kit import Kit, carried
 from tests.postgres import TrailDatabase
 from tests.transitions import disagreements
 
 
 @pytest.fixture
-def play(redis: redis_py.Redis) -> Play:
+def kit(redis: redis_py.Redis) -> Kit:
     """Plays sessions."""
-    return Play(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
+    return Kit.of(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def writer(
     return make
 
 
-def a_tree(play: Play, seed: str = "root") -> str:
+def a_tree(kit: Kit, seed: str = "root") -> str:
     """A root with a child that answers, one that fails, and one that is stopped; done when the root has answered."""
-    root, parent = play.begin(seed)
-    children = [play.delegate(parent, name) for name in ("a", "b", "c")]
-    play.commit(parent.claim)
-    play.finish(children[0])
-    play.finish(children[1], status="failed")
-    play.ledger.stop(children[2], "enough")
-    play.commit(play.resume(root).claim)
+    root, parent = kit.given_run(seed)
+    children = [kit.delegate(parent, name) for name in ("a", "b", "c")]
+    kit.commit(parent.claim)
+    kit.finish(children[0])
+    kit.finish(children[1], status="failed")
+    kit.ledger.stop(children[2], "enough")
+    kit.commit(kit.resume(root).claim)
     return root
 
 
@@ -66,13 +66,13 @@ def published(redis: redis_py.Redis) -> int:
 
 
 def test_the_trail_leads_to_what_the_ledger_has(
-    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+    redis: redis_py.Redis, kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """Sessions, runs and callbacks, step by step; as many steps as were published, and none twice."""
-    root = a_tree(play)
+    root = a_tree(kit)
     writer().run_once()
     store = AuditStore(trail_database.where, read_only=True)
-    assert disagreements(play.ledger, store, [root]) == []
+    assert disagreements(kit.ledger, store, [root]) == []
     changes = Changes(store)
     said = [(c.kind, c.state) for c in changes.of(root) if c.kind in ("session", "run")]
     start = [("session", "pending"), ("run", "queued"), ("run", "running"), ("session", "running")]
@@ -87,11 +87,11 @@ def test_the_trail_leads_to_what_the_ledger_has(
 
 
 def test_the_trail_says_that_a_scheduled_session_has_begun(
-    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+    redis: redis_py.Redis, kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
-    ledger, root = play.ledger, root_session_id("later")
+    ledger, root = kit.ledger, root_session_id("later")
     ledger.set_time(1_000)
-    ledger.submit(root, agent="lead", prompt="p", envelope=envelope(), correlation="c", at_ms=2_000)
+    ledger.submit(root, agent="lead", prompt="p", envelope=carried(), correlation="c", at_ms=2_000)
     ledger.set_time(2_000)
     assert ledger.sweep.submit_due(root, sender="operator") == "submitted"
     writer().run_once()
@@ -99,11 +99,11 @@ def test_the_trail_says_that_a_scheduled_session_has_begun(
 
 
 def test_what_is_read_again_is_kept_once(
-    redis: redis_py.Redis, play: Play, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+    redis: redis_py.Redis, kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """A writer that died after its commit, a group that was removed, and two writers that each had a part."""
     one = writer()
-    root = a_tree(play)
+    root = a_tree(kit)
     entries = one._consumer.read([_portion()])
     one._consumer.acknowledge = lambda *_, **__: None  # type: ignore[method-assign]
     one._held = entries[::2]
@@ -111,12 +111,12 @@ def test_what_is_read_again_is_kept_once(
     two = writer("a2", reclaim_idle_ms=0)
     assert two.run_once() == len(entries) - len(entries[::2]) + _messages(redis)
     redis.xgroup_destroy(keys.transitions(0), "audit")
-    more = a_tree(play, "another")
+    more = a_tree(kit, "another")
     while two.run_once() or _unread(redis):
         pass
     store = AuditStore(trail_database.where, read_only=True)
     assert store.ends().transitions.entries == published(redis)
-    assert disagreements(play.ledger, store, [root, more]) == []
+    assert disagreements(kit.ledger, store, [root, more]) == []
     assert list(broken_chain(store)) == []
 
 
@@ -148,7 +148,7 @@ def _unread(redis: redis_py.Redis) -> bool:
     ],
 )
 def test_tampering_shows(
-    play: Play,
+    kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
     redis_url: str,
@@ -159,7 +159,7 @@ def test_tampering_shows(
     """A document, or its index of sessions, that is changed is named; before, the trail is intact."""
     one = writer()
     for seed in ("one", "two", "three"):
-        play.submit(seed)
+        kit.given(seed)
         one.run_once()
     arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
     # The envelopes of the play are signed by nobody: only what is said of transitions counts here.
@@ -180,7 +180,7 @@ BOMB = b"\x28\xb5\x2f\xfd\xc0\x58" + (1 << 50).to_bytes(8, "little") + b"\x01\x0
 
 @pytest.mark.parametrize("document", [b"\0", BOMB, pack([Step("x", "by", "run")])])
 def test_a_changed_document_ends_no_writer_and_no_reader(
-    play: Play,
+    kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
     redis_url: str,
@@ -189,11 +189,11 @@ def test_a_changed_document_ends_no_writer_and_no_reader(
 ) -> None:
     """What it held is not known any more; what follows is written and shown, and `verify` names the row."""
     one = writer()
-    play.submit("one")
+    kit.given("one")
     one.run_once()
     with trail_database.tamper() as db:
         db.execute("UPDATE transitions SET last_ms = 253402300799999, document = ?", [document])
-    root = play.submit("two")
+    root = kit.given("two")
     assert one.run_once() > 0
     options = ["--data", str(tmp_path), "--redis-url", redis_url]
     shown = CliRunner().invoke(main, ["audit", "transitions", *options])
@@ -207,14 +207,14 @@ def test_a_changed_document_ends_no_writer_and_no_reader(
 
 def test_they_are_pruned_and_carried_with_the_messages(
     redis: redis_py.Redis,
-    play: Play,
+    kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
     redis_url: str,
     tmp_path: Path,
 ) -> None:
     """An exported trail has them; what is pruned is counted as written still."""
-    a_tree(play)
+    a_tree(kit)
     writer().run_once()
     options = ["--data", str(tmp_path), "--redis-url", redis_url]
     file = tmp_path / "trail.zst"
@@ -229,7 +229,7 @@ def test_they_are_pruned_and_carried_with_the_messages(
     hold_to_models(["audit", "prune", "--json"], pruned.output)
     assert Changes(original).page() == ([], None)
     assert original.counts()["00/ledger/transitions"] == published(redis)
-    play.submit("after")
+    kit.given("after")
     writer("a2").run_once()
     assert original.ends().transitions.entries == published(redis)
     said = CliRunner().invoke(main, ["audit", "verify", *options])
@@ -237,14 +237,14 @@ def test_they_are_pruned_and_carried_with_the_messages(
 
 
 def test_they_are_listed_a_page_at_a_time(
-    play: Play,
+    kit: Kit,
     writer: Callable[..., AuditWriter],
     redis_url: str,
     tmp_path: Path,
     trail_database: TrailDatabase,
 ) -> None:
     """Of a session, of a kind, of a time; every page goes on where the one before ended."""
-    root = a_tree(play)
+    root = a_tree(kit)
     writer().run_once()
     options = ["--data", str(tmp_path), "--redis-url", redis_url, "--json"]
 

@@ -31,7 +31,7 @@ from orchestrator.errors import (
 )
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 
 def in_background(work: Callable[[], Any]) -> threading.Thread:
@@ -53,17 +53,17 @@ def asks_two(ctx: Context) -> str:
     return "".join(callback.result for callback in ctx.all_results)
 
 
-def test_the_answer_is_waited_for(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_the_answer_is_waited_for(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     handle = client.submit("solo", "hello")
-    worker = in_background(lambda: stage.play(handle.id))
+    worker = in_background(lambda: kit.play(handle.id))
     assert handle.result(timeout_s=90) == "hello"
     assert handle.session().state is SessionState.FINISHED
     worker.join()
 
 
 def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again(
-    stage: StackHarness, client: Client, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is not the empty text."""
     at_work, may_end = threading.Event(), threading.Event()
@@ -74,9 +74,9 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
             assert may_end.wait(30)
         return ctx.prompt
 
-    stage.agent("solo")(solo)
+    kit.agent("solo")(solo)
     session = client.submit("solo", "hello").id
-    stage.play(session)
+    kit.play(session)
     answering, look = client.answering(session), Waiting.step
     workers = []
 
@@ -84,7 +84,7 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
         monkeypatch.undo()
         found = look(waiting, **how)
         client.resume(session, "again")
-        workers.append(in_background(lambda: stage.resume(session)))
+        workers.append(in_background(lambda: kit.play(session)))
         assert at_work.wait(30)
         return found
 
@@ -95,17 +95,17 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
     assert answering.step() == "again"
 
 
-def test_waiting_is_woken_by_the_end_of_the_session(stage: StackHarness, client: Client) -> None:
+def test_waiting_is_woken_by_the_end_of_the_session(kit: Kit, client: Client) -> None:
     """Not at the next look, a quarter of a second later."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     late = []
     for _ in range(5):
-        dispatch = stage.start(client.submit("solo", "hello").id)
+        dispatch = kit.start(client.submit("solo", "hello").id)
         ended = []
 
         def finish(dispatch: Any = dispatch, ended: list[float] = ended) -> None:
             time.sleep(0.1)
-            stage.execute(dispatch)
+            kit.execute(dispatch)
             ended.append(time.monotonic())
 
         worker = in_background(finish)
@@ -116,16 +116,16 @@ def test_waiting_is_woken_by_the_end_of_the_session(stage: StackHarness, client:
     assert sorted(late)[2] < 0.1
 
 
-def test_the_same_key_is_the_same_session(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_the_same_key_is_the_same_session(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     first, second = (client.submit("solo", "once", key="k") for _ in range(2))
     assert first.id == second.id
     assert client.submit("solo", "once", key="other").id != first.id
     assert len(client.sessions()) == 2
 
 
-def test_bad_submissions_are_refused_and_leave_nothing(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_bad_submissions_are_refused_and_leave_nothing(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     with pytest.raises(UnknownAgent, match=r"no agent named 'nobody' is registered \(registered: solo\)"):
         client.submit("nobody", "x")
     with pytest.raises(UnknownAgent):
@@ -144,19 +144,19 @@ def test_bad_submissions_are_refused_and_leave_nothing(stage: StackHarness, clie
     assert client.sessions() == []
 
 
-def test_failures_are_raised(stage: StackHarness, client: Client) -> None:
-    @stage.agent("bad")
+def test_failures_are_raised(kit: Kit, client: Client) -> None:
+    @kit.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("no luck")
 
     session = client.submit("bad", "x").id
-    stage.play(session)
+    kit.play(session)
     with pytest.raises(SessionFailed, match="no luck"):
         client.result(session)
 
 
-def test_a_session_that_never_ran_is_stopped_at_once(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_a_session_that_never_ran_is_stopped_at_once(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     session = client.submit("solo", "x").id
     assert client.stop(session, "not needed").outcome == "ended"
     assert client.stop(session).outcome == "over"
@@ -166,25 +166,23 @@ def test_a_session_that_never_ran_is_stopped_at_once(stage: StackHarness, client
         client.resume(session, "go on")
 
 
-def test_waiting_ends_at_its_time(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_waiting_ends_at_its_time(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     session = client.submit("solo", "x").id
     with pytest.raises(TimeoutError, match=f"session {session} is pending after 0.1 s"):
         client.wait(session, timeout_s=0.1)
     assert client.answer(session) == ""
 
 
-def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(
-    stage: StackHarness, client: Client
-) -> None:
-    stage.agent("solo")(echo)
+def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     session = client.submit("solo", "first").id
-    stage.play(session)
+    kit.play(session)
     item = client.resume(session, "second", key="k")
     assert client.resume(session, "second", key="k") == item
     with pytest.raises(KeyInUse, match="another prompt under the same key"):
         client.resume(session, "third", key="k")
-    worker = in_background(lambda: stage.resume(session))
+    worker = in_background(lambda: kit.play(session))
     client.wait(session, timeout_s=90, item=item)
     assert client.answer(session) == "second"
     worker.join()
@@ -196,26 +194,26 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(
         client.resume(session, "x", key=7)  # type: ignore[arg-type]
 
 
-def test_a_tree_lists_parents_before_children(stage: StackHarness, client: Client) -> None:
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+def test_a_tree_lists_parents_before_children(kit: Kit, client: Client) -> None:
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     root = client.submit("lead", "x").id
-    stage.play(root)
-    first, second = stage.children(root)
+    kit.play(root)
+    first, second = kit.children(root)
     assert [member.id for member in client.tree(root)] == [root, first.id, second.id]
     assert [member.id for member in client.tree(second.id)] == [second.id]
 
 
-def test_watching_shows_the_tree_until_it_is_over(stage: StackHarness, client: Client) -> None:
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+def test_watching_shows_the_tree_until_it_is_over(kit: Kit, client: Client) -> None:
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     root = client.submit("lead", "x").id
 
     def work() -> None:
-        stage.play(root)
-        for child in stage.children(root):
-            stage.play(child.id)
-        stage.resume(root)
+        kit.play(root)
+        for child in kit.children(root):
+            kit.play(child.id)
+        kit.play(root)
 
     watching = client.watch(root, timeout_s=90)
     pictures = [next(watching)]
@@ -226,14 +224,14 @@ def test_watching_shows_the_tree_until_it_is_over(stage: StackHarness, client: C
     assert [member.state for member in pictures[-1]] == [SessionState.FINISHED] * 3
 
 
-def test_the_history_tells_what_happened_in_order(stage: StackHarness, client: Client) -> None:
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+def test_the_history_tells_what_happened_in_order(kit: Kit, client: Client) -> None:
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     root = client.submit("lead", "x").id
-    stage.play(root)
-    for child in stage.children(root):
-        stage.play(child.id)
-    stage.resume(root)
+    kit.play(root)
+    for child in kit.children(root):
+        kit.play(child.id)
+    kit.play(root)
     what = [event.what for event in client.history(root)]
     assert what[:2] == ["launched", "run"]
     assert sorted(what) == sorted(
@@ -259,8 +257,8 @@ def test_unknown_sessions_are_said_to_be_unknown(client: Client) -> None:
             look("ses_nowhere")
 
 
-def test_agents_are_listed(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_agents_are_listed(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     assert [record.name for record in client.agents()] == ["solo"]
 
 
@@ -272,7 +270,7 @@ def test_a_server_that_goes_away_is_one_clear_error(start_valkey: Callable[..., 
         client.sessions()
 
 
-def test_asyncio_has_every_method_of_the_client(stage: StackHarness) -> None:
+def test_asyncio_has_every_method_of_the_client(kit: Kit) -> None:
     def public(of: type) -> set[str]:
         return {name for name, value in vars(of).items() if callable(value) and not name.startswith("_")}
 
@@ -292,10 +290,10 @@ def test_asyncio_has_every_method_of_the_client(stage: StackHarness) -> None:
 
 
 def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
-    stage: StackHarness, start_valkey: Callable[..., Any], tmp_path: Path
+    kit: Kit, start_valkey: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A server that hangs does not hold up the loop, and one that is away is said to be when something is asked of it."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
@@ -319,7 +317,7 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
             with pytest.raises(ServerUnavailable):
                 await missing.sessions()
             await missing.close()
-            plain = AsyncClient(stage.settings)
+            plain = AsyncClient(kit.settings)
             found = [record.name for record in await plain.agents()]
             await plain.close()
             return took, ticks, found
@@ -337,15 +335,15 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
     assert took < 0.5
 
 
-def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(stage: StackHarness) -> None:
+def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(kit: Kit) -> None:
     """The loop resolves names there: a program that awaits a hundred sessions must still reach its own servers."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
 
     async def use() -> None:
         free = threading.Event()
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
         blocked = asyncio.create_task(asyncio.to_thread(free.wait, 20))
-        async with AsyncClient(stage.settings) as client:
+        async with AsyncClient(kit.settings) as client:
             handle = await asyncio.wait_for(client.submit("solo", "hello"), 15)
             with pytest.raises(TimeoutError, match=handle.id):
                 await handle.result(timeout_s=0)
@@ -356,11 +354,11 @@ def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(stage: Stac
     asyncio.run(use())
 
 
-def test_asyncio_waits_without_blocking(stage: StackHarness) -> None:
-    stage.agent("solo")(echo)
+def test_asyncio_waits_without_blocking(kit: Kit) -> None:
+    kit.agent("solo")(echo)
 
     async def use() -> tuple[str, int, int, int]:
-        async with AsyncClient(stage.settings) as client:
+        async with AsyncClient(kit.settings) as client:
             handle = await client.submit("solo", "hello")
             ticks = 0
 
@@ -369,7 +367,7 @@ def test_asyncio_waits_without_blocking(stage: StackHarness) -> None:
                 while ticks < 3:  # which takes others that wait without blocking
                     await asyncio.sleep(0.01)
                     ticks += 1
-                await asyncio.to_thread(stage.play, handle.id)
+                await asyncio.to_thread(kit.play, handle.id)
 
             playing = asyncio.create_task(play())
             answer = await handle.result(timeout_s=90)
@@ -383,11 +381,11 @@ def test_asyncio_waits_without_blocking(stage: StackHarness) -> None:
     assert ticks == 3
 
 
-def test_a_cancelled_wait_ends_soon(stage: StackHarness) -> None:
-    stage.agent("solo")(echo)
+def test_a_cancelled_wait_ends_soon(kit: Kit) -> None:
+    kit.agent("solo")(echo)
 
     async def use() -> float:
-        async with AsyncClient(stage.settings) as client:
+        async with AsyncClient(kit.settings) as client:
             handle = await client.submit("solo", "hello")
             waiting = asyncio.create_task(handle.result())
             await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 #: What no command needs that looks, submits or prints an answer.
 ROOMS = (
@@ -36,12 +36,12 @@ BODIES = "orchestrator.envelope.bodies orchestrator.envelope.codec orchestrator.
         ("submit", f"{ROOMS} orchestrator.client.task_file orchestrator.client.forking"),
     ],
 )
-def test_a_command_imports_what_it_needs(stage: StackHarness, command: str, unneeded: str) -> None:
+def test_a_command_imports_what_it_needs(kit: Kit, command: str, unneeded: str) -> None:
     def echo(ctx: Context) -> str:
         return ctx.prompt
 
-    stage.agent("solo")(echo)
-    session = stage.begin("solo")
+    kit.agent("solo")(echo)
+    session = kit.begin("solo")
     arguments = {"sessions": [], "submit": ["solo", "again"]}.get(command, [session])
     done = subprocess.run(
         [
@@ -53,9 +53,9 @@ def test_a_command_imports_what_it_needs(stage: StackHarness, command: str, unne
             command,
             *arguments,
             "--redis-url",
-            str(stage.settings.redis_url),
+            str(kit.settings.redis_url),
             "--data",
-            str(stage.settings.data),
+            str(kit.settings.data),
         ],
         capture_output=True,
         text=True,

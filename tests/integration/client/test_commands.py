@@ -17,9 +17,9 @@ from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of
 from orchestrator.worker.context.context import Context
-from tests.integration.client.conftest import Orchestra
+from tests.commands import Orchestra
 from tests.integration.client.test_client import asks_two, echo
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 
 def one_line(text: str) -> str:
@@ -28,18 +28,18 @@ def one_line(text: str) -> str:
     return text
 
 
-def test_submit_prints_the_session(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_submit_prints_the_session(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     done = orchestra("submit", "solo", "hello")
     assert done.exit_code == 0
     assert re.fullmatch(r"ses_[0-9a-f]{26}\n", done.stdout)
 
 
-def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_the_same_key_is_the_same_session_and_says_so(kit: Kit, orchestra: Orchestra) -> None:
     """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
-    stage.agent("solo")(echo)
-    stage.agent("other")(echo)
-    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(stage.catalogue))
+    kit.agent("solo")(echo)
+    kit.agent("other")(echo)
+    life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(kit.catalogue))
     life.begin()
     first = orchestra("submit", "solo", "hello", "--key", "k", "--json")
     session = json.loads(first.stdout)["session"]
@@ -55,25 +55,23 @@ def test_the_same_key_is_the_same_session_and_says_so(stage: StackHarness, orche
         assert (refused.exit_code, refused.stdout) == (2, "")
         words = f"key 'k' is that of session {session} of agent 'solo', which was launched with another {other}; choose"
         assert words in one_line(refused.stderr)
-    stage.play(session)
+    kit.play(session)
     assert orchestra("submit", "solo", "hello", "--key", "k", "--wait").stdout == "hello\n"
-    assert [s.id for s in stage.ledger.roots(0, limit=10)] == [session]
+    assert [s.id for s in kit.ledger.roots(0, limit=10)] == [session]
     life.end()
 
 
-def test_submit_reads_the_prompt_from_standard_input(
-    stage: StackHarness, client: Client, orchestra: Orchestra
-) -> None:
-    stage.agent("solo")(echo)
-    session = orchestra("submit", "solo", "-", text="from a pipe").stdout.strip()
-    stage.play(session)
+def test_submit_reads_the_prompt_from_standard_input(kit: Kit, client: Client, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
+    session = orchestra("submit", "solo", "-", stdin="from a pipe").stdout.strip()
+    kit.play(session)
     assert client.answer(session) == "from a pipe"
 
 
-def test_what_is_no_text_is_refused_in_one_line(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_what_is_no_text_is_refused_in_one_line(kit: Kit, orchestra: Orchestra) -> None:
     """Octets that are not UTF-8, from a pipe or as an argument (where Python makes halves of surrogate pairs of them)."""
-    stage.agent("solo")(echo)
-    piped = orchestra("submit", "solo", "-", text=b"abc\xff")
+    kit.agent("solo")(echo)
+    piped = orchestra("submit", "solo", "-", stdin=b"abc\xff")
     assert (piped.exit_code, piped.stdout) == (2, "")
     assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (byte 3); convert it\n"
     named = orchestra("submit", "so\udcfflo", "x")
@@ -81,19 +79,19 @@ def test_what_is_no_text_is_refused_in_one_line(stage: StackHarness, orchestra: 
     assert "so\\udcfflo" in one_line(named.stderr)
 
 
-def test_a_time_to_wait_needs_waiting(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_a_time_to_wait_needs_waiting(kit: Kit, orchestra: Orchestra) -> None:
     """It would look like a limit on the work, and is none."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     for arguments in (["submit", "solo", "x"], ["result", "ses_x"], ["resume", "ses_x", "y"]):
         refused = orchestra(*arguments, "--timeout", "5")
         assert refused.exit_code == 2
         assert "--timeout says how long to wait: it needs --wait" in refused.stderr
 
 
-def test_submit_waits_for_the_final_answer(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_submit_waits_for_the_final_answer(kit: Kit, client: Client, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     expected = client.submit("solo", "hello", key="k").id
-    worker = threading.Thread(target=lambda: stage.play(expected))
+    worker = threading.Thread(target=lambda: kit.play(expected))
     worker.start()
     done = orchestra("submit", "solo", "hello", "--key", "k", "--wait", "--timeout", "20")
     worker.join()
@@ -108,10 +106,10 @@ def test_submit_waits_for_the_final_answer(stage: StackHarness, client: Client, 
     }
 
 
-def test_an_attachment_is_waited_for_as_well(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(lambda ctx: ctx.attach("diff", "+a\n-b") or "done")
+def test_an_attachment_is_waited_for_as_well(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(lambda ctx: ctx.attach("diff", "+a\n-b") or "done")
     session = orchestra("submit", "solo", "x").stdout.strip()
-    worker = threading.Timer(0.1, lambda: stage.play(session))
+    worker = threading.Timer(0.1, lambda: kit.play(session))
     worker.start()
     done = orchestra("result", session, "--wait", "--attachment", "diff")
     worker.join()
@@ -119,13 +117,13 @@ def test_an_attachment_is_waited_for_as_well(stage: StackHarness, orchestra: Orc
     assert orchestra("result", session, "--attachment", "other").exit_code == 2
 
 
-def test_a_failure_is_one_line_and_exit_code_1(stage: StackHarness, orchestra: Orchestra) -> None:
-    @stage.agent("bad")
+def test_a_failure_is_one_line_and_exit_code_1(kit: Kit, orchestra: Orchestra) -> None:
+    @kit.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("no\nluck")
 
     session = orchestra("submit", "bad", "x").stdout.strip()
-    stage.play(session)
+    kit.play(session)
     done = orchestra("result", session)
     assert done.exit_code == 1
     assert f"session {session} failed: ValueError: no luck" in " ".join(done.stderr.split())
@@ -134,8 +132,8 @@ def test_a_failure_is_one_line_and_exit_code_1(stage: StackHarness, orchestra: O
     assert json.loads(as_json.stdout)["state"] == "failed"
 
 
-def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_a_result_that_is_not_there_yet(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
     done = orchestra("result", session)
     assert done.exit_code == 3
@@ -154,8 +152,8 @@ def test_a_result_that_is_not_there_yet(stage: StackHarness, orchestra: Orchestr
     assert json.loads(late.stdout)["state"] == "pending"
 
 
-def test_bad_input_is_one_line(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_bad_input_is_one_line(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     for arguments, words in {
         ("submit", "nobody", "x"): "no agent named 'nobody' is registered (registered: solo); start a worker",
         ("submit", "solo", " "): "the prompt for agent 'solo' is empty; say what it should do",
@@ -172,12 +170,12 @@ def test_bad_input_is_one_line(stage: StackHarness, orchestra: Orchestra) -> Non
         assert done.stdout == ""
 
 
-def test_sessions_tree_and_logs(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_sessions_tree_and_logs(kit: Kit, orchestra: Orchestra) -> None:
     assert "no sessions yet" in orchestra("sessions").stderr
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     root = orchestra("submit", "lead", "the whole", "--title", "A title").stdout.strip()
-    stage.play(root)
+    kit.play(root)
     listed = orchestra("sessions").stdout
     assert root in listed
     assert "A title" in listed
@@ -186,7 +184,7 @@ def test_sessions_tree_and_logs(stage: StackHarness, orchestra: Orchestra) -> No
     assert header.split() == ["SESSION", "AGENT", "STATE", "ABOUT"]
     assert tree[0].startswith(f"{root}     lead   idle")
     assert "0/2 children done" in tree[0]
-    first, second = (child.id for child in stage.children(root))
+    first, second = (child.id for child in kit.children(root))
     assert tree[1].startswith(f"├─ {first}  solo   pending")
     assert tree[2].startswith(f"└─ {second}  solo   pending")
     assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
@@ -198,17 +196,17 @@ def test_sessions_tree_and_logs(stage: StackHarness, orchestra: Orchestra) -> No
     assert json.loads(orchestra("logs", root, "--json").stdout)["events"][0]["what"] == "launched"
 
 
-def test_watch_prints_changes_and_the_promise(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+def test_watch_prints_changes_and_the_promise(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     root = orchestra("submit", "lead", "x").stdout.strip()
-    stage.play(root)
+    kit.play(root)
     late = orchestra("watch", root, "--timeout", "0.1")
     assert late.exit_code == 3
     assert f"session {root} is idle after 0.1 s" in late.stderr
-    for child in stage.children(root):
-        stage.play(child.id)
-    stage.resume(root)
+    for child in kit.children(root):
+        kit.play(child.id)
+    kit.play(root)
     done = orchestra("watch", root)
     assert done.exit_code == 0
     assert done.stdout.endswith("2 launched = 2 delivered + 0 pending + 0 dead\n")
@@ -216,12 +214,12 @@ def test_watch_prints_changes_and_the_promise(stage: StackHarness, orchestra: Or
     assert [s["state"] for s in documents[-1]["sessions"]] == ["finished"] * 3
 
 
-def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_resume_and_stop(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "first").stdout.strip()
-    stage.play(session)
+    kit.play(session)
     assert orchestra("resume", session, "second", "--key", "k").stdout == f"{session} will run with it\n"
-    worker = threading.Thread(target=lambda: stage.resume(session))
+    worker = threading.Thread(target=lambda: kit.play(session))
     worker.start()
     assert orchestra("resume", session, "second", "--key", "k", "--wait").stdout == "second\n"
     worker.join()
@@ -240,11 +238,11 @@ def test_resume_and_stop(stage: StackHarness, orchestra: Orchestra) -> None:
     assert "it will not run again" in one_line(done.stderr)
 
 
-def begun_by_an_agent_that_stops(stage: StackHarness) -> threading.Event:
+def begun_by_an_agent_that_stops(kit: Kit) -> threading.Event:
     """Make the agent `stopping`, which stops as it is asked to; set once a run of it has begun."""
     began = threading.Event()
 
-    @stage.agent("stopping")
+    @kit.agent("stopping")
     def stopping(ctx: Context) -> None:
         began.set()
         while True:
@@ -254,11 +252,11 @@ def begun_by_an_agent_that_stops(stage: StackHarness) -> threading.Event:
     return began
 
 
-def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_stop_says_what_became_of_the_run(kit: Kit, orchestra: Orchestra) -> None:
     """A queued one never starts; a running one is asked, and the command waits to say what the agent did."""
-    began = begun_by_an_agent_that_stops(stage)
+    began = begun_by_an_agent_that_stops(kit)
 
-    @stage.agent("quick")
+    @kit.agent("quick")
     def quick(ctx: Context) -> str:
         began.set()
         while not ctx.stopping:
@@ -266,7 +264,7 @@ def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orches
         return "done"
 
     queued = orchestra("submit", "stopping", "x").stdout.strip()
-    stage.start(queued)
+    kit.start(queued)
     assert orchestra("stop", queued).stdout == f"{queued} is stopped; its queued run never starts\n"
     for agent, end in (
         ("stopping", "is stopped: its agent stopped as it was asked to"),
@@ -274,7 +272,7 @@ def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orches
     ):
         began.clear()
         session = orchestra("submit", agent, "x").stdout.strip()
-        worker = threading.Thread(target=lambda s=session: stage.play(s))  # type: ignore[misc]
+        worker = threading.Thread(target=lambda s=session: kit.play(s))  # type: ignore[misc]
         worker.start()
         assert began.wait(60)
         lines = orchestra("stop", session).stdout.splitlines()
@@ -284,12 +282,12 @@ def test_stop_says_what_became_of_the_run(stage: StackHarness, orchestra: Orches
 
 
 def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
-    stage: StackHarness, orchestra: Orchestra
+    kit: Kit, orchestra: Orchestra
 ) -> None:
     """A reason may have the very words; and an agent with children may be done before it hears of it."""
-    began = begun_by_an_agent_that_stops(stage)
+    began = begun_by_an_agent_that_stops(kit)
 
-    @stage.agent("quick", role="coordinator")
+    @kit.agent("quick", role="coordinator")
     def quick(ctx: Context) -> str:
         ctx.delegate("stopping", "x")
         began.set()
@@ -297,14 +295,14 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
             threading.Event().wait(0.01)
         return "waiting"
 
-    callbacks = CallbackService(stage.redis, stage.parts.delivery, consumer="one")
+    callbacks = CallbackService(kit.redis, kit.parts.delivery, consumer="one")
     for agent, how in (("stopping", "by itself"), ("quick", "done")):
         began.clear()
         answered = threading.Event()
         session = orchestra("submit", agent, "x").stdout.strip()
 
         def work(session: str = session, answered: threading.Event = answered) -> None:
-            stage.play(session)
+            kit.play(session)
             while not answered.is_set():
                 callbacks.run_once()
 
@@ -317,13 +315,11 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
         assert (said["state"], said["agent_ended"]) == ("stopped", how)
 
 
-def test_stop_ends_what_a_finished_session_has_left_at_work(
-    stage: StackHarness, orchestra: Orchestra
-) -> None:
+def test_stop_ends_what_a_finished_session_has_left_at_work(kit: Kit, orchestra: Orchestra) -> None:
     """Children that owe it nothing, at any depth; but not those that are to go on without it."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         ctx.delegate("solo", "a", callback=False)
         ctx.delegate("solo", "b", callback=False, on_close="abandon")
@@ -331,12 +327,12 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(
             ctx.delegate("lead", "deeper", callback=False)
 
     root = orchestra("submit", "lead", "go").stdout.strip()
-    stage.play(root)
-    (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
-    stage.play(deeper.id)
+    kit.play(root)
+    (deeper,) = [child for child in kit.children(root) if child.agent == "lead"]
+    kit.play(deeper.id)
     said = orchestra("stop", root).stdout
     assert said == f"{root} had ended already (finished); 2 sessions below it asked to stop\n"
-    states = {(s.parent, s.title): s.state.value for s in stage.ledger.tree(root) if s.agent == "solo"}
+    states = {(s.parent, s.title): s.state.value for s in kit.ledger.tree(root) if s.agent == "solo"}
     assert states == {
         (root, "a"): "stopped",
         (root, "b"): "pending",
@@ -348,13 +344,13 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(
 
 @pytest.mark.parametrize("end", ["stop", "session delete"])
 def test_stop_of_an_idle_parent_waits_for_those_below(
-    stage: StackHarness, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch, end: str
+    kit: Kit, orchestra: Orchestra, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """Whose agents take their time; but not for those that go on without it. Without waiting, it says how many."""
     at_work = threading.Barrier(4)
     slow = threading.Event()
 
-    @stage.agent("slow")
+    @kit.agent("slow")
     def stubborn(ctx: Context) -> None:
         at_work.wait(60)
         while not ctx.stopping:
@@ -362,19 +358,19 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
         assert slow.wait(60)
         ctx.check()
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         for title in ctx.prompt.split():
             ctx.delegate("lead" if title == "deeper" else "slow", "b" if title == "deeper" else title)
         ctx.delegate("slow", "elsewhere", on_close="abandon")
 
     root = orchestra("submit", "lead", "a c deeper").stdout.strip()
-    stage.play(root)
-    (deeper,) = [child for child in stage.children(root) if child.agent == "lead"]
-    stage.play(deeper.id)
+    kit.play(root)
+    (deeper,) = [child for child in kit.children(root) if child.agent == "lead"]
+    kit.play(deeper.id)
     agents = [
-        threading.Thread(target=stage.play, args=[s.id], daemon=True)
-        for s in stage.ledger.tree(root)
+        threading.Thread(target=kit.play, args=[s.id], daemon=True)
+        for s in kit.ledger.tree(root)
         if s.agent == "slow" and s.title != "elsewhere"
     ]
     for agent in agents:
@@ -382,7 +378,7 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
     at_work.wait(60)
     without = json.loads(orchestra(*end.split(), root, "--no-wait", "--json").stdout)
     assert (without["outcome"], without["stopping"]) == ("ended", 4)  # and the one in between
-    callbacks = CallbackService(stage.redis, stage.parts.delivery, consumer="one")
+    callbacks = CallbackService(kit.redis, kit.parts.delivery, consumer="one")
     stopped = threading.Event()
 
     def follow() -> None:
@@ -407,7 +403,7 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
     assert first.exit_code == Exit.INTERRUPTED
     assert first.stderr.endswith("; 3 sessions below it are still stopping\n")
     lines = orchestra(*end.split(), root).stdout.splitlines()
-    left = {s.title for s in stage.ledger.tree(root) if s.state not in CLOSED}
+    left = {s.title for s in kit.ledger.tree(root) if s.state not in CLOSED}
     slow.set()
     stopped.set()
     for thread in (*agents, service):
@@ -418,33 +414,33 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
     assert lines[-1] == "all sessions below it have ended"
 
 
-def test_logs_name_every_dead_callback_with_its_reason(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_logs_name_every_dead_callback_with_its_reason(kit: Kit, orchestra: Orchestra) -> None:
     """Also those that were never queued: a failure that is ignored, a child that was let go."""
 
-    @stage.agent("bad")
+    @kit.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("no luck")
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         ctx.delegate("bad", "a", on_failure="ignore")
         ctx.delegate("bad", "b", on_close="abandon")
 
     root = orchestra("submit", "lead", "x").stdout.strip()
-    stage.play(root)
-    stage.play(stage.children(root)[0].id)
+    kit.play(root)
+    kit.play(kit.children(root)[0].id)
     orchestra("stop", root)
-    stage.parts.delivery.close(root)
+    kit.parts.delivery.close(root)
     logs = orchestra("logs", root).stdout
     assert re.search(r"callback +bad: a failed, dead: failure ignored by policy", logs)
     assert re.search(r"callback +bad: b, dead: abandoned: parent stopped", logs)
 
 
-def test_stop_without_waiting_says_that_it_asked(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_stop_without_waiting_says_that_it_asked(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "x").stdout.strip()
-    dispatch = stage.start(session)
-    held = stage.ledger.claim(dispatch.run, "c1", session_id=session, worker="w")
+    dispatch = kit.start(session)
+    held = kit.ledger.claim(dispatch.run, "c1", session_id=session, worker="w")
     assert held is not None
     said = json.loads(orchestra("stop", session, "--no-wait", "--json").stdout)
     assert said == {
@@ -459,17 +455,17 @@ def test_stop_without_waiting_says_that_it_asked(stage: StackHarness, orchestra:
     }
 
 
-def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestra: Orchestra) -> None:
+def test_budget_says_what_is_left_and_who_spent_it(kit: Kit, orchestra: Orchestra) -> None:
     """And the tree says what it spent in all."""
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         with ctx.spending.reserve(input_tokens=90) as reservation:
             reservation.settle(input_tokens=60, output_tokens=5, usd=0.5)
         return "done"
 
     session = orchestra("submit", "solo", "hello", "--budget", "tokens=100, usd=2").stdout.strip()
-    stage.play(session)
+    kit.play(session)
     assert orchestra("session", "budget", session).stdout == (
         f"budget of {session}\n"
         "  tokens: 65 of 100 spent, 0 reserved, 35 left\n"
@@ -489,12 +485,12 @@ def test_budget_says_what_is_left_and_who_spent_it(stage: StackHarness, orchestr
     assert orchestra("session", "budget", free).stdout == f"session {free} counts against no budget\n"
 
 
-def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("lead")(lambda ctx: ctx.ask("Ship\x1b[31m it?", kind="blocker", context={"v": 1}))
+def test_questions_lists_what_roots_ask_and_reply_answers(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("lead")(lambda ctx: ctx.ask("Ship\x1b[31m it?", kind="blocker", context={"v": 1}))
     assert orchestra("questions").stderr == "nothing waits for you\n"
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "parked"
     listed = orchestra("questions")
     assert "[blocker]  lead: go\n    Ship\\x1b[31m it?\n" in listed.stdout
     assert listed.stderr == "answer: orchestra reply QUESTION TEXT\n"
@@ -506,4 +502,4 @@ def test_questions_lists_what_roots_ask_and_reply_answers(stage: StackHarness, o
     assert json.loads(orchestra("questions", "--json").stdout) == {"questions": [], "approvals": []}
     again = orchestra("reply", session, "yes")
     assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (2, True)
-    assert stage.execute(dispatch) == "finished"
+    assert kit.execute(dispatch) == "finished"

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import cli
 from orchestrator.cli.exit_codes import MEANINGS, Exit
 from orchestrator.worker.context.context import Context
-from tests.integration.client.conftest import Orchestra
-from tests.integration.workers.conftest import StackHarness
+from tests.commands import Orchestra, run_command
+from tests.kit import Kit
 
 MESSAGE = Path(cli.__file__).parents[2] / "schemas" / "templates" / "query.xml"
 
@@ -59,12 +58,12 @@ def answer(ctx: Context) -> str:
     ],
 )
 def test_a_command_ends_with_the_code_of_the_table(
-    stage: StackHarness, orchestra: Orchestra, command: str, expected: Exit
+    kit: Kit, orchestra: Orchestra, command: str, expected: Exit
 ) -> None:
-    stage.agent("solo")(answer)
-    sessions = {name: stage.submit("solo", name.lower()[:4]) for name in ("DONE", "FAILED", "PENDING")}
+    kit.agent("solo")(answer)
+    sessions = {name: kit.submit("solo", name.lower()[:4]) for name in ("DONE", "FAILED", "PENDING")}
     for name in ("DONE", "FAILED"):
-        stage.play(sessions[name])
+        kit.play(sessions[name])
     files = {"MESSAGE": str(MESSAGE), "SESSIONS": __file__}
     done = orchestra(*((sessions | files).get(word, word) for word in command.split()))
     assert done.exit_code == expected, done.output
@@ -82,7 +81,7 @@ def test_a_command_ends_with_the_code_of_the_table(
 
 def test_without_a_stack_a_command_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORCHESTRA_REDIS_URL", raising=False)
-    done = CliRunner().invoke(cli.main, ["sessions", "--data", str(tmp_path)])
+    done = run_command("sessions", "--data", str(tmp_path))
     assert done.exit_code == Exit.NO_STACK
     assert done.stderr.startswith("Error: no stack is running on")
 
@@ -120,7 +119,7 @@ def test_a_command_that_cannot_do_what_it_is_told_says_neither_yes_nor_no(
     words = [*path.split(), *("nothing" for _ in needed), "--redis-url", "unix:///nowhere.sock"]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ORCHESTRA_DATA", str(tmp_path / "data"))
-    done = CliRunner().invoke(cli.main, words)
+    done = run_command(*words)
     assert done.exit_code in (Exit.REFUSED, Exit.NO_STACK), done.output
     assert "Traceback" not in done.output
 

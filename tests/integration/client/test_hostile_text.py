@@ -23,11 +23,8 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.ids import new_message_id
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
-from tests.integration.client.conftest import Orchestra
-from tests.integration.router.conftest import Stack, stack
-from tests.integration.workers.conftest import StackHarness
-
-__all__ = ["stack"]
+from tests.commands import Orchestra
+from tests.kit import Kit
 
 #: A title for the window, colours, a cursor move, the same by C1, the other direction, a hidden mark, Rich's markup.
 ACTS = "\x1b]0;owned\x07\x1b[31m\x1b[2J\x9b1A\x9d0;x\x9c\u202egnp\u2066\u200b"
@@ -46,15 +43,15 @@ def assert_harmless(done: Result, *words: str) -> None:
         assert word in done.output, done.output
 
 
-def test_what_agents_write(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
+def test_what_agents_write(kit: Kit, client: Client, orchestra: Orchestra) -> None:
     """Titles, prompts, activities, answers, failures, questions and descriptions."""
 
-    @stage.agent("bad", description=HOSTILE)
+    @kit.agent("bad", description=HOSTILE)
     def bad(ctx: Context) -> None:
         ctx.status(50, HOSTILE)
         raise ValueError(HOSTILE)
 
-    @stage.agent("asker", role="coordinator")
+    @kit.agent("asker", role="coordinator")
     def asker(ctx: Context) -> str:
         ctx.delegate("bad", f"{HOSTILE} a task\nand a second line")
         return HOSTILE
@@ -62,11 +59,11 @@ def test_what_agents_write(stage: StackHarness, client: Client, orchestra: Orche
     root = client.submit("asker", HOSTILE, title=HOSTILE).id
     for command in (("tree", root), ("sessions",), ("logs", root), ("why", root), ("doctor", "--quick")):
         assert_harmless(orchestra(*command))
-    stage.play(root)
-    (child,) = stage.children(root)
-    failed = stage.start(child.id)
+    kit.play(root)
+    (child,) = kit.children(root)
+    failed = kit.start(child.id)
     with suppress(ValueError):
-        stage.execute(failed)
+        kit.execute(failed)
     for command in (
         ("tree", root),
         ("sessions",),
@@ -91,9 +88,9 @@ def test_what_agents_write(stage: StackHarness, client: Client, orchestra: Orche
     assert len(dated) == len(client.history(child.id)), "no text makes a line that looks like an event"
 
 
-def test_the_live_tree(stage: StackHarness, client: Client) -> None:
+def test_the_live_tree(kit: Kit, client: Client) -> None:
     """Neither controls nor the markup of the library that draws it."""
-    stage.agent("solo")(lambda ctx: "x")
+    kit.agent("solo")(lambda ctx: "x")
     root = client.submit("solo", "x", title=HOSTILE).id
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, color_system=None, width=300)
@@ -103,18 +100,20 @@ def test_the_live_tree(stage: StackHarness, client: Client) -> None:
     assert not {c for c in screen.getvalue() if c != "\n" and unicodedata.category(c) in {"Cc", "Cf"}}
 
 
-def test_what_is_published_and_what_died(stack: Stack) -> None:
+def test_what_is_published_and_what_died(kit: Kit) -> None:
     """Dead letters that are no XML, messages, their conversation, and what the audit trail finds."""
+    for name in ("lead", "tech-lead"):
+        kit.agent(name, role="coordinator")(lambda _: "")
     message_id = new_message_id()
-    stack.publish(f"no xml {HOSTILE}".encode(), "message")
-    stack.publish(stack.envelope(Message(content=IN_XML), message_id=message_id), "message")
-    stack.router().run_once()
+    kit.publish(f"no xml {HOSTILE}".encode(), "message")
+    kit.publish(kit.envelope(Message(content=IN_XML), message_id=message_id), "message")
+    kit.route()
     writer = AuditWriter(
-        stack.redis, AuditStore(stack.settings.audit_database), consumer="a", sources=all_streams()
+        kit.redis, AuditStore(kit.settings.audit_database), consumer="a", sources=all_streams()
     )
     while writer.run_once():
         pass
-    dead = stack.dead()[0].id
+    dead = kit.dead()[0].id
     for command in (
         ("dlq", "list"),
         ("dlq", "show", dead),
@@ -126,25 +125,25 @@ def test_what_is_published_and_what_died(stack: Stack) -> None:
         ("audit", "show", HOSTILE),
         ("audit", "report"),
     ):
-        assert_harmless(stack.run(*command))
+        assert_harmless(kit.orchestra(*command))
         if command[:2] != ("dlq", "replay"):
-            assert_harmless(stack.run(*command, "--json"))
-    assert_harmless(stack.run("dlq", "show", dead), r"no xml \x1b]0;owned\x07")
-    exact = stack.run("audit", "show", message_id, "--xml")
+            assert_harmless(kit.orchestra(*command, "--json"))
+    assert_harmless(kit.orchestra("dlq", "show", dead), r"no xml \x1b]0;owned\x07")
+    exact = kit.orchestra("audit", "show", message_id, "--xml")
     assert IN_XML in exact.stdout_bytes.decode(), "a file gets every octet"
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal to write to")
 def test_a_result_is_exact_in_a_pipe_and_harmless_on_a_terminal(
-    stage: StackHarness, client: Client, orchestra: Callable[..., Result], tmp_path: Path
+    kit: Kit, client: Client, orchestra: Callable[..., Result], tmp_path: Path
 ) -> None:
     answer = f"{HOSTILE}\nsecond\tline"
-    stage.agent("solo")(lambda ctx: answer)
+    kit.agent("solo")(lambda ctx: answer)
     root = client.submit("solo", "x").id
-    stage.play(root)
+    kit.play(root)
     assert orchestra("result", root).stdout_bytes.decode() == f"{answer}\n"
     ours, theirs = pty.openpty()
-    place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+    place = ["--redis-url", str(kit.settings.redis_url), "--data", str(kit.settings.data)]
     command = [sys.executable, "-m", "orchestrator", "result", *place, root]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
     os.close(theirs)

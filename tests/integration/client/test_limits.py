@@ -6,33 +6,30 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.stack import Announcement, Stack
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import SignsOfLife
-from tests.integration.workers.conftest import StackHarness
-
-from .conftest import Orchestra
+from tests.commands import Orchestra, run_command
+from tests.kit import Kit
 
 
 @pytest.fixture
-def ready(stage: StackHarness) -> str:
+def ready(kit: Kit) -> str:
     """A session whose run is ready."""
-    stage.agent("helper")(lambda ctx: "done")
-    stage.parts.concurrency.announce({"helper": ("orchestra.helper", None)})
-    session = stage.submit("helper")
-    stage.start(session)
+    kit.agent("helper")(lambda ctx: "done")
+    kit.parts.concurrency.announce({"helper": ("orchestra.helper", None)})
+    session = kit.submit("helper")
+    kit.start(session)
     return session
 
 
 def test_a_pause_is_said_by_whoever_is_asked(
-    stage: StackHarness, client: Client, orchestra: Orchestra, ready: str
+    kit: Kit, client: Client, orchestra: Orchestra, ready: str
 ) -> None:
     done = orchestra("agents", "pause", "helper")
     assert (done.exit_code, done.stdout) == (0, "agent helper is paused\n")
@@ -52,9 +49,9 @@ def test_a_pause_is_said_by_whoever_is_asked(
 
 
 @pytest.mark.usefixtures("ready")
-def test_the_runs_that_wait_for_a_paused_queue_are_its_own(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("other")(lambda ctx: "done")
-    stage.parts.concurrency.announce({"other": ("orchestra.other", None)})
+def test_the_runs_that_wait_for_a_paused_queue_are_its_own(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("other")(lambda ctx: "done")
+    kit.parts.concurrency.announce({"other": ("orchestra.other", None)})
     for queue in ("orchestra.helper", "orchestra.other"):
         assert orchestra("agents", "pause", queue).exit_code == 0
     findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
@@ -64,16 +61,16 @@ def test_the_runs_that_wait_for_a_paused_queue_are_its_own(stage: StackHarness, 
 
 
 @pytest.fixture
-def served(stage: StackHarness) -> Iterator[None]:
+def served(kit: Kit) -> Iterator[None]:
     """A living worker is known that serves the agent."""
-    life = SignsOfLife("worker", stage.redis, stage.steady, serves={"helper": "orchestra.helper"})
+    life = SignsOfLife("worker", kit.redis, kit.steady, serves={"helper": "orchestra.helper"})
     life.begin()
     yield
     life.end()
 
 
 @pytest.mark.usefixtures("served")
-def test_why_names_the_pause_or_the_limit(stage: StackHarness, orchestra: Orchestra, ready: str) -> None:
+def test_why_names_the_pause_or_the_limit(kit: Kit, orchestra: Orchestra, ready: str) -> None:
     def why() -> dict[str, str]:
         found: dict[str, str] = json.loads(orchestra("why", ready, "--json").stdout)["wait"]
         return found
@@ -84,7 +81,7 @@ def test_why_names_the_pause_or_the_limit(stage: StackHarness, orchestra: Orches
     assert why()["mover"] == "you: orchestra agents unpause orchestra.helper"
     orchestra("agents", "unpause", "orchestra.helper")
     orchestra("agents", "limit", "helper", "1")
-    stage.redis.hset("ao:{00}:at-work", mapping={"agent:helper": 1, f"tree:{ready}": 2})
+    kit.redis.hset("ao:{00}:at-work", mapping={"agent:helper": 1, f"tree:{ready}": 2})
     assert "agent 'helper' has 1 of at most 1 runs at work" in why()["waits_for"]
     orchestra("agents", "limit", "helper", "none")
     orchestra("agents", "limit", ready, "2")
@@ -92,7 +89,7 @@ def test_why_names_the_pause_or_the_limit(stage: StackHarness, orchestra: Orches
     assert "orchestra agents limit ses_" in why()["mover"]
 
 
-def test_limits_are_set_listed_and_taken_back(stage: StackHarness, orchestra: Orchestra, ready: str) -> None:
+def test_limits_are_set_listed_and_taken_back(kit: Kit, orchestra: Orchestra, ready: str) -> None:
     assert orchestra("agents", "limit").stdout == "nothing is limited and nothing is paused\n"
     assert orchestra("agents", "limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
     orchestra("agents", "limit", ready, "4")
@@ -110,9 +107,7 @@ def test_limits_are_set_listed_and_taken_back(stage: StackHarness, orchestra: Or
     )
 
 
-def test_what_cannot_be_limited_or_paused_is_said(
-    stage: StackHarness, orchestra: Orchestra, ready: str
-) -> None:
+def test_what_cannot_be_limited_or_paused_is_said(kit: Kit, orchestra: Orchestra, ready: str) -> None:
     for arguments, words in (
         (("pause", "nobody"), "no agent or queue 'nobody' is registered"),
         (("pause", "helper", "--as", "queue"), "no queue 'helper' is registered"),
@@ -126,19 +121,17 @@ def test_what_cannot_be_limited_or_paused_is_said(
         done = orchestra("agents", *arguments)
         assert done.exit_code != 0, arguments
         assert words in done.stderr, (arguments, done.stderr)
-    stage.parts.agents.announce([AgentRecord(name="outside", executor="foreign")])
+    kit.parts.agents.announce([AgentRecord(name="outside", executor="foreign")])
     assert "is an external program" in orchestra("agents", "pause", "outside").stderr
 
 
-def test_a_watcher_sees_that_a_run_is_held_back(
-    stage: StackHarness, orchestra: Orchestra, ready: str
-) -> None:
+def test_a_watcher_sees_that_a_run_is_held_back(kit: Kit, orchestra: Orchestra, ready: str) -> None:
     orchestra("agents", "pause", "helper")
     assert "agent 'helper' is paused since" in orchestra("watch", ready, "--timeout", "0.3").stdout
 
 
 def test_a_watcher_outlasts_an_outage_while_it_asks_what_holds_runs_back(
-    stage: StackHarness, client: Client, orchestra: Orchestra, ready: str, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, client: Client, orchestra: Orchestra, ready: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> list[str]:
         client.stop(ready)
@@ -150,17 +143,17 @@ def test_a_watcher_outlasts_an_outage_while_it_asks_what_holds_runs_back(
 
 
 def test_workers_are_told_on_the_broker_of_the_stack_that_runs_on_the_data_folder(
-    stage: StackHarness, ready: str, start_valkey: Callable[..., ValkeyProcess]
+    kit: Kit, ready: str, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
     """Its address is known from nowhere else."""
     broker = start_valkey(durable=False)
     running = Stack(
-        redis_url=str(stage.settings.redis_url), broker_url=broker.url, agents=(), pid=1, started_ms=1
+        redis_url=str(kit.settings.redis_url), broker_url=broker.url, agents=(), pid=1, started_ms=1
     )
-    announcement = Announcement(stage.settings.data, running)
+    announcement = Announcement(kit.settings.data, running)
     try:
         for command in ("pause", "unpause"):
-            done = CliRunner().invoke(main, ["agents", command, "helper", "--data", str(stage.settings.data)])
+            done = run_command("agents", command, "helper", "--data", str(kit.settings.data))
             assert done.exit_code == 0, done.output
     finally:
         announcement.close()

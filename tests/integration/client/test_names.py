@@ -13,14 +13,13 @@ from unittest import mock
 import pytest
 import redis
 from click.shell_completion import CompletionItem, ShellComplete
-from click.testing import CliRunner
 
 from orchestrator.cli import main, names
 from orchestrator.client.client import Client
 from orchestrator.redisdb import ledger_keys
-from tests.integration.client.conftest import Orchestra
+from tests.commands import Orchestra
 from tests.integration.client.test_client import asks_two, echo
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.waiting import wait_until
 
 #: Every command that takes a session and only reads.
@@ -30,21 +29,21 @@ Complete = Callable[..., list[CompletionItem]]
 
 
 @pytest.fixture
-def root(stage: StackHarness, orchestra: Orchestra) -> str:
+def root(kit: Kit, orchestra: Orchestra) -> str:
     """A session with two children."""
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     session = orchestra("submit", "lead", "the whole").stdout.strip()
-    stage.play(session)
+    kit.play(session)
     return session
 
 
 @pytest.fixture
-def complete(stage: StackHarness) -> Complete:
-    """What a shell is offered for the last word of a command line on the stage."""
+def complete(kit: Kit) -> Complete:
+    """What a shell is offered for the last word of a command line on the kit's stack."""
 
     def ask(*words: str) -> list[CompletionItem]:
-        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+        place = ["--redis-url", str(kit.settings.redis_url), "--data", str(kit.settings.data)]
         shell = ShellComplete(main, {}, "orchestra", "_ORCHESTRA_COMPLETE")
         return shell.get_completions([*words[:-1], *place], words[-1])
 
@@ -61,11 +60,9 @@ def _unique(session: str, others: list[str]) -> str:
     )
 
 
-def test_a_session_is_named_by_the_beginning_of_its_id(
-    stage: StackHarness, orchestra: Orchestra, root: str
-) -> None:
+def test_a_session_is_named_by_the_beginning_of_its_id(kit: Kit, orchestra: Orchestra, root: str) -> None:
     """Children, too; with or without the `ses_`; and what is printed has the whole id."""
-    first, second = (child.id for child in stage.children(root))
+    first, second = (child.id for child in kit.children(root))
     for session, others in ((root, [first, second]), (first, [root, second])):
         beginning = _unique(session, others)
         for word in (beginning, beginning.removeprefix("ses_")):
@@ -76,11 +73,11 @@ def test_a_session_is_named_by_the_beginning_of_its_id(
     assert json.loads(stopped.stdout)["session"] == first
 
 
-def test_the_last_root_session_is_called_last(stage: StackHarness, orchestra: Orchestra, root: str) -> None:
+def test_the_last_root_session_is_called_last(kit: Kit, orchestra: Orchestra, root: str) -> None:
     assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == root
     other = orchestra("submit", "solo", "x").stdout.strip()
     assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == other
-    stage.play(other)
+    kit.play(other)
     assert orchestra("result", "@last").stdout == "x\n"
     assert orchestra("agents", "limit", "@last", "3").stdout == f"tree {other}, 0 of at most 3 at work\n"
 
@@ -92,16 +89,16 @@ def test_there_may_be_no_last_session(orchestra: Orchestra) -> None:
 
 
 def test_a_beginning_of_several_ids_is_refused_and_lists_them(
-    stage: StackHarness, orchestra: Orchestra, root: str
+    kit: Kit, orchestra: Orchestra, root: str
 ) -> None:
     """Nothing is stopped by it."""
     done = orchestra("stop", "ses_00")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: 3 session ids begin with 'ses_00': ses_00")
     assert done.stderr.endswith("; give more of the id\n")
-    for session in (root, *(child.id for child in stage.children(root))):
-        assert f"{session} ({stage.ledger.session(session).agent})" in done.stderr
-        assert stage.ledger.session(session).ended_ms == 0
+    for session in (root, *(child.id for child in kit.children(root))):
+        assert f"{session} ({kit.ledger.session(session).agent})" in done.stderr
+        assert kit.ledger.session(session).ended_ms == 0
 
 
 def test_what_is_no_beginning_is_refused_as_it_was_typed(orchestra: Orchestra, root: str) -> None:
@@ -114,10 +111,10 @@ def test_what_is_no_beginning_is_refused_as_it_was_typed(orchestra: Orchestra, r
 
 
 def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
-    stage: StackHarness, orchestra: Orchestra, root: str
+    kit: Kit, orchestra: Orchestra, root: str
 ) -> None:
-    assert stage.redis.keys(f"{ledger_keys.session(root)}:*")
-    assert stage.ledger.beginning_with(root[:20]) == [root]
+    assert kit.redis.keys(f"{ledger_keys.session(root)}:*")
+    assert kit.ledger.beginning_with(root[:20]) == [root]
 
 
 @pytest.mark.parametrize(
@@ -131,21 +128,15 @@ def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
         (("agents", "withdraw", "sollo"), "did you mean 'solo'?"),
     ],
 )
-def test_names_that_were_nearly_right(
-    arguments: tuple[str, ...], words: str, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.agent("solo")(echo)
-    monkeypatch.setenv("ORCHESTRA_REDIS_URL", str(stage.settings.redis_url))
-    monkeypatch.setenv("ORCHESTRA_DATA", str(stage.settings.data))
-    done = CliRunner().invoke(main, list(arguments))
+def test_names_that_were_nearly_right(arguments: tuple[str, ...], words: str, kit: Kit) -> None:
+    kit.agent("solo")(echo)
+    done = kit.orchestra(*arguments)
     assert done.exit_code != 0
     assert words in done.stderr
 
 
-def test_shells_complete_sessions_and_agents(
-    stage: StackHarness, complete: Complete, client: Client, root: str
-) -> None:
-    children = {child.id for child in stage.children(root)}
+def test_shells_complete_sessions_and_agents(kit: Kit, complete: Complete, client: Client, root: str) -> None:
+    children = {child.id for child in kit.children(root)}
     assert _values(complete("tree", "ses_")) == {root}, "roots only, while nothing tells them apart"
     assert _values(complete("tree", "ses_00")) == {root, *children}
     assert _values(complete("tree", root[:25])) == {root}
@@ -158,11 +149,9 @@ def test_shells_complete_sessions_and_agents(
     assert item.help == "lead, idle: the whole"
 
 
-def test_what_shells_are_shown_of_others_is_harmless(
-    complete: Complete, client: Client, stage: StackHarness
-) -> None:
+def test_what_shells_are_shown_of_others_is_harmless(complete: Complete, client: Client, kit: Kit) -> None:
     """A newline would begin another completion, and an escape act on the terminal."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     session = client.submit("solo", "x", title="a\n\x1b]0;owned\x07").id
     (item,) = complete("tree", session[:25])
     assert item.help == r"solo, pending: a\n\x1b]0;owned\x07"
@@ -205,10 +194,10 @@ def test_each_shell_has_its_script(
     assert f"_ORCHESTRA_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
-def test_a_shell_is_answered_by_a_process_of_its_own(stage: StackHarness, root: str) -> None:
+def test_a_shell_is_answered_by_a_process_of_its_own(kit: Kit, root: str) -> None:
     """As bash asks: the words so far, and which of them is completed. On a busy machine people press Tab once more."""
     asked = {"COMP_WORDS": f"orchestra tree {root[:25]}", "COMP_CWORD": "2"}
-    stack = {"ORCHESTRA_REDIS_URL": str(stage.settings.redis_url), "ORCHESTRA_DATA": str(stage.settings.data)}
+    stack = {"ORCHESTRA_REDIS_URL": str(kit.settings.redis_url), "ORCHESTRA_DATA": str(kit.settings.data)}
 
     def answer() -> tuple[str, str]:
         done = subprocess.run(

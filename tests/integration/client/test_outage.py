@@ -20,7 +20,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import connect
 from tests.integration.client.test_client import echo
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.waiting import wait_until
 
 
@@ -31,21 +31,21 @@ def server(start_valkey: Callable[..., ValkeyProcess]) -> ValkeyProcess:
 
 
 @pytest.fixture
-def stage(server: ValkeyProcess, tmp_path: Path) -> Iterator[StackHarness]:
+def kit(server: ValkeyProcess, tmp_path: Path) -> Iterator[Kit]:
     """A stage on it, with an agent that gives its prompt back."""
     with connect(server.url) as client:
-        stage = StackHarness(
+        kit = Kit.on(
             client, load_settings(redis_url=server.url, data=tmp_path / "data", lease_s=1, heartbeat_s=0.05)
         )
-        stage.agent("solo")(echo)
-        yield stage
+        kit.agent("solo")(echo)
+        yield kit
 
 
 class Commands:
     """Commands as a user types them, each in a process of its own."""
 
-    def __init__(self, stage: StackHarness, folder: Path) -> None:
-        self._place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
+    def __init__(self, kit: Kit, folder: Path) -> None:
+        self._place = ["--redis-url", str(kit.settings.redis_url), "--data", str(kit.settings.data)]
         self._folder = folder
         self.started: list[tuple[subprocess.Popen[bytes], Path]] = []
 
@@ -69,9 +69,9 @@ class Commands:
 
 
 @pytest.fixture
-def commands(stage: StackHarness, tmp_path: Path) -> Iterator[Commands]:
-    """Commands on the stage; what still runs is ended."""
-    commands = Commands(stage, tmp_path)
+def commands(kit: Kit, tmp_path: Path) -> Iterator[Commands]:
+    """Commands on the kit's stack; what still runs is ended."""
+    commands = Commands(kit, tmp_path)
     yield commands
     for process, _ in commands.started:
         process.kill()
@@ -79,16 +79,16 @@ def commands(stage: StackHarness, tmp_path: Path) -> Iterator[Commands]:
 
 
 def test_all_that_waits_gets_the_answer_after_an_outage(
-    server: ValkeyProcess, stage: StackHarness, commands: Commands
+    server: ValkeyProcess, kit: Kit, commands: Commands
 ) -> None:
     """`submit --wait`, `result`, `watch`, `Client.result`, `stream` and `AsyncClient.result`, with the server gone for a second."""
     said: list[str] = []
     answers: list[str] = []
-    client = Client(stage.settings, on_outage=said.append)
+    client = Client(kit.settings, on_outage=said.append)
     session = client.submit("solo", "hello", key="k").id
 
     async def wait() -> str:
-        async with AsyncClient(stage.settings, on_outage=said.append) as own:
+        async with AsyncClient(kit.settings, on_outage=said.append) as own:
             return await own.result(session, timeout_s=60)
 
     waiting = [
@@ -102,14 +102,12 @@ def test_all_that_waits_gets_the_answer_after_an_outage(
     commands.start("result", session, "--wait")
     commands.start("watch", session)
     # Each reads the events of the session, which shows that it waits.
-    wait_until(
-        lambda: len([c for c in stage.redis.client_list() if c["cmd"] == "xread"]) >= 6, "six that wait"
-    )
+    wait_until(lambda: len([c for c in kit.redis.client_list() if c["cmd"] == "xread"]) >= 6, "six that wait")
     server.stop()
     wait_until(lambda: commands.all_wait() and len(said) == 3, "that they say what they wait for")
     time.sleep(1)
     server.start()
-    stage.play(session)
+    kit.play(session)
     for thread in waiting:
         thread.join(60)
     assert sorted(answers) == ["[]", "hello", "hello"]
@@ -123,11 +121,11 @@ def test_all_that_waits_gets_the_answer_after_an_outage(
 
 
 def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
-    server: ValkeyProcess, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+    server: ValkeyProcess, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request arrived and its answer did not: it is made again under the same key, also without one of the user's."""
     said: list[str] = []
-    with Client(stage.settings, on_outage=said.append) as client:
+    with Client(kit.settings, on_outage=said.append) as client:
         ledger = client._ledger
         real = ledger.submit
 
@@ -147,10 +145,10 @@ def test_what_was_submitted_when_the_connection_broke_is_submitted_once(
 
 
 def test_an_outage_without_an_end_is_an_error(
-    server: ValkeyProcess, stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+    server: ValkeyProcess, kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After as long as a worker waits; and a time limit of one's own ends the wait before."""
-    with Client(stage.settings, on_outage=lambda _: None) as client:
+    with Client(kit.settings, on_outage=lambda _: None) as client:
         session = client.submit("solo", "never").id
         server.stop()
         with pytest.raises(TimeoutError):

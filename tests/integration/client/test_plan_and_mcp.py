@@ -12,9 +12,9 @@ from orchestrator.client.client import Client
 from orchestrator.mcp import serving
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of, versions_of
-from tests.integration.client.conftest import Orchestra
+from tests.commands import Orchestra
 from tests.integration.client.test_client import echo
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 PLAN = [
     {"role": "reviewer", "task": "read\n the code", "caller": "lead"},
@@ -35,14 +35,16 @@ def test_a_dry_run_prints_the_waves_and_starts_nothing(
         "wave 2 (sequence 2): 1 assignment",
         "  tester  run it",
     ]
-    read = orchestra("session", "plan", "-", "--dry-run", "--json", text=json.dumps(PLAN))
+    read = orchestra("session", "plan", "-", "--dry-run", "--json", stdin=json.dumps(PLAN))
     assert [wave["sequence"] for wave in json.loads(read.stdout)["waves"]] == [1, 2]
     assert client.sessions() == []
 
 
 def test_an_empty_plan_is_nothing_to_do(orchestra: Orchestra, client: Client) -> None:
-    assert orchestra("session", "plan", "-", "--dry-run", text="[]").stdout == "no waves: the plan is empty\n"
-    done = orchestra("session", "plan", "-", text="[]")
+    assert (
+        orchestra("session", "plan", "-", "--dry-run", stdin="[]").stdout == "no waves: the plan is empty\n"
+    )
+    done = orchestra("session", "plan", "-", stdin="[]")
     assert (done.exit_code, done.stdout, done.stderr) == (
         0,
         "",
@@ -60,14 +62,14 @@ def test_a_plan_that_is_no_text_is_refused(orchestra: Orchestra, tmp_path: Path)
     assert orchestra("session", "plan", str(tmp_path / "missing.json")).exit_code in {1, 2}
 
 
-def test_a_plan_is_a_session_of_its_caller(orchestra: Orchestra, stage: StackHarness, client: Client) -> None:
+def test_a_plan_is_a_session_of_its_caller(orchestra: Orchestra, kit: Kit, client: Client) -> None:
     """Its id is printed; the same key is the same session."""
     for name in ("lead", "reviewer", "tester"):
-        stage.agent(name, role="coordinator" if name == "lead" else "specialist")(lambda ctx: "")
-    first = orchestra("session", "plan", "-", "--key", "k", text=json.dumps(PLAN))
+        kit.agent(name, role="coordinator" if name == "lead" else "specialist")(lambda ctx: "")
+    first = orchestra("session", "plan", "-", "--key", "k", stdin=json.dumps(PLAN))
     assert first.exit_code == 0, first.stderr
     again = json.loads(
-        orchestra("session", "plan", "-", "--key", "k", "--json", text=json.dumps(PLAN)).stdout
+        orchestra("session", "plan", "-", "--key", "k", "--json", stdin=json.dumps(PLAN)).stdout
     )
     assert again == {"session": first.stdout.strip(), "agent": "lead", "new": False}
     assert [session.id for session in client.sessions()] == [first.stdout.strip()]
@@ -112,43 +114,43 @@ def test_an_operators_server_over_http_makes_and_prints_its_token(
 # --- `orchestra session fork`, and what `agents` and `sessions` say of versions.
 
 
-def test_fork_prints_the_new_session(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
+def test_fork_prints_the_new_session(kit: Kit, client: Client, orchestra: Orchestra) -> None:
     """A second time with the same key it says that it is not new."""
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     session = client.submit("solo", "hello").id
-    stage.play(session)
+    kit.play(session)
     done = orchestra("session", "fork", session, "--at", "1", "--key", "k")
     assert (done.exit_code, done.stderr) == (0, "")
     fork = done.stdout.strip()
-    stage.play(fork)
+    kit.play(fork)
     assert client.answer(fork) == "hello"
     again = json.loads(orchestra("session", "fork", session, "--at", "1", "--key", "k", "--json").stdout)
     assert again == {"session": fork, "agent": "solo", "new": False}
     listed = json.loads(orchestra("sessions", "--json").stdout)["sessions"]
     assert {one["session"]: one["forked_from"] for one in listed} == {session: "", fork: session}
-    other = orchestra("session", "fork", session, "-", "--at", "1", text="good bye").stdout.strip()
-    stage.play(other)
+    other = orchestra("session", "fork", session, "-", "--at", "1", stdin="good bye").stdout.strip()
+    kit.play(other)
     assert client.answer(other) == "good bye"
 
 
-def test_fork_says_in_one_line_what_cannot_be_forked(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
-    session = stage.begin("solo")
+def test_fork_says_in_one_line_what_cannot_be_forked(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
+    session = kit.begin("solo")
     refused = orchestra("session", "fork", session, "--at", "run_nobody")
     assert refused.exit_code == 2
     assert refused.stderr.startswith(f"Error: session {session} has no run 'run_nobody'; its last runs: run_")
     assert orchestra("session", "fork", session).exit_code == 2
 
 
-def test_versions_show_in_agents_and_sessions(stage: StackHarness, orchestra: Orchestra) -> None:
-    stage.agent("solo", on_deploy="refuse", version="v1")(echo)
-    stage.begin("solo")
+def test_versions_show_in_agents_and_sessions(kit: Kit, orchestra: Orchestra) -> None:
+    kit.agent("solo", on_deploy="refuse", version="v1")(echo)
+    kit.begin("solo")
     life = SignsOfLife(
         "worker",
-        stage.redis,
-        stage.steady,
-        serves=queues_of(stage.catalogue),
-        versions=versions_of(stage.catalogue),
+        kit.redis,
+        kit.steady,
+        serves=queues_of(kit.catalogue),
+        versions=versions_of(kit.catalogue),
     )
     life.begin()
     listed = json.loads(orchestra("agents", "--json").stdout)["agents"][0]

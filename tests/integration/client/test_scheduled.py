@@ -18,8 +18,8 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.build import build_router
 from orchestrator.worker.context.context import Context
 from tests.clock import ManualClock
-from tests.integration.client.conftest import Orchestra
-from tests.integration.workers.conftest import StackHarness
+from tests.commands import Orchestra
+from tests.kit import Kit
 
 NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
@@ -34,149 +34,143 @@ def at(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
-def scheduled(stage: StackHarness, client: Client, **options: object) -> str:
-    stage.agent("solo")(echo)
-    for ledger in (stage.ledger, client._ledger):
+def scheduled(kit: Kit, client: Client, **options: object) -> str:
+    kit.agent("solo")(echo)
+    for ledger in (kit.ledger, client._ledger):
         ledger.set_time(NOW)
     return client.submit("solo", "later", at=at(NOW + DAY_MS), **options).id  # type: ignore[arg-type]
 
 
-def fire(stage: StackHarness) -> list[tuple[str, str]]:
+def fire(kit: Kit) -> list[tuple[str, str]]:
     """Act on due timers as the reaper does, at the ledger's time."""
-    due = stage.ledger.sweep.due_timers(0)
+    due = kit.ledger.sweep.due_timers(0)
     for kind, session in due:
         assert kind == "submit"
-        stage.ledger.sweep.submit_due(session, sender="operator")
+        kit.ledger.sweep.submit_due(session, sender="operator")
     return due
 
 
-def test_it_is_listed_and_begins_once_when_its_time_has_come(stage: StackHarness, client: Client) -> None:
-    session = scheduled(stage, client)
+def test_it_is_listed_and_begins_once_when_its_time_has_come(kit: Kit, client: Client) -> None:
+    session = scheduled(kit, client)
     found = client.session(session)
     assert (found.state, found.due_ms, found.entry) == (SessionState.SCHEDULED, NOW + DAY_MS, "")
     assert [one.id for one in client.scheduled()] == [session]
-    assert stage.redis.xlen(STREAM) == 0
-    assert fire(stage) == []
-    stage.ledger.set_time(NOW + DAY_MS - 1)
-    assert fire(stage) == []
-    assert stage.ledger.sweep.submit_due(session, sender="operator") == "early"
-    stage.ledger.set_time(NOW + DAY_MS)
-    assert fire(stage) == [("submit", session)]
-    assert fire(stage) == []
-    assert stage.ledger.sweep.submit_due(session, sender="operator") == "gone"
-    assert stage.redis.xlen(STREAM) == 1
+    assert kit.redis.xlen(STREAM) == 0
+    assert fire(kit) == []
+    kit.ledger.set_time(NOW + DAY_MS - 1)
+    assert fire(kit) == []
+    assert kit.ledger.sweep.submit_due(session, sender="operator") == "early"
+    kit.ledger.set_time(NOW + DAY_MS)
+    assert fire(kit) == [("submit", session)]
+    assert fire(kit) == []
+    assert kit.ledger.sweep.submit_due(session, sender="operator") == "gone"
+    assert kit.redis.xlen(STREAM) == 1
     assert client.scheduled() == []
-    assert stage.play(session) == "finished"
+    assert kit.play(session) == "finished"
     assert client.answer(session) == "later"
 
 
-def test_its_time_limit_begins_with_it_and_it_does_not_expire_before(
-    stage: StackHarness, client: Client
-) -> None:
-    session = scheduled(stage, client, time_limit_s=60, expires_s=30)
-    assert "limit" not in {kind for kind, _ in stage.ledger.sweep.due_timers(0)}
+def test_its_time_limit_begins_with_it_and_it_does_not_expire_before(kit: Kit, client: Client) -> None:
+    session = scheduled(kit, client, time_limit_s=60, expires_s=30)
+    assert "limit" not in {kind for kind, _ in kit.ledger.sweep.due_timers(0)}
     late = NOW + DAY_MS + 120_000
-    stage.ledger.set_time(late)
-    assert fire(stage) == [("submit", session)]
-    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{session}") == late + 60_000
-    ((_, fields),) = stage.redis.xrange(STREAM)
+    kit.ledger.set_time(late)
+    assert fire(kit) == [("submit", session)]
+    assert kit.redis.zscore(ledger_keys.timers(0), f"limit|{session}") == late + 60_000
+    ((_, fields),) = kit.redis.xrange(STREAM)
     header = decode(fields[b"envelope"]).header
     assert header.expiration is not None
     lasts_ms = header.expiration.instant_ms - header.timestamp.instant_ms
     assert lasts_ms == DAY_MS + 30_000
-    assert stage.play(session) == "finished"
-    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{session}") is None
+    assert kit.play(session) == "finished"
+    assert kit.redis.zscore(ledger_keys.timers(0), f"limit|{session}") is None
 
 
-def test_the_same_key_is_the_same_scheduled_session(stage: StackHarness, client: Client) -> None:
+def test_the_same_key_is_the_same_scheduled_session(kit: Kit, client: Client) -> None:
     """With another time, too: the first one counts."""
-    session = scheduled(stage, client, key="once")
+    session = scheduled(kit, client, key="once")
     again = client.submit("solo", "later", key="once", at=at(NOW + 2 * DAY_MS))
     assert (again.id, again.new) == (session, False)
     assert client.session(session).due_ms == NOW + DAY_MS
-    assert stage.redis.zcard(ledger_keys.timers(0)) == 1
+    assert kit.redis.zcard(ledger_keys.timers(0)) == 1
 
 
-def test_a_router_takes_it_however_long_ago_it_was_signed(stage: StackHarness, client: Client) -> None:
+def test_a_router_takes_it_however_long_ago_it_was_signed(kit: Kit, client: Client) -> None:
     """Messages older than a day are refused; one that waited for its time is not, as its session is in the ledger."""
-    session = scheduled(stage, client)
-    ((kind, body),) = stage.redis.hgetall(ledger_keys.bodies(session)).items() - {(b"prompt", b"later")}
+    session = scheduled(kit, client)
+    ((kind, body),) = kit.redis.hgetall(ledger_keys.bodies(session)).items() - {(b"prompt", b"later")}
     assert kind == b"envelope"
-    later = stage.ledger.server_ms() + 30 * DAY_MS
-    stage.ledger.set_time(max(later, NOW + DAY_MS))
-    fire(stage)
-    ((_, entry),) = stage.redis.xrange(STREAM)
+    later = kit.ledger.server_ms() + 30 * DAY_MS
+    kit.ledger.set_time(max(later, NOW + DAY_MS))
+    fire(kit)
+    ((_, entry),) = kit.redis.xrange(STREAM)
     assert entry[b"envelope"] == body
     router = build_router(
-        stage.redis, stage.settings, consumer="r", types=["task-delegation"], clock=ManualClock(later)
+        kit.redis, kit.settings, consumer="r", types=["task-delegation"], clock=ManualClock(later)
     )
     handled = router.run_once()
     assert (handled.done, handled.dead, handled.parked) == (1, 0, 0)
     run = client.session(session).run
-    assert stage.execute(RunRef(run=run, session=session, agent="solo", cause="start")) == "finished"
+    assert kit.execute(RunRef(run=run, session=session, agent="solo", cause="start")) == "finished"
 
 
 @pytest.mark.parametrize("how", ["stop", "delete"])
-def test_a_stop_cancels_it(stage: StackHarness, client: Client, how: str) -> None:
-    session = scheduled(stage, client)
+def test_a_stop_cancels_it(kit: Kit, client: Client, how: str) -> None:
+    session = scheduled(kit, client)
     assert getattr(client, how)(session).outcome == "ended"
-    assert stage.redis.zcard(ledger_keys.timers(0)) == 0
-    stage.ledger.set_time(NOW + DAY_MS)
-    assert stage.ledger.sweep.submit_due(session, sender="operator") == "gone"
-    assert stage.redis.xlen(STREAM) == 0
-    assert not stage.redis.hexists(ledger_keys.bodies(session), "envelope")
+    assert kit.redis.zcard(ledger_keys.timers(0)) == 0
+    kit.ledger.set_time(NOW + DAY_MS)
+    assert kit.ledger.sweep.submit_due(session, sender="operator") == "gone"
+    assert kit.redis.xlen(STREAM) == 0
+    assert not kit.redis.hexists(ledger_keys.bodies(session), "envelope")
 
 
-def test_a_prompt_that_comes_before_its_time_comes_after_its_task(
-    stage: StackHarness, client: Client
-) -> None:
-    session = scheduled(stage, client)
+def test_a_prompt_that_comes_before_its_time_comes_after_its_task(kit: Kit, client: Client) -> None:
+    session = scheduled(kit, client)
     client.resume(session, "and then")
-    assert stage.ledger.flush(session).outcome == "waits"
-    stage.ledger.set_time(NOW + DAY_MS)
-    fire(stage)
-    assert stage.play(session) == "idle"
-    assert stage.resume(session) == "finished"
+    assert kit.ledger.flush(session).outcome == "waits"
+    kit.ledger.set_time(NOW + DAY_MS)
+    fire(kit)
+    assert kit.play(session) == "idle"
+    assert kit.play(session) == "finished"
     assert client.answer(session) == "and then"
 
 
-def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(
-    stage: StackHarness, client: Client
-) -> None:
-    session = scheduled(stage, client)
-    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
-    stage.ledger.set_time(NOW + 120_000)
+def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(kit: Kit, client: Client) -> None:
+    session = scheduled(kit, client)
+    doctor = Doctor(kit.parts, audit=None, sleep=lambda _: None)
+    kit.ledger.set_time(NOW + 120_000)
     named = [p for p in doctor.examine(watch_leases=False).findings if p.session == session]
     assert named == []
     blocker = doctor.why(session)[1]
     assert (blocker.waits_for.startswith("its time"), blocker.by) == (True, "2027-01-16T08:00:00.000Z")
-    stage.redis.delete(ledger_keys.timers(0))
+    kit.redis.delete(ledger_keys.timers(0))
     (lost,) = [p for p in doctor.why(session)[2] if p.rule == "schedule-lost"]
     assert lost.session == session
-    stage.ledger.sweep.reindex(session, recount=False)
-    assert stage.redis.zscore(ledger_keys.timers(0), f"submit|{session}") == NOW + DAY_MS
+    kit.ledger.sweep.reindex(session, recount=False)
+    assert kit.redis.zscore(ledger_keys.timers(0), f"submit|{session}") == NOW + DAY_MS
 
 
-def test_the_reaper_begins_it_by_the_clock_of_redis(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_the_reaper_begins_it_by_the_clock_of_redis(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     session = client.submit("solo", "soon", at=timedelta(milliseconds=300)).id
-    reaper = build_reaper(stage.redis, stage.settings)
+    reaper = build_reaper(kit.redis, kit.settings)
     while client.session(session).state is SessionState.SCHEDULED:
         reaper.run_once()
-    assert stage.play(session) == "finished"
+    assert kit.play(session) == "finished"
 
 
-def test_a_time_that_has_passed_is_now(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_a_time_that_has_passed_is_now(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     session = client.submit("solo", "late", at=0).id
     assert client.session(session).state is SessionState.PENDING
-    assert stage.redis.xlen(STREAM) == 1
+    assert kit.redis.xlen(STREAM) == 1
 
 
-def test_the_commands_say_when_it_begins(stage: StackHarness, client: Client, orchestra: Orchestra) -> None:
-    stage.agent("solo")(echo)
+def test_the_commands_say_when_it_begins(kit: Kit, client: Client, orchestra: Orchestra) -> None:
+    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "x", "--in", "1h30m").stdout.strip()
-    now = stage.ledger.server_ms()
+    now = kit.ledger.server_ms()
     assert 0 <= now + 5_400_000 - client.session(session).due_ms < 60_000
     other = orchestra("submit", "solo", "x", "--at", "2100-01-01T00:00Z", "--json").stdout
     listed = json.loads(orchestra("sessions", "--state", "scheduled", "--json").stdout)["sessions"]

@@ -16,19 +16,19 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
-from tests.integration.client.conftest import Orchestra
+from tests.commands import Orchestra
 from tests.integration.client.test_client import asks_two, echo
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 
 @pytest.fixture
-def root(stage: StackHarness, client: Client) -> str:
+def root(kit: Kit, client: Client) -> str:
     """An idle root with two children, one of them finished."""
-    stage.agent("lead", role="coordinator")(asks_two)
-    stage.agent("solo")(echo)
+    kit.agent("lead", role="coordinator")(asks_two)
+    kit.agent("solo")(echo)
     session = client.submit("lead", "the whole").id
-    stage.play(session)
-    stage.play(stage.children(session)[0].id)
+    kit.play(session)
+    kit.play(kit.children(session)[0].id)
     return session
 
 
@@ -43,15 +43,15 @@ def spends(ctx: Context) -> str:
 
 
 def test_sessions_are_filtered_by_state_agent_age_and_cost(
-    stage: StackHarness, client: Client, orchestra: Orchestra, root: str
+    kit: Kit, client: Client, orchestra: Orchestra, root: str
 ) -> None:
     """The limit counts what is shown: what is like that is found behind any number that is not."""
     old = client.submit("solo", "x").id
-    stage.play(old)
+    kit.play(old)
     others = [client.submit("lead", f"y{number}").id for number in range(3)]
-    stage.agent("dear")(spends)
+    kit.agent("dear")(spends)
     dear = client.submit("dear", "x").id
-    stage.play(dear)
+    kit.play(dear)
     everything = _shown(orchestra, "sessions")
     assert set(everything) == {root, old, dear, *others}
     assert _shown(orchestra, "sessions", "--cost-from", "0.2", "--cost-to", "$0.25") == [dear]
@@ -71,20 +71,20 @@ def test_sessions_are_filtered_by_state_agent_age_and_cost(
     assert orchestra("sessions", "--since", "soon").exit_code == 2
 
 
-def test_the_newest_roots_are_read_page_after_page(stage: StackHarness, client: Client) -> None:
-    stage.agent("solo")(echo)
+def test_the_newest_roots_are_read_page_after_page(kit: Kit, client: Client) -> None:
+    kit.agent("solo")(echo)
     made = [client.submit("solo", str(number)).id for number in range(3)]
     for number in range(450):  # what an index names and is gone is passed over
-        stage.redis.zadd("ao:{00}:roots", {f"ses_00{number:024x}": 10**14 + number})
+        kit.redis.zadd("ao:{00}:roots", {f"ses_00{number:024x}": 10**14 + number})
     found = client.sessions(limit=2, where=lambda session: session.agent == "solo")
     assert {one.id for one in found} < set(made)
     assert len(found) == 2
 
 
 def test_of_a_tree_what_is_like_that_is_shown_with_what_is_above_it(
-    stage: StackHarness, orchestra: Orchestra, root: str
+    kit: Kit, orchestra: Orchestra, root: str
 ) -> None:
-    first, second = (child.id for child in stage.children(root))
+    first, second = (child.id for child in kit.children(root))
     assert _shown(orchestra, "tree", root) == [root, first, second]
     assert _shown(orchestra, "tree", root, "--state", "finished") == [root, first]
     assert _shown(orchestra, "tree", root, "--agent", "lead") == [root]
@@ -94,14 +94,14 @@ def test_of_a_tree_what_is_like_that_is_shown_with_what_is_above_it(
 
 
 def _on_a_terminal(
-    stage: StackHarness,
+    kit: Kit,
     columns: int,
     *arguments: str,
     meanwhile: Callable[[str], None] = lambda shown: None,
     **variables: str,
 ) -> str:
     ours, theirs = pty.openpty()
-    place = {"ORCHESTRA_REDIS_URL": str(stage.settings.redis_url), "ORCHESTRA_DATA": str(stage.settings.data)}
+    place = {"ORCHESTRA_REDIS_URL": str(kit.settings.redis_url), "ORCHESTRA_DATA": str(kit.settings.data)}
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     process = subprocess.Popen(
         [sys.executable, "-m", "orchestrator", *arguments],
@@ -121,42 +121,42 @@ def _on_a_terminal(
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_a_terminal_gets_colours_and_lines_that_fit(stage: StackHarness, root: str) -> None:
+def test_a_terminal_gets_colours_and_lines_that_fit(kit: Kit, root: str) -> None:
     """Shortened ids are beginnings, which every command takes."""
-    shown = _on_a_terminal(stage, 60, "tree", root, NO_COLOR="1")
+    shown = _on_a_terminal(kit, 60, "tree", root, NO_COLOR="1")
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines()[:4])) == 60
     assert root[:12] in shown
     assert root not in shown
-    stage.redis.hset(ledger_keys.session(root), mapping={"used_requests": "2", "used_input_tokens": "123456"})
-    assert re.search(r"idle +the whole +2 req", _on_a_terminal(stage, 70, "sessions", NO_COLOR="1"))
-    coloured = _on_a_terminal(stage, 160, "sessions")
+    kit.redis.hset(ledger_keys.session(root), mapping={"used_requests": "2", "used_input_tokens": "123456"})
+    assert re.search(r"idle +the whole +2 req", _on_a_terminal(kit, 70, "sessions", NO_COLOR="1"))
+    coloured = _on_a_terminal(kit, 160, "sessions")
     assert root in coloured
     assert re.search(r"\x1b\[33m *idle *\x1b\[0m", coloured)
 
 
-def test_whoever_waits_at_a_terminal_sees_how_far_the_tree_is(stage: StackHarness, root: str) -> None:
+def test_whoever_waits_at_a_terminal_sees_how_far_the_tree_is(kit: Kit, root: str) -> None:
     """The line is taken back before the answer is printed; a pipe gets the answer alone."""
-    second = stage.children(root)[1].id
+    second = kit.children(root)[1].id
     ended: list[str] = []
 
     def go_on(shown: str) -> None:
         if "1 of 3 sessions ended" in shown and not ended:
             ended.append(second)
-            stage.play(second)
-            stage.resume(root)
+            kit.play(second)
+            kit.play(root)
 
-    shown = _on_a_terminal(stage, 80, "result", root, "--wait", meanwhile=go_on)
+    shown = _on_a_terminal(kit, 80, "result", root, "--wait", meanwhile=go_on)
     assert ended == [second]
-    assert stage.ledger.session(root).state == "finished"
+    assert kit.ledger.session(root).state == "finished"
     assert "\x1b[2K" in shown.rpartition("sessions ended")[2], "the line is taken back"
 
 
-def test_logs_show_what_went_in_and_came_out(stage: StackHarness, orchestra: Orchestra, root: str) -> None:
+def test_logs_show_what_went_in_and_came_out(kit: Kit, orchestra: Orchestra, root: str) -> None:
     """Only where it is asked for; each text below the event that it belongs to."""
-    child, other = (one.id for one in stage.children(root))
-    stage.play(other)
-    stage.resume(root)
+    child, other = (one.id for one in kit.children(root))
+    kit.play(other)
+    kit.play(root)
     assert "the whole" not in orchestra("logs", child, "--text").stdout
     lines = orchestra("logs", child, "--text").stdout.splitlines()
     assert [line for line in lines if line.startswith("    ")] == ["    a", "    a"]
@@ -170,11 +170,11 @@ def test_logs_show_what_went_in_and_came_out(stage: StackHarness, orchestra: Orc
 
 
 def test_texts_of_logs_act_on_no_terminal_and_look_like_no_event(
-    stage: StackHarness, client: Client, orchestra: Orchestra
+    kit: Kit, client: Client, orchestra: Orchestra
 ) -> None:
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     session = client.submit("solo", "one\n2026-01-01T00:00:00.000Z  ended  \x1b[2Jforged").id
-    stage.play(session)
+    kit.play(session)
     done = orchestra("logs", session, "--text")
     assert "\x1b" not in done.stdout
     assert r"    2026-01-01T00:00:00.000Z  ended  \x1b[2Jforged" in done.stdout.splitlines()
@@ -183,11 +183,11 @@ def test_texts_of_logs_act_on_no_terminal_and_look_like_no_event(
 
 
 def test_logs_do_not_show_the_envelope_of_an_encrypted_task(
-    stage: StackHarness, client: Client, orchestra: Orchestra
+    kit: Kit, client: Client, orchestra: Orchestra
 ) -> None:
-    stage.agent("solo")(echo)
+    kit.agent("solo")(echo)
     session = client.submit("solo", "an envelope").id
-    stage.redis.hset(ledger_keys.session(session), "sealed", "1")
+    kit.redis.hset(ledger_keys.session(session), "sealed", "1")
     said = orchestra("logs", session, "--text").stdout
     assert "    [encrypted for solo]" in said.splitlines()
     assert "    an envelope" not in said.splitlines()

@@ -10,20 +10,19 @@ import redis as redis_py
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Concurrency, Ledger, PollRequest, RunRef, Slot
 from orchestrator.redisdb import ledger_keys
-
-from .conftest import Play
+from tests.kit import Kit
 
 
 class Tree:
     """A root at work that is all its tree may have at work, and a child whose run is blocked."""
 
-    def __init__(self, play: Play) -> None:
-        self.ledger = play.ledger
-        self.redis = play.ledger.redis
-        self.root = play.submit()
-        self.held = play.run(self.root)
-        child = play.delegate(self.held, "a")
-        run = play.start(child)
+    def __init__(self, kit: Kit) -> None:
+        self.ledger = kit.ledger
+        self.redis = kit.ledger.redis
+        self.root = kit.given()
+        self.held = kit.run(self.root)
+        child = kit.delegate(self.held, "a")
+        run = kit.start(child)
         assert run is not None
         self.run: RunRef = run
         Concurrency(self.redis).limit_tree(self.root, 1)
@@ -52,8 +51,8 @@ class Tree:
 
 
 @pytest.fixture
-def tree(play: Play) -> Tree:
-    return Tree(play)
+def tree(kit: Kit) -> Tree:
+    return Tree(kit)
 
 
 def _sweep_and_take_next(tree: Tree) -> bool:

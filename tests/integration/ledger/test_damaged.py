@@ -21,9 +21,9 @@ from orchestrator.ids import callback_id, root_session_id
 from orchestrator.ledger import ClaimedRun, Committed, ItemState, Ledger, RunState, SessionState
 from orchestrator.policy.approval import ApprovalRequest
 from orchestrator.redisdb import keys, ledger_keys
+from tests.kit import Kit, carried
+from tests.services import Services
 from tests.waiting import wait_until
-
-from .conftest import Play, Stack, envelope
 
 
 class Two:
@@ -33,15 +33,15 @@ class Two:
         self.redis = redis
         self.options = ["--redis-url", url, "--data", str(data)]
         self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
-        self.play = Play(self.parts.ledger)
+        self.kit = Kit(self.parts)
         self.ill, self.ill_child = self._parent("ill")
         self.well, self.well_child = self._parent("well")
 
     def _parent(self, seed: str) -> tuple[str, str]:
-        held = self.play.run(self.play.submit(seed))
-        child = self.play.delegate(held, "a")
-        self.play.delegate(held, "b")
-        self.play.commit(held.claim, waiting={"": {"mode": "all"}})
+        held = self.kit.run(self.kit.given(seed))
+        child = self.kit.delegate(held, "a")
+        self.kit.delegate(held, "b")
+        self.kit.commit(held.claim, waiting={"": {"mode": "all"}})
         return held.session.id, child
 
     @property
@@ -133,8 +133,8 @@ def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: s
     assert two.orchestra("tree", two.well).exit_code == 0
 
     for child in two.parts.ledger.tree(two.well)[1:]:
-        two.play.finish(child.id)
-    assert two.play.resume(two.well).items
+        two.kit.finish(child.id)
+    assert two.kit.resume(two.well).items
 
 
 def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
@@ -176,9 +176,9 @@ def test_a_part_of_the_stack_that_cannot_be_read_hides_no_other(two: Two, key: s
 def test_what_is_damaged_can_be_stopped(two: Two, damage: str) -> None:
     """It ends in one step, with all that it can be said of."""
     for child in two.parts.ledger.tree(two.ill)[1:]:
-        two.play.finish(child.id)
+        two.kit.finish(child.id)
     if damage == "run's items":
-        run = two.play.resume(two.ill).run.id
+        run = two.kit.resume(two.ill).run.id
         two.redis.hset(ledger_keys.run(run), "items", "{x")
     else:
         DAMAGE[damage][0](two)
@@ -193,7 +193,7 @@ def test_a_child_ends_whatever_its_parent_waits_for(two: Two, damage: str) -> No
     """The callback service is told, and says what is wrong with the policy."""
     DAMAGE[damage][0](two)
     before = two.redis.xlen(keys.session_events(0))
-    two.play.finish(two.ill_child)
+    two.kit.finish(two.ill_child)
     assert two.parts.ledger.session(two.ill_child).state is SessionState.FINISHED
     assert two.redis.xlen(keys.session_events(0)) == before + 1
 
@@ -201,7 +201,7 @@ def test_a_child_ends_whatever_its_parent_waits_for(two: Two, damage: str) -> No
 @pytest.mark.parametrize(
     "end",
     [
-        lambda two, child: two.play.commit(child.claim),
+        lambda two, child: two.kit.commit(child.claim),
         lambda two, _: two.parts.ledger.stop(two.ill_child, "enough", force=True),
     ],
 )
@@ -210,7 +210,7 @@ def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
 ) -> None:
     """Nothing is written before the parent's record is readable, and nothing is lost then."""
     ledger, name = two.parts.ledger, callback_id(two.ill_child)
-    child = two.play.run(two.ill_child)
+    child = two.kit.run(two.ill_child)
     record = two.redis.hget(ledger_keys.items(two.ill), name)
     two.redis.hset(ledger_keys.items(two.ill), name, "{x")
     with pytest.raises(redis_py.ResponseError, match=f"the record {name} of session {two.ill} is damaged"):
@@ -218,7 +218,7 @@ def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
     assert ledger.session(two.ill_child).run == child.run.id
     assert ledger.run(child.run.id).state is RunState.RUNNING  # type: ignore[union-attr]
     two.redis.hset(ledger_keys.items(two.ill), name, record)
-    two.play.commit(child.claim)
+    two.kit.commit(child.claim)
     assert [item.id for item in ledger.items(two.ill) if item.state is ItemState.QUEUED] == [name]
 
 
@@ -230,98 +230,98 @@ def spoil(redis: redis_py.Redis, key: str) -> None:
     redis.set(key, "of another type")
 
 
-def waiting_parent(play: Play, seed: str) -> str:
+def waiting_parent(kit: Kit, seed: str) -> str:
     """A session that waits for its one child, which has just ended."""
-    root, parent = play.begin(seed)
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
+    root, parent = kit.given_run(seed)
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    kit.finish(child)
     return root
 
 
-def test_spoilt_ready_runs_hinder_no_end(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
-    root = play.submit()
-    play.start(root)
+def test_spoilt_ready_runs_hinder_no_end(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
+    root = kit.given()
+    kit.start(root)
     spoil(redis, ledger_keys.ready(0, "lead"))
     assert ledger.stop(root, "why").outcome == "ended"
 
 
 @pytest.mark.parametrize("key", [ledger_keys.session, ledger_keys.items, ledger_keys.queue, ledger_keys.runs])
 def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
-    stack: Stack,
-    play: Play,
+    services: Services,
+    kit: Kit,
     ledger: Ledger,
     redis: redis_py.Redis,
     caplog: pytest.LogCaptureFixture,
     key: Callable[[str], str],
 ) -> None:
     """Neither in one round trip of the ledger, nor in the service, nor in the sweep."""
-    spoilt, fine = waiting_parent(play, "spoilt"), waiting_parent(play, "fine")
-    later = waiting_parent(play, "later")
+    spoilt, fine = waiting_parent(kit, "spoilt"), waiting_parent(kit, "fine")
+    later = waiting_parent(kit, "later")
     spoil(redis, key(spoilt))
     verdicts = ledger.flush_all([spoilt, fine])
     assert [v.outcome for v in verdicts] == ["damaged", "run"]
     with caplog.at_level(logging.ERROR):
-        stack.drain()
+        services.drain()
         for _ in range(3):
-            stack.reaper.run_once()
-    assert [d.session for d in stack.sent] == [later]
+            services.reaper.run_once()
+    assert [d.session for d in services.sent] == [later]
     assert redis.xlen(keys.session_events(0)) == 0
     named = [r for r in caplog.records if "flush-failed" in r.getMessage()]
     assert len(named) <= 1
 
 
 def test_a_service_outlives_indexes_of_another_type(
-    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """What they would have named is seen to when they are what they were."""
-    root = play.submit()
+    root = kit.given()
     stop = threading.Event()
-    service = threading.Thread(target=stack.service.run, args=(stop,))
+    service = threading.Thread(target=services.service.run, args=(stop,))
     service.start()
     try:
         indexes = (ledger_keys.timers, ledger_keys.waiting, ledger_keys.closing, ledger_keys.results)
         for spoilt in (*(key(0) for key in indexes), keys.session_events(0)):
             with while_spoilt(redis, spoilt):
                 for _ in range(2):
-                    stack.reaper.run_once()
-                    stack.clock.advance(1)
-        parent = play.run(root)
-        child = play.delegate(parent, "a")
-        play.commit(parent.claim)
-        play.finish(child)
-        wait_until(lambda: [d.session for d in stack.sent] == [root])
+                    services.reaper.run_once()
+                    services.clock.advance(1)
+        parent = kit.run(root)
+        child = kit.delegate(parent, "a")
+        kit.commit(parent.claim)
+        kit.finish(child)
+        wait_until(lambda: [d.session for d in services.sent] == [root])
         assert service.is_alive()
     finally:
         stop.set()
         service.join(60)
 
 
-def test_a_run_that_cannot_be_counted_is_not_taken(play: Play, redis: redis_py.Redis) -> None:
+def test_a_run_that_cannot_be_counted_is_not_taken(kit: Kit, redis: redis_py.Redis) -> None:
     """The sweep comes to it again, once the key is what it was."""
-    dispatch = play.start(play.submit())
+    dispatch = kit.start(kit.given())
     spoil(redis, ledger_keys.at_work(0))
     with pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
-        play.claim(dispatch)
+        kit.claim(dispatch)
     assert redis.zscore(ledger_keys.queued(0), dispatch.run) is not None
     assert redis.zscore(ledger_keys.running(0), dispatch.run) is None
     redis.delete(ledger_keys.at_work(0))
-    assert play.claim(dispatch).run.attempt == 1
+    assert kit.claim(dispatch).run.attempt == 1
 
 
 def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
-    stack: Stack, play: Play, redis: redis_py.Redis
+    services: Services, kit: Kit, redis: redis_py.Redis
 ) -> None:
     """Those that it had not handled are handled then; the stream may be gone with it."""
-    root = waiting_parent(play, "one")
+    root = waiting_parent(kit, "one")
     redis.xgroup_destroy(keys.session_events(0), "callbacks")
-    wait_until(lambda: stack.drain() or stack.sent)
-    assert [d.session for d in stack.sent] == [root]
+    wait_until(lambda: services.drain() or services.sent)
+    assert [d.session for d in services.sent] == [root]
     redis.delete(keys.session_events(0))
-    stack.drain()
-    another = waiting_parent(play, "two")
-    wait_until(lambda: stack.drain() or len(stack.sent) == 2)
-    assert stack.sent[1].session == another
+    services.drain()
+    another = waiting_parent(kit, "two")
+    wait_until(lambda: services.drain() or len(services.sent) == 2)
+    assert services.sent[1].session == another
 
 
 @pytest.mark.parametrize(
@@ -329,11 +329,11 @@ def test_a_group_that_was_removed_is_made_again_and_no_event_is_lost(
     [ledger_keys.timers(0), keys.totals(0), keys.messages(0, "query", "high"), ledger_keys.approvals(0)],
 )
 def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
-    play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
     """One that was counted twice would keep its session from ever ending."""
-    root = play.submit()
-    claim = play.run(root).claim
+    root = kit.given()
+    claim = kit.run(root).claim
     request = ApprovalRequest(
         tool="t", arguments="{}", digest="d", agent="lead", session=root, run=claim.run, expires_ms=1 << 45
     )
@@ -341,7 +341,7 @@ def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
     def ask() -> object:
         if key == ledger_keys.approvals(0):
             return ledger.approvals.request(
-                claim, request, approval="apr_1", effect="e", title="", envelope=envelope("query")
+                claim, request, approval="apr_1", effect="e", title="", envelope=carried("query")
             )
         return ledger.send(
             claim,
@@ -352,7 +352,7 @@ def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
             item_id="q",
             kind="query",
             priority="high",
-            envelope=envelope("query"),
+            envelope=carried("query"),
             conversation="c",
             open_ms=1000,
             extra={"agent": "lead"},
@@ -366,10 +366,10 @@ def test_a_question_that_cannot_be_asked_is_open_once_when_it_is_asked_again(
 
 
 def test_a_result_that_cannot_be_marked_as_published_still_is_outstanding(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root = play.submit()
-    play.finish(root)
+    root = kit.given()
+    kit.finish(root)
     with refused_while_spoilt(redis, ledger_keys.timers(0)):
         ledger.sweep.mark_result_published(root)
     assert ledger.sweep.unpublished_results(0) == [root]
@@ -405,28 +405,28 @@ def refused_while_spoilt(redis: redis_py.Redis, key: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("key", [*SHARED, ledger_keys.queue(root_session_id("root"))])
 def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
-    stack: Stack, play: Play, redis: redis_py.Redis, key: str
+    services: Services, kit: Kit, redis: redis_py.Redis, key: str
 ) -> None:
     """The worker commits again later, and the parent hears of its child."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    held = play.run(child)
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    held = kit.run(child)
     with refused_while_spoilt(redis, key):
-        play.commit(held.claim)
-    committed = play.commit(held.claim)
+        kit.commit(held.claim)
+    committed = kit.commit(held.claim)
     assert isinstance(committed, Committed)
     assert (committed.first, committed.over) == (True, True)
-    stack.drain()
-    assert [d.session for d in stack.sent] == [root]
-    assert [item.state for item in play.ledger.items(root)] == [ItemState.CLAIMED]
+    services.drain()
+    assert [d.session for d in services.sent] == [root]
+    assert [item.state for item in kit.ledger.items(root)] == [ItemState.CLAIMED]
 
 
 @pytest.mark.parametrize("key", [*QUEUES, ledger_keys.timers(0)])
 def test_a_resume_that_cannot_be_written_whole_leaves_the_queue_as_it_is(
-    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
+    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
-    root = waiting_parent(play, "root")
+    root = waiting_parent(kit, "root")
     with while_spoilt(redis, key):
         assert ledger.flush(root).outcome == "damaged"
     assert [item.state for item in ledger.items(root)] == [ItemState.QUEUED]
@@ -435,10 +435,10 @@ def test_a_resume_that_cannot_be_written_whole_leaves_the_queue_as_it_is(
 
 @pytest.mark.parametrize("key", [ledger_keys.waiting(0), keys.session_events(0), keys.totals(0)])
 def test_a_prompt_that_cannot_be_queued_is_queued_when_it_is_sent_again(
-    play: Play, ledger: Ledger, redis: redis_py.Redis, key: str
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
-    root = play.submit()
-    play.finish(root)
+    root = kit.given()
+    kit.finish(root)
     with refused_while_spoilt(redis, key):
         ledger.enqueue(root, "more", item_id="one")
     assert ledger.enqueue(root, "more", item_id="one")
@@ -447,25 +447,23 @@ def test_a_prompt_that_cannot_be_queued_is_queued_when_it_is_sent_again(
 
 @pytest.mark.parametrize("key", [ledger_keys.roots(0), ledger_keys.timers(0), keys.totals(0)])
 def test_a_submission_that_cannot_be_written_whole_makes_no_session(
-    play: Play, redis: redis_py.Redis, key: str
+    kit: Kit, redis: redis_py.Redis, key: str
 ) -> None:
     with refused_while_spoilt(redis, key):
-        play.submit()
-    assert play.ledger.find([root_session_id("root")]) == []
+        kit.given()
+    assert kit.ledger.find([root_session_id("root")]) == []
     assert not redis.exists(keys.messages(0, "task-delegation", "high"))
-    assert play.start(play.submit()) is not None
+    assert kit.start(kit.given()) is not None
 
 
 @pytest.mark.parametrize("key", QUEUES)
-def test_a_first_run_that_cannot_be_made_ready_is_not_made(
-    play: Play, redis: redis_py.Redis, key: str
-) -> None:
-    root = play.submit()
+def test_a_first_run_that_cannot_be_made_ready_is_not_made(kit: Kit, redis: redis_py.Redis, key: str) -> None:
+    root = kit.given()
     spoil(redis, key)
     try:
-        assert play.start(root) is None
+        assert kit.start(root) is None
     except redis_py.ResponseError as error:
         assert "WRONGTYPE" in str(error)  # noqa: PT017  (of what all launches share)
     redis.delete(key)
-    started = play.start(root)
+    started = kit.start(root)
     assert redis.zrange(ledger_keys.ready(0, "lead"), 0, -1) == [started.run.encode()]

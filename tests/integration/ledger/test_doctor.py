@@ -29,9 +29,8 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.streams import all_streams
 from tests.claims import forged
-from tests.documents import hold_to_models
-
-from .conftest import Play
+from tests.commands import hold_to_models
+from tests.kit import Kit
 
 
 def remove_launch(store: AuditStore, task_id: str) -> None:
@@ -46,7 +45,7 @@ class Ward:
     def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
         self.redis = redis
         self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
-        self.play = Play(self.parts.ledger)
+        self.kit = Kit(self.parts)
         self.store = AuditStore(self.parts.settings.audit_database)
         self.writer = AuditWriter(redis, self.store, consumer="w", sources=all_streams(1))
         self.root = root_session_id("ward")
@@ -55,7 +54,7 @@ class Ward:
         self._fill()
 
     def _fill(self) -> None:
-        message_factory, ledger, play = self.parts.message_factory, self.parts.ledger, self.play
+        message_factory, ledger, kit = self.parts.message_factory, self.parts.ledger, self.kit
         launch = message_factory.delegation(
             sender="operator",
             recipient="lead",
@@ -64,17 +63,17 @@ class Ward:
             thread=Thread(correlation=self.correlation),
         )
         ledger.submit(self.root, agent="lead", prompt="p", envelope=launch, correlation=self.correlation)
-        held = play.run(self.root)
+        held = kit.run(self.root)
         for name in ("delivered", "dead", "claimed", "queued", "owed"):
             self.children[name] = self.delegate(held, name)
-        play.finish(self.children["delivered"])
+        kit.finish(self.children["delivered"])
         ledger.effect(held.claim, effect="x")
-        play.commit(held.claim)
-        play.commit(play.resume(self.root).claim)
-        play.finish(self.children["dead"], "no", status="failed")
-        play.finish(self.children["claimed"])
-        self.resumed = play.resume(self.root)
-        play.finish(self.children["queued"])
+        kit.commit(held.claim)
+        kit.commit(kit.resume(self.root).claim)
+        kit.finish(self.children["dead"], "no", status="failed")
+        kit.finish(self.children["claimed"])
+        self.resumed = kit.resume(self.root)
+        kit.finish(self.children["queued"])
         while self.writer.run_once():
             pass
 
@@ -88,7 +87,7 @@ class Ward:
             thread=Thread.of(held.session),
         )
         on_failure = "ignore" if name == "dead" else "deliver"
-        return self.play.delegate(held, name, envelope=letter, on_failure=on_failure)
+        return self.kit.delegate(held, name, envelope=letter, on_failure=on_failure)
 
     def examine(self, *, full: bool = True) -> Diagnosis:
         reader = AuditReader(AuditStore(self.parts.settings.audit_database, read_only=True))
@@ -211,7 +210,7 @@ def test_why_says_what_each_condition_waits_for(ward: Ward) -> None:
     assert "router" in pending.mover
     _, over, _ = doctor.why(ward.children["delivered"])
     assert over is None
-    dispatch = ward.play.start(ward.children["owed"])
+    dispatch = ward.kit.start(ward.children["owed"])
     _, queued, _ = doctor.why(ward.children["owed"])
     assert dispatch.run in queued.waits_for
 
@@ -240,10 +239,10 @@ def test_the_command_exits_with_the_verdict(ward: Ward, redis_url: str) -> None:
 
 def test_what_came_to_rest_long_ago_is_looked_at_in_full_only(ward: Ward, redis_url: str) -> None:
     """Nor is a session that is at rest within a tree which is not."""
-    play, ledger = ward.play, ward.parts.ledger
-    calm, odd = play.submit("calm"), play.submit("odd")
+    kit, ledger = ward.kit, ward.parts.ledger
+    calm, odd = kit.given("calm"), kit.given("odd")
     for root in (calm, odd):
-        play.finish(root)
+        kit.finish(root)
         ward.parts.settle(root)
     due = ledger.server_ms() + ledger.limits.tree_ttl_ms
     for root, hours in ((calm, 2), (odd, 0.5)):
@@ -281,7 +280,7 @@ def test_sessions_that_the_trail_has_and_the_ledger_lost_are_named(ward: Ward) -
 
 def test_a_lost_session_is_accepted_with_those_below_it_and_named_no_more(ward: Ward, redis_url: str) -> None:
     """Signed into the audit trail with who did it, once; the sentence of the finding says how."""
-    gone, beside = ward.children["queued"], ward.play.submit("there")
+    gone, beside = ward.children["queued"], ward.kit.given("there")
     options = ["--redis-url", redis_url, "--data", str(ward.parts.settings.data)]
 
     def doctor(*words: str) -> Result:
@@ -345,12 +344,12 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     for name, value in {"LEASE_S": "0.8", "HEARTBEAT_S": "0.1"}.items():
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
     ledger = build_container(redis, load_settings(redis_url=redis_url, data=tmp_path)).ledger
-    play = Play(ledger)
-    dead = play.run(play.submit("dead"))
-    parent = play.run(play.submit("idle"))
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
+    kit = Kit.of(ledger)
+    dead = kit.run(kit.given("dead"))
+    parent = kit.run(kit.given("idle"))
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    kit.finish(child)
     options = ["--redis-url", redis_url, "--data", str(tmp_path)]
     done = CliRunner().invoke(main, ["doctor", "--fix", "--quick", *options])
     assert done.exit_code == 3, done.output
@@ -373,7 +372,7 @@ def test_a_session_that_is_to_be_ended_is_stuck_until_it_is_and_no_longer(ward: 
         return any(ward.root == f.session and "to be ended" in f.message for f in ward.examine().findings)
 
     assert ledger.stop(ward.root, "enough").outcome == "asked"
-    ward.play.commit(ward.resumed.claim)
+    ward.kit.commit(ward.resumed.claim)
     assert stuck_later()
     assert ledger.stop(ward.root, "enough").outcome == "ended"
     assert not stuck_later()

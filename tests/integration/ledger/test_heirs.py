@@ -22,81 +22,81 @@ from orchestrator.ledger import (
 )
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
+from tests.kit import Kit, carried
 from tests.routed import mark
+from tests.services import Services
 
-from .conftest import Play, Stack, envelope
 
-
-def close_with(play: Play, policy: Callable[[list[str]], str], *, children: int = 2) -> tuple[str, list[str]]:
+def close_with(kit: Kit, policy: Callable[[list[str]], str], *, children: int = 2) -> tuple[str, list[str]]:
     """A root that has failed, its children still pending; the policy is made of their ids."""
-    parent = play.run(play.submit("root"))
-    launched = [play.delegate(parent, f"child {n}") for n in range(children)]
-    play.ledger.effect(parent.claim, effect="policy", facts={"close_policy": policy(launched)})
-    play.commit(parent.claim, "boom", status="failed")
+    parent = kit.run(kit.given("root"))
+    launched = [kit.delegate(parent, f"child {n}") for n in range(children)]
+    kit.ledger.effect(parent.claim, effect="policy", facts={"close_policy": policy(launched)})
+    kit.commit(parent.claim, "boom", status="failed")
     return parent.session.id, launched
 
 
 def test_two_services_that_close_one_parent_hand_its_children_on_once(
-    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    services: Services, kit: Kit, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have read that the callbacks are owed before either has acted; the slower one harms nobody."""
-    heir = play.submit("heir")
-    play.commit(play.run(heir).claim)
-    root, children = close_with(play, lambda _: f"heir:{heir}")
+    heir = kit.given("heir")
+    kit.commit(kit.run(heir).claim)
+    root, children = close_with(kit, lambda _: f"heir:{heir}")
     owed = ledger.items(root)
     Delivery(ledger, lambda _: None).close(root)
     monkeypatch.setattr(ledger, "items", lambda _: owed)
     Delivery(ledger, lambda _: None).close(root)
     monkeypatch.undo()
     assert [ledger.session(child).state for child in children] == [SessionState.PENDING] * 2
-    assert play.balance(heir) == (2, 0, 2, 0)
+    assert kit.balance(heir) == (2, 0, 2, 0)
     for child in children:
-        play.finish(child, f"end of {child}")
-    held = play.resume(heir)
+        kit.finish(child, f"end of {child}")
+    held = kit.resume(heir)
     assert held.texts == {callback_id(child): f"end of {child}" for child in children}
 
 
-def test_the_report_of_a_program_delivers_what_it_inherited(play: Play, ledger: Ledger) -> None:
+def test_the_report_of_a_program_delivers_what_it_inherited(kit: Kit, ledger: Ledger) -> None:
     """Counted among those of its group, too."""
-    heir = play.submit("heir")
-    dispatch = play.start(heir)
+    heir = kit.given("heir")
+    dispatch = kit.start(heir)
     assert dispatch is not None
     ledger.take_external(dispatch)
-    _, (child,) = close_with(play, lambda _: f"heir:{heir}", children=1)
+    _, (child,) = close_with(kit, lambda _: f"heir:{heir}", children=1)
     Delivery(ledger, lambda _: None).close(ledger.session(child).parent)
-    play.finish(child)
+    kit.finish(child)
     said = {"status": "completed", "message": "m"}
     ledger.transition("route_report", heir, "done", "", mark=mark("m", "task-completion"), **said)
-    assert play.balance(heir) == (1, 1, 0, 0)
+    assert kit.balance(heir) == (1, 1, 0, 0)
     assert ledger.sweep.reindex(heir, recount=True) == []
 
 
 def test_a_child_may_be_the_heir_and_then_waits_for_its_sisters_only(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Its own callback is dead: nobody waits for his own end."""
-    root, (heir, sister) = close_with(play, lambda children: f"heir:{children[0]}")
-    stack.drain()
+    root, (heir, sister) = close_with(kit, lambda children: f"heir:{children[0]}")
+    services.drain()
     assert parents(ledger.tree(root)) == {root: "", heir: root, sister: heir}
-    assert play.balance(root) == (2, 0, 0, 2)
-    assert play.balance(heir) == (1, 0, 1, 0)
+    assert kit.balance(root) == (2, 0, 0, 2)
+    assert kit.balance(heir) == (1, 0, 1, 0)
     assert ledger.sweep.closing(0) == []
-    play.commit(play.run(heir).claim, "waits for its sister")
-    play.finish(sister)
-    play.commit(play.resume(heir).claim)
+    kit.commit(kit.run(heir).claim, "waits for its sister")
+    kit.finish(sister)
+    kit.commit(kit.resume(heir).claim)
     assert ledger.session(heir).state == SessionState.FINISHED
 
 
-def test_a_branch_that_holds_the_heir_is_let_go(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_a_branch_that_holds_the_heir_is_let_go(services: Services, kit: Kit, ledger: Ledger) -> None:
     """What is no ancestor of the heir it inherits; its own ancestor would wait for it, and it for that."""
-    parent = play.run(play.submit("root"))
-    branch = play.run(play.delegate(parent, "branch"))
-    other = play.delegate(parent, "other")
-    heir = play.delegate(branch, "heir")
-    play.commit(branch.claim)
+    parent = kit.run(kit.given("root"))
+    branch = kit.run(kit.delegate(parent, "branch"))
+    other = kit.delegate(parent, "other")
+    heir = kit.delegate(branch, "heir")
+    kit.commit(branch.claim)
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
+    kit.commit(parent.claim, "boom", status="failed")
+    services.drain()
     root = parent.session.id
     assert parents(ledger.tree(root)) == {
         root: "",
@@ -112,51 +112,51 @@ def test_a_branch_that_holds_the_heir_is_let_go(stack: Stack, play: Play, ledger
 
 @pytest.mark.parametrize("gone", ["deleted", "never there"])
 def test_without_an_heir_that_can_hear_the_children_are_stopped(
-    stack: Stack, play: Play, ledger: Ledger, gone: str
+    services: Services, kit: Kit, ledger: Ledger, gone: str
 ) -> None:
-    heir = play.submit("heir")
-    play.commit(play.run(heir).claim)
+    heir = kit.given("heir")
+    kit.commit(kit.run(heir).claim)
     if gone == "deleted":
         ledger.stop(heir, "gone", state="deleted")
     else:
         heir = "ses_00" + "0" * 24
-    root, children = close_with(play, lambda _: f"heir:{heir}")
-    stack.drain()
+    root, children = close_with(kit, lambda _: f"heir:{heir}")
+    services.drain()
     assert [ledger.session(child).state for child in children] == [SessionState.STOPPED] * 2
-    assert play.balance(root) == (2, 0, 0, 2)
+    assert kit.balance(root) == (2, 0, 0, 2)
     assert ledger.sweep.closing(0) == []
 
 
 @pytest.mark.parametrize("policy", ["heir", "abandon"])
 def test_deleting_a_closed_parent_leaves_what_it_let_go_alone(
-    stack: Stack, play: Play, ledger: Ledger, policy: str
+    services: Services, kit: Kit, ledger: Ledger, policy: str
 ) -> None:
     """It was stopped first and deleted later: its children are somebody else's or nobody's by then."""
-    heir = play.submit("heir")
-    play.commit(play.run(heir).claim)
-    root, children = close_with(play, lambda _: f"heir:{heir}" if policy == "heir" else policy)
-    stack.drain()
-    at_work = play.run(children[0])
+    heir = kit.given("heir")
+    kit.commit(kit.run(heir).claim)
+    root, children = close_with(kit, lambda _: f"heir:{heir}" if policy == "heir" else policy)
+    services.drain()
+    at_work = kit.run(children[0])
     assert ledger.stop(root, "tidy up", state="deleted").outcome == "ended"
-    stack.drain()
+    services.drain()
     assert [ledger.session(child).state for child in children] == ["running", "pending"]
     assert not ledger.run(at_work.run.id).stop  # type: ignore[union-attr]
-    assert play.balance(heir) == ((2, 0, 2, 0) if policy == "heir" else (0, 0, 0, 0))
-    assert play.balance(root) == (2, 0, 0, 2)
+    assert kit.balance(heir) == ((2, 0, 2, 0) if policy == "heir" else (0, 0, 0, 0))
+    assert kit.balance(root) == (2, 0, 0, 2)
 
 
 def test_a_child_that_owes_nothing_goes_on_where_the_others_get_an_heir(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
-    heir = play.submit("heir")
-    play.commit(play.run(heir).claim)
-    parent = play.run(play.submit("root"))
-    quiet = play.delegate(parent, "quiet", callback=False)
+    heir = kit.given("heir")
+    kit.commit(kit.run(heir).claim)
+    parent = kit.run(kit.given("root"))
+    quiet = kit.delegate(parent, "quiet", callback=False)
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
+    kit.commit(parent.claim, "boom", status="failed")
+    services.drain()
     assert ledger.session(quiet).state == SessionState.PENDING
-    assert play.balance(heir) == (0, 0, 0, 0)
+    assert kit.balance(heir) == (0, 0, 0, 0)
     assert ledger.sweep.closing(0) == []
 
 
@@ -165,21 +165,21 @@ def parents(tree: list[Session]) -> dict[str, str]:
 
 
 def test_a_failure_that_is_to_fail_the_parent_fails_an_heir_that_had_finished(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """It would be neither failed nor ever resumed again."""
-    heir, root = play.submit("heir"), play.submit("root")
-    play.commit(play.run(heir).claim)
-    parent = play.run(root)
-    child = play.run(play.delegate(parent, "a", on_close=f"heir:{heir}", on_failure="fail"))
-    play.commit(parent.claim)
+    heir, root = kit.given("heir"), kit.given("root")
+    kit.commit(kit.run(heir).claim)
+    parent = kit.run(root)
+    child = kit.run(kit.delegate(parent, "a", on_close=f"heir:{heir}", on_failure="fail"))
+    kit.commit(parent.claim)
     ledger.stop(root, "enough")
-    stack.drain()
-    play.commit(child.claim, "boom", status="failed")
-    stack.drain()
+    services.drain()
+    kit.commit(child.claim, "boom", status="failed")
+    services.drain()
     assert ledger.session(heir).state == SessionState.FAILED
     assert "boom" in ledger.session(heir).reason
-    assert play.balance(heir) == (1, 0, 0, 1)
+    assert kit.balance(heir) == (1, 0, 0, 1)
     with pytest.raises(WrongState):
         ledger.enqueue(heir, "go on", item_id="itm_00p")
 
@@ -195,23 +195,23 @@ class Readers:
 
 
 def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
-    redis: redis_py.Redis, play: Play
+    redis: redis_py.Redis, kit: Kit
 ) -> None:
     """It is sealed for the agent that hears the end, and not for the one that launched the child."""
-    heir = play.submit("heir", agent="archivist")
-    play.commit(play.run(heir).claim)
-    ledger = play.ledger = Ledger(redis, encryption=Readers())
-    parent = play.run(play.submit("root"))
-    sealed = replace(envelope(), encrypted=True)
-    child = play.run(play.delegate(parent, "child", envelope=sealed))
-    play.commit(parent.claim)
+    heir = kit.given("heir", agent="archivist")
+    kit.commit(kit.run(heir).claim)
+    ledger = kit.ledger = Ledger(redis, encryption=Readers())
+    parent = kit.run(kit.given("root"))
+    sealed = replace(carried(), encrypted=True)
+    child = kit.run(kit.delegate(parent, "child", envelope=sealed))
+    kit.commit(parent.claim)
     ledger.stop(parent.session.id, "enough")
     ledger.inherit(parent.session.id, heir, child.session.id, callback_id(child.session.id))
     ledger.commit(
         EndedRun(
             child.claim,
             Outcome(status="completed", text="done", attachments={"notes": "long"}),
-            make_envelope=lambda: envelope("task-completion"),
+            make_envelope=lambda: carried("task-completion"),
             about=child.session,
             expect_over=True,
         )
@@ -225,57 +225,57 @@ def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
 
 
 @pytest.fixture
-def parent(play: Play) -> ClaimedRun:
-    return play.run(play.submit("root"))
+def parent(kit: Kit) -> ClaimedRun:
+    return kit.run(kit.given("root"))
 
 
-def launch_for(play: Play, parent: ClaimedRun, caller: str) -> str:
-    return play.delegate(parent, "child", callback=False, caller=caller, caller_agent="reviewer")
+def launch_for(kit: Kit, parent: ClaimedRun, caller: str) -> str:
+    return kit.delegate(parent, "child", callback=False, caller=caller, caller_agent="reviewer")
 
 
 def test_a_caller_waits_for_nothing_and_is_resumed_by_the_end(
-    play: Play, ledger: Ledger, parent: ClaimedRun
+    kit: Kit, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """Neither the parent nor the caller is held up by the child; the caller is owed a callback from its end on."""
-    caller = play.delegate(parent, "caller")
-    child = launch_for(play, parent, caller)
+    caller = kit.delegate(parent, "caller")
+    child = launch_for(kit, parent, caller)
     assert (ledger.session(child).parent, ledger.session(child).delegator) == (caller, "reviewer")
-    play.finish(caller)
+    kit.finish(caller)
     assert ledger.session(caller).state is SessionState.FINISHED
-    assert play.balance(caller) == (0, 0, 0, 0)
-    play.finish(child, "found it")
-    assert play.balance(caller) == (1, 0, 1, 0)
-    held = play.resume(caller)
+    assert kit.balance(caller) == (0, 0, 0, 0)
+    kit.finish(child, "found it")
+    assert kit.balance(caller) == (1, 0, 1, 0)
+    held = kit.resume(caller)
     assert held.texts == {callback_id(child): "found it"}
-    play.commit(held.claim)
-    assert play.balance(caller) == (1, 1, 0, 0)
-    assert play.balance(parent.session.id) == (1, 0, 1, 0)
+    kit.commit(held.claim)
+    assert kit.balance(caller) == (1, 1, 0, 0)
+    assert kit.balance(parent.session.id) == (1, 0, 1, 0)
 
 
 def test_a_callback_for_a_closed_caller_is_dead_with_a_reason(
-    play: Play, ledger: Ledger, parent: ClaimedRun
+    kit: Kit, ledger: Ledger, parent: ClaimedRun
 ) -> None:
-    caller = play.delegate(parent, "caller")
-    child = launch_for(play, parent, caller)
-    held = play.run(child)
-    play.finish(caller, "boom", status="failed")
-    play.commit(held.claim)
+    caller = kit.delegate(parent, "caller")
+    child = launch_for(kit, parent, caller)
+    held = kit.run(child)
+    kit.finish(caller, "boom", status="failed")
+    kit.commit(held.claim)
     item = ledger.item(caller, callback_id(child))
     assert (item.state, item.reason) == (ItemState.DEAD, "parent failed")
-    assert play.balance(caller) == (1, 0, 0, 1)
+    assert kit.balance(caller) == (1, 0, 0, 1)
 
 
 def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
-    play: Play, ledger: Ledger, parent: ClaimedRun
+    kit: Kit, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """It reports to its caller, and belongs to the run that launched it all the same."""
-    caller = play.delegate(parent, "caller")
-    child = launch_for(play, parent, caller)
+    caller = kit.delegate(parent, "caller")
+    child = launch_for(kit, parent, caller)
     lease = next(lease for lease in ledger.sweep.leases(0) if lease.run == parent.claim.run)
     ledger.release(lease)
-    again = play.claim(RunRef(run=lease.run, session=lease.session, agent="lead", cause="start"))
-    assert play.delegate(again, "caller") == caller
-    play.commit(again.claim)
+    again = kit.claim(RunRef(run=lease.run, session=lease.session, agent="lead", cause="start"))
+    assert kit.delegate(again, "caller") == caller
+    kit.commit(again.claim)
     stopped = [
         f[b"session"].decode()
         for _, f in ledger.redis.xrange(keys.session_events(0))
@@ -285,17 +285,17 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
 
 
 def test_a_caller_that_was_deleted_before_the_launch_keeps_no_text_of_the_child(
-    play: Play, ledger: Ledger, parent: ClaimedRun
+    kit: Kit, ledger: Ledger, parent: ClaimedRun
 ) -> None:
     """What the child says would outlive the records of the caller, of which a tombstone is left."""
-    caller = play.delegate(parent, "caller")
+    caller = kit.delegate(parent, "caller")
     assert ledger.stop(caller, "gone", state="deleted").outcome == "ended"
     assert ledger.finish_cleanup(caller, seen_as=SessionState.DELETED)
-    child = launch_for(play, parent, caller)
-    play.finish(child, "a secret")
+    child = launch_for(kit, parent, caller)
+    kit.finish(child, "a secret")
     item = ledger.item(caller, callback_id(child))
     assert (item.state, item.reason) == (ItemState.DEAD, "parent deleted")
-    assert play.balance(caller) == (1, 0, 0, 1)
+    assert kit.balance(caller) == (1, 0, 0, 1)
     assert ledger.texts(child, ["result"]) == {"result": "a secret"}
     assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
     assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)

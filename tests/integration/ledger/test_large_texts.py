@@ -14,8 +14,8 @@ from orchestrator.ledger import Ledger, SessionState, TreeLimits
 from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
-
-from .conftest import Play, Stack
+from tests.kit import Kit
+from tests.services import Services
 
 LARGE = "é<large>\n" * 300
 SIZE = len(LARGE.encode())
@@ -31,13 +31,13 @@ def blobs(redis: redis_py.Redis, session: str) -> list[str]:
 
 
 def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.finish(child, LARGE)
-    play.commit(parent.claim)
-    resumed = play.resume(root)
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.finish(child, LARGE)
+    kit.commit(parent.claim)
+    resumed = kit.resume(root)
     (item,) = resumed.items
     assert resumed.texts[item.id] == LARGE.encode()[:1000].decode(errors="ignore")
     assert item.extra["whole"]["size"] == SIZE
@@ -45,25 +45,25 @@ def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
     assert ledger.result(child) == (SessionState.FINISHED, LARGE)
     (name,) = blobs(redis, child)
     assert redis.ttl(name) == -1
-    assert play.balance(root) == (1, 0, 1, 0)
+    assert kit.balance(root) == (1, 0, 1, 0)
 
 
 def test_a_whole_that_nothing_came_to_refer_to_expires(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """A worker died between storing it and its commit."""
-    root = play.submit()
+    root = kit.given()
     short = ledger.large_texts.shorten(root, LARGE, above_bytes=1000)
     (name,) = blobs(redis, root)
     assert 0 < redis.ttl(name) <= 3600
-    play.commit(play.run(root).claim, LARGE)
+    kit.commit(kit.run(root).claim, LARGE)
     assert redis.ttl(name) == -1
     assert ledger.large_texts.shorten(root, LARGE, above_bytes=1000) == short
     assert redis.ttl(name) == -1
 
 
 def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
-    play: Play, ledger: Ledger, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It took so long in between that it had expired."""
     shorten, times = LargeTexts.shorten, []
@@ -76,47 +76,47 @@ def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
         return short
 
     monkeypatch.setattr(LargeTexts, "shorten", shorten_and_lose)
-    root = play.submit()
-    play.commit(play.run(root).claim, LARGE)
+    root = kit.given()
+    kit.commit(kit.run(root).claim, LARGE)
     assert len(times) == 2
     assert ledger.result(root) == (SessionState.FINISHED, LARGE)
 
 
-def test_a_later_small_answer_takes_the_place_of_a_large_one(play: Play, ledger: Ledger) -> None:
-    root = play.submit()
-    play.commit(play.run(root).claim, LARGE)
+def test_a_later_small_answer_takes_the_place_of_a_large_one(kit: Kit, ledger: Ledger) -> None:
+    root = kit.given()
+    kit.commit(kit.run(root).claim, LARGE)
     ledger.enqueue(root, "again", item_id="itm_00p")
-    play.commit(play.resume(root).claim, "small")
+    kit.commit(kit.resume(root).claim, "small")
     assert ledger.result(root) == (SessionState.FINISHED, "small")
 
 
-def test_a_reason_is_not_kept_whole(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
-    root = play.submit()
-    play.commit(play.run(root).claim, "x" * 400_000, status="failed")
+def test_a_reason_is_not_kept_whole(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
+    root = kit.given()
+    kit.commit(kit.run(root).claim, "x" * 400_000, status="failed")
     state, reason = ledger.result(root)
     assert (state, reason) == (SessionState.FAILED, beginning("x" * 400_000))
     assert len(reason) < 300_000
     assert blobs(redis, root) == []
 
 
-def test_what_an_agent_says_may_be_large_too(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
+def test_what_an_agent_says_may_be_large_too(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
     """It belongs to who said it, and saying it again stores nothing more."""
-    root, parent = play.begin()
-    child = play.run(play.delegate(parent, "a"))
+    root, parent = kit.given_run()
+    child = kit.run(kit.delegate(parent, "a"))
     for _ in range(2):
-        play.say(child, root, LARGE, item="itm_00m")
+        kit.say(child, root, LARGE, item="itm_00m")
     item = ledger.item(root, "itm_00m")
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     assert len(blobs(redis, child.claim.session)) == 1
 
 
-def test_large_texts_go_with_their_session(play: Play, ledger: Ledger, redis: redis_py.Redis) -> None:
+def test_large_texts_go_with_their_session(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
     """When its tree expires, and when everybody is deleted who had heard it; who comes too late is told so."""
-    root, parent = play.begin()
-    first, second = play.delegate(parent, "a"), play.delegate(parent, "b")
+    root, parent = kit.given_run()
+    first, second = kit.delegate(parent, "a"), kit.delegate(parent, "b")
     for child in (first, second):
-        play.finish(child, LARGE)
-    play.commit(parent.claim)
+        kit.finish(child, LARGE)
+    kit.commit(parent.claim)
     ref = ledger.item(root, callback_id(first)).extra["whole"]
     ledger.sweep.delete_session(first, root)
     with pytest.raises(PayloadError, match="is not stored"):
@@ -131,18 +131,18 @@ def test_large_texts_go_with_their_session(play: Play, ledger: Ledger, redis: re
 
 
 def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Deleting the child takes nothing away from the parent that was told; deleting the parent does."""
     delivery = Delivery(ledger, lambda _: None)
-    root, parent = play.begin()
-    child = play.run(play.delegate(parent, "a"))
-    play.say(child, root, LARGE + "said", item="itm_00m")
-    play.commit(child.claim, LARGE)
-    play.commit(parent.claim)
-    play.commit(play.resume(root).claim)
+    root, parent = kit.given_run()
+    child = kit.run(kit.delegate(parent, "a"))
+    kit.say(child, root, LARGE + "said", item="itm_00m")
+    kit.commit(child.claim, LARGE)
+    kit.commit(parent.claim)
+    kit.commit(kit.resume(root).claim)
     ledger.enqueue(child.session.id, "once more", item_id="itm_00p")
-    play.commit(play.resume(child.session.id).claim, LARGE + "nobody was told")
+    kit.commit(kit.resume(child.session.id).claim, LARGE + "nobody was told")
     assert len(blobs(redis, child.session.id)) == 3
     ledger.stop(child.session.id, "enough", state="deleted")
     delivery.close(child.session.id)
@@ -156,13 +156,13 @@ def test_a_deleted_childs_large_answer_stays_as_long_as_its_callback(
 
 
 def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """However often the parent is cleaned up: its tombstone has no record of a child to which it owes no end."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a", callback=False, on_close="abandon")
-    play.say(parent, child, LARGE, item="itm_00m")
-    play.commit(parent.claim)
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a", callback=False, on_close="abandon")
+    kit.say(parent, child, LARGE, item="itm_00m")
+    kit.commit(parent.claim)
     ledger.stop(root, "enough", state="deleted")
     for _ in range(3):
         assert ledger.finish_cleanup(root, seen_as=SessionState.DELETED)
@@ -175,60 +175,60 @@ def test_a_large_message_of_a_deleted_parent_stays_as_long_as_its_child(
     assert not redis.exists(ledger_keys.large_texts(root))
 
 
-def inherited(play: Play, stack: Stack) -> tuple[str, str]:
+def inherited(kit: Kit, services: Services) -> tuple[str, str]:
     """An heir that has finished, at 1,000 s, and a pending child of another tree that was handed to it."""
-    play.ledger.set_time(1_000_000)
-    heir = play.submit("heir")
-    parent = play.run(play.submit("root"))
-    play.ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim, "boom", status="failed")
-    play.commit(play.run(heir).claim)
-    stack.drain()
+    kit.ledger.set_time(1_000_000)
+    heir = kit.given("heir")
+    parent = kit.run(kit.given("root"))
+    kit.ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim, "boom", status="failed")
+    kit.commit(kit.run(heir).claim)
+    services.drain()
     return heir, child
 
 
-def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, play: Play) -> None:
+def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, kit: Kit) -> None:
     """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
-    stack, ledger, ttl_ms = Stack(redis, play), play.ledger, play.ledger.limits.tree_ttl_ms
-    heir, child = inherited(play, stack)
-    play.finish(child)
-    asked = play.resume(heir)
-    play.say(asked, child, LARGE, item="itm_00m")
-    play.commit(asked.claim)
+    services, ledger, ttl_ms = kit.services, kit.ledger, kit.ledger.limits.tree_ttl_ms
+    heir, child = inherited(kit, services)
+    kit.finish(child)
+    asked = kit.resume(heir)
+    kit.say(asked, child, LARGE, item="itm_00m")
+    kit.commit(asked.claim)
     told = ledger.flush(child).dispatch
     assert told is not None
-    stack.reaper.run_once()
+    services.reaper.run_once()
     ledger.set_time(1_000_000 + ttl_ms + 1)
-    stack.reaper.run_once()
-    held = play.claim(told)
+    services.reaper.run_once()
+    held = kit.claim(told)
     (item,) = held.items
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
-    play.commit(held.claim)
+    kit.commit(held.claim)
     for step in range(2, 5):
         ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        stack.reaper.run_once()
+        services.reaper.run_once()
     assert ledger.find([heir, child]) == []
 
 
-def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, play: Play) -> None:
+def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Redis, kit: Kit) -> None:
     """The tree in which it was said is over long before, and is kept until the heir's own is gone."""
-    stack, ledger, ttl_ms = Stack(redis, play), play.ledger, play.ledger.limits.tree_ttl_ms
-    heir, child = inherited(play, stack)
-    play.finish(child, LARGE)
-    play.commit(play.resume(heir).claim)
-    stack.reaper.run_once()
+    services, ledger, ttl_ms = kit.services, kit.ledger, kit.ledger.limits.tree_ttl_ms
+    heir, child = inherited(kit, services)
+    kit.finish(child, LARGE)
+    kit.commit(kit.resume(heir).claim)
+    services.reaper.run_once()
     ledger.set_time(1_000_000 + ttl_ms - 1)
     ledger.enqueue(heir, "what was it?", item_id="itm_00p")
-    asked = play.resume(heir)
+    asked = kit.resume(heir)
     ledger.set_time(1_000_000 + ttl_ms + 1)
-    stack.reaper.run_once()
+    services.reaper.run_once()
     (item,) = [i for i in ledger.items(heir) if i.child == child]
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
-    play.commit(asked.claim)
+    kit.commit(asked.claim)
     for step in range(2, 5):
         ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        stack.reaper.run_once()
+        services.reaper.run_once()
     assert list(ledger.all_roots(0)) == []
     assert blobs(redis, child) == []
 

@@ -10,19 +10,19 @@ import redis as redis_py
 from orchestrator.errors import WrongState
 from orchestrator.ids import asker_of, new_claim_id, question_id, reply_id
 from orchestrator.ledger import ClaimedRun, EndedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
+from tests.kit import Kit, carried
+from tests.services import Services
 
-from .conftest import Play, Stack, envelope
 
-
-def _family(play: Play) -> tuple[ClaimedRun, ClaimedRun]:
+def _family(kit: Kit) -> tuple[ClaimedRun, ClaimedRun]:
     """A parent and its child, both running."""
-    parent = play.run(play.submit())
-    return parent, play.run(play.delegate(parent, "a"))
+    parent = kit.run(kit.given())
+    return parent, kit.run(kit.delegate(parent, "a"))
 
 
-def _ask(play: Play, child: ClaimedRun, parent: str, *, effect: str = "ask") -> str:
+def _ask(kit: Kit, child: ClaimedRun, parent: str, *, effect: str = "ask") -> str:
     question = question_id(child.claim.session, f"{child.claim.run}:{effect}")
-    return play.ask(child, parent, item=question, effect=effect)
+    return kit.ask(child, parent, item=question, effect=effect)
 
 
 def _reply(ledger: Ledger, question: str, text: str = "that one") -> bool:
@@ -43,11 +43,11 @@ def test_a_question_names_its_asker() -> None:
 
 @pytest.mark.parametrize("cut", ["asked", "answered", "taken"])
 def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
-    play: Play, ledger: Ledger, cut: str
+    kit: Kit, ledger: Ledger, cut: str
 ) -> None:
-    parent, child = _family(play)
+    parent, child = _family(kit)
     session = child.claim.session
-    question = _ask(play, child, parent.claim.session)
+    question = _ask(kit, child, parent.claim.session)
     if cut != "asked":
         _reply(ledger, question)
     if cut == "taken":
@@ -55,38 +55,38 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
     (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
-    assert _ask(play, again, parent.claim.session) == question
+    assert _ask(kit, again, parent.claim.session) == question
     assert [i.id for i in ledger.items(parent.claim.session) if i.kind == "query"] == [question]
     if cut == "asked":
         _reply(ledger, question)
     assert ledger.claim_item(again.claim, reply_id(question))[1] == "that one"
-    play.commit(again.claim)
+    kit.commit(again.claim)
     assert ledger.session(session).questions == ()
 
 
-def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(play: Play, ledger: Ledger) -> None:
+def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(kit: Kit, ledger: Ledger) -> None:
     """Its session can finish, and its parent is not asked; one that is asked again stays open."""
-    parent, child = _family(play)
+    parent, child = _family(kit)
     asked, session = parent.claim.session, child.claim.session
-    play.commit(parent.claim)
-    kept, left = (_ask(play, child, asked, effect=name) for name in ("kept", "left"))
+    kit.commit(parent.claim)
+    kept, left = (_ask(kit, child, asked, effect=name) for name in ("kept", "left"))
     (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
     ledger.release(lease)
     again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
-    assert _ask(play, again, asked, effect="kept") == kept
-    assert play.commit(again.claim).session_state == SessionState.IDLE
+    assert _ask(kit, again, asked, effect="kept") == kept
+    assert kit.commit(again.claim).session_state == SessionState.IDLE
     assert ledger.session(session).questions == (kept,)
     item = ledger.item(asked, left)
     assert (item.state, item.reason) == (ItemState.DEAD, "not asked again when its run was tried again")
-    assert [i.id for i in play.resume(asked).items] == [kept]
+    assert [i.id for i in kit.resume(asked).items] == [kept]
 
 
-def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger: Ledger) -> None:
+def test_an_asker_that_waits_no_longer_withdraws_its_question(kit: Kit, ledger: Ledger) -> None:
     """It leaves the queue, dead with the reason; its session may finish; a late reply is refused."""
-    parent, child = _family(play)
+    parent, child = _family(kit)
     asked = parent.claim.session
-    play.commit(parent.claim)
-    question = _ask(play, child, asked)
+    kit.commit(parent.claim)
+    question = _ask(kit, child, asked)
     withdraw = {"asker": child.claim.session, "asked": asked, "reason": "waited too long"}
     assert ledger.withdraw(question, **withdraw, claim=child.claim)
     assert not ledger.withdraw(question, **withdraw, claim=child.claim)
@@ -96,30 +96,30 @@ def test_an_asker_that_waits_no_longer_withdraws_its_question(play: Play, ledger
     assert ledger.sweep.waiting(0) == []
     with pytest.raises(WrongState):
         _reply(ledger, question)
-    assert play.commit(child.claim).session_state == SessionState.FINISHED
+    assert kit.commit(child.claim).session_state == SessionState.FINISHED
 
 
-def test_a_question_that_was_read_already_can_be_closed_only(play: Play, ledger: Ledger) -> None:
+def test_a_question_that_was_read_already_can_be_closed_only(kit: Kit, ledger: Ledger) -> None:
     """The run that carries it keeps it; only the reply comes too late."""
-    parent, child = _family(play)
+    parent, child = _family(kit)
     asked = parent.claim.session
-    question = _ask(play, child, asked)
-    play.commit(parent.claim)
-    reading = play.resume(asked)
+    question = _ask(kit, child, asked)
+    kit.commit(parent.claim)
+    reading = kit.resume(asked)
     assert ledger.withdraw(question, asker=child.claim.session, asked=asked, reason="x", claim=child.claim)
-    play.commit(reading.claim)
+    kit.commit(reading.claim)
     assert ledger.item(asked, question).state == ItemState.DELIVERED
 
 
 def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Under the id of the reply, so that one who is blocked on it is woken; let go, it may work on."""
-    parent = play.run(play.submit())
-    child = play.run(play.delegate(parent, "a", on_close="abandon"))
-    question = _ask(play, child, parent.claim.session)
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
+    parent = kit.run(kit.given())
+    child = kit.run(kit.delegate(parent, "a", on_close="abandon"))
+    question = _ask(kit, child, parent.claim.session)
+    kit.commit(parent.claim, "boom", status="failed")
+    services.drain()
     item, text = ledger.claim_item(child.claim, reply_id(question))
     assert (item.status, item.extra["answers"]) == ("failed", question)
     assert text.startswith("no reply will come: ")
@@ -127,67 +127,67 @@ def test_who_asked_a_session_that_is_closed_hears_that_no_reply_will_come(
 
 @pytest.mark.parametrize("read", [False, True])
 def test_a_question_that_its_parent_never_answers_is_given_up_after_its_time(
-    stack: Stack, play: Play, ledger: Ledger, *, read: bool
+    services: Services, kit: Kit, ledger: Ledger, *, read: bool
 ) -> None:
     """The child goes on without a reply, and its parent, read or not, is bothered no more."""
     ledger.limits = replace(ledger.limits, question_ms=86_400_000)
     ledger.set_time(1_000_000)
-    parent, child = _family(play)
-    question = _ask(play, child, parent.claim.session)
-    play.commit(child.claim, "asked")
+    parent, child = _family(kit)
+    question = _ask(kit, child, parent.claim.session)
+    kit.commit(child.claim, "asked")
     if read:
-        play.commit(parent.claim)
-        play.commit(play.resume(parent.claim.session).claim, "no idea")
+        kit.commit(parent.claim)
+        kit.commit(kit.resume(parent.claim.session).claim, "no idea")
     ledger.set_time(1_000_000 + 86_400_000 - 1)
-    stack.reaper.run_once()
+    services.reaper.run_once()
     assert ledger.session(child.claim.session).questions == (question,)
     ledger.set_time(1_000_000 + 86_400_000)
-    stack.reaper.run_once()
-    stack.reaper.run_once()
-    stack.drain()
-    heard = play.claim(next(d for d in stack.sent if d.session == child.claim.session))
+    services.reaper.run_once()
+    services.reaper.run_once()
+    services.drain()
+    heard = kit.claim(next(d for d in services.sent if d.session == child.claim.session))
     assert [(i.kind, i.status) for i in heard.items] == [("reply", "failed")]
     assert list(heard.texts.values()) == ["no reply will come: its time is over"]
     assert ledger.sweep.due_timers(0) == []
     item = ledger.item(parent.claim.session, question)
     assert item.state == (ItemState.DELIVERED if read else ItemState.DEAD)
     assert item.reason == ("" if read else "no reply in time: its time is over")
-    play.commit(heard.claim, "without")
+    kit.commit(heard.claim, "without")
     assert not _reply(ledger, question)
     assert ledger.session(child.claim.session).state == SessionState.FINISHED
 
 
 def test_a_question_to_a_child_that_has_waited_long_enough_leaves_the_childs_queue(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
-    parent, child = _family(play)
-    question = _ask(play, parent, child.claim.session)
-    stack.delivery.give_up(question, "too late")
+    parent, child = _family(kit)
+    question = _ask(kit, parent, child.claim.session)
+    services.delivery.give_up(question, "too late")
     assert ledger.session(parent.claim.session).questions == ()
     asked = ledger.item(child.claim.session, question)
     assert (asked.state, asked.reason) == (ItemState.DEAD, "no reply in time: too late")
 
 
 @pytest.mark.parametrize("kind", ["completion", "prompt", "reply", "aggregated"])
-def test_an_agent_puts_nothing_that_only_the_system_makes(play: Play, ledger: Ledger, kind: str) -> None:
+def test_an_agent_puts_nothing_that_only_the_system_makes(kit: Kit, ledger: Ledger, kind: str) -> None:
     """Whatever the code above it lets through, the step that makes an item does not."""
-    parent, child = _family(play)
+    parent, child = _family(kit)
     with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
-        play.say(child, parent.claim.session, item="itm_00x", kind=kind)
+        kit.say(child, parent.claim.session, item="itm_00x", kind=kind)
     if kind != "prompt":
         with pytest.raises(redis_py.ResponseError, match=f"kind {kind} is not made in this way"):
             ledger.enqueue(parent.claim.session, "!", item_id="itm_00x", kind=kind)
     assert ledger.item(parent.claim.session, "itm_00x") is None
 
 
-def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, ledger: Ledger) -> None:
+def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(kit: Kit, ledger: Ledger) -> None:
     """Only then is the question answered with the failure; what else the run carried is queued again, once."""
-    parent, child = _family(play)
+    parent, child = _family(kit)
     root = parent.claim.session
-    other = play.delegate(parent, "other")
-    play.commit(parent.claim)
-    question = _ask(play, child, root)
-    play.finish(other, "done")
+    other = kit.delegate(parent, "other")
+    kit.commit(parent.claim)
+    question = _ask(kit, child, root)
+    kit.finish(other, "done")
     answered: list[list[str]] = []
 
     def fail() -> object:
@@ -196,7 +196,7 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, l
             EndedRun(
                 held.claim,
                 Outcome(status="failed", text="no idea", attempts=2),
-                make_envelope=lambda: envelope("error"),
+                make_envelope=lambda: carried("error"),
                 answer_questions=lambda names: answered.append(list(names)) or True,
             )
         )
@@ -207,8 +207,8 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(play: Play, l
     assert fail().session_state is SessionState.IDLE
     assert answered == [[question]]
     assert ledger.item(root, question).state is ItemState.DEAD
-    again = play.resume(root)
+    again = kit.resume(root)
     assert [i.status for i in again.items] == ["completed"]
     # Now there is no question that it could be blamed on.
-    play.commit(again.claim, "boom", status="failed")
+    kit.commit(again.claim, "boom", status="failed")
     assert ledger.session(root).state is SessionState.FAILED

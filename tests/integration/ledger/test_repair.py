@@ -17,8 +17,7 @@ from orchestrator.doctor import Doctor, Problem, Severity, examination
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
 from orchestrator.ledger import ClaimedRun, Lease, SessionState
 from orchestrator.redisdb import ledger_keys
-
-from .conftest import Play
+from tests.kit import Kit
 
 #: No service is alive in these tests, so that nothing moves: the promise holds, and things are stuck.
 STUCK = 3
@@ -32,17 +31,17 @@ class Family:
         self.options = ["--redis-url", url, "--data", str(data)]
         self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
         self.ledger = self.parts.ledger
-        self.play = Play(self.ledger)
-        self.root = self.play.submit()
-        held = self.play.run(self.root)
+        self.kit = Kit(self.parts)
+        self.root = self.kit.given()
+        held = self.kit.run(self.root)
         self.done, self.queued, self.running = (
-            self.play.delegate(held, name, group="g") for name in ("done", "queued", "running")
+            self.kit.delegate(held, name, group="g") for name in ("done", "queued", "running")
         )
-        self.play.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
-        self.play.finish(self.done, "the answer")
-        dispatch = self.play.start(self.queued)
+        self.kit.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
+        self.kit.finish(self.done, "the answer")
+        dispatch = self.kit.start(self.queued)
         self.queued_run = dispatch.run
-        self.at_work: ClaimedRun = self.play.run(self.running)
+        self.at_work: ClaimedRun = self.kit.run(self.running)
 
     def orchestra(self, *words: str) -> Result:
         return CliRunner().invoke(main, [*words, *self.options])
@@ -58,7 +57,7 @@ class Family:
             for run in ledger.sweep.undispatched(0):
                 dispatch = ledger.sweep.make_ready(run)
                 if dispatch is not None:
-                    self.play.commit(self.play.claim(dispatch).claim, "the answer")
+                    self.kit.commit(self.kit.claim(dispatch).claim, "the answer")
             for session in ledger.sweep.waiting(0):
                 ledger.flush(session)
             for root in ledger.sweep.unpublished_results(0):
@@ -66,7 +65,7 @@ class Family:
 
     def _end(self, lease: Lease) -> None:
         if lease.run == self.at_work.run.id and lease.claim == self.at_work.claim.claim:
-            self.play.commit(self.at_work.claim, "the answer")
+            self.kit.commit(self.at_work.claim, "the answer")
 
 
 @pytest.fixture
@@ -147,7 +146,7 @@ def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: F
     family.finish()
     assert {s.state for s in family.ledger.tree(family.root)} == {SessionState.FINISHED}
     assert family.ledger.result(family.root) == (SessionState.FINISHED, "the answer")
-    assert family.play.balance(family.root) == (3, 3, 0, 0)
+    assert family.kit.balance(family.root) == (3, 3, 0, 0)
     assert family.orchestra("doctor", "--full", "--quick").exit_code == STUCK
 
 

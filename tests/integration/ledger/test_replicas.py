@@ -15,9 +15,8 @@ from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import find_binary
 from orchestrator.doctor.health import setup
 from orchestrator.ledger import Ledger, TreeLimits
+from tests.kit import Kit
 from tests.waiting import wait_until
-
-from .conftest import Play
 
 
 def _free_port() -> int:
@@ -67,12 +66,12 @@ def test_a_replica_that_has_not_got_a_claim_is_waited_for(
 ) -> None:
     """Whatever connections the transition and the wait take."""
     client, replica_server, _ = pair
-    play = Play(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
-    play.commit(play.run(play.submit("with it")).claim)
+    kit = Kit.of(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
+    kit.commit(kit.run(kit.given("with it")).claim)
     assert not caplog.records
     replica_server.send_signal(signal.SIGSTOP)
-    play.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
-    play.commit(play.run(play.submit("without it")).claim)
+    kit.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
+    kit.commit(kit.run(kit.given("without it")).claim)
     assert caplog.messages == ["replicas-behind"] * 3  # submit, claim, commit
 
 
@@ -81,19 +80,19 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
 ) -> None:
     """And where the replica is gone, the work goes on after the wait."""
     client, replica_server, replica = pair
-    play = Play(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
+    kit = Kit.of(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
     copy = Ledger(replica)
     settings = load_settings(replicas=1)
     assert "replicas-missing" not in {problem.rule for problem in setup(client, settings)}
     for n in range(20):
-        root, held = play.begin(f"root-{n}")
+        root, held = kit.given_run(f"root-{n}")
         assert copy.session(root).state == "running"
-        play.commit(held.claim)
+        kit.commit(held.claim)
         assert copy.session(root).state == "finished"
     replica_server.kill()
     replica_server.wait()
-    play.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
-    root = play.submit("alone")
-    play.commit(play.run(root).claim)
-    assert play.ledger.session(root).state == "finished"
+    kit.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
+    root = kit.given("alone")
+    kit.commit(kit.run(root).claim)
+    assert kit.ledger.session(root).state == "finished"
     assert "replicas-missing" in {problem.rule for problem in setup(client, settings)}

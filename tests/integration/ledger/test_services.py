@@ -16,43 +16,45 @@ from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect, is_outage
+from tests.kit import Kit
 from tests.refusing import REFUSALS, Refusing
+from tests.services import Services
 
-from .conftest import Play, Stack
 
-
-def test_events_of_a_dead_copy_are_taken_over(stack: Stack, play: Play) -> None:
+def test_events_of_a_dead_copy_are_taken_over(services: Services, kit: Kit) -> None:
     """It was handed the events and died before it acknowledged any."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
-    stack.redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"})
-    assert stack.service.run_once() == 0
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    kit.finish(child)
+    services.redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"})
+    assert services.service.run_once() == 0
     threading.Event().wait(0.15)
-    stack.clock.advance(1)
-    assert stack.service.run_once() > 0
-    assert [d.session for d in stack.sent] == [root]
+    services.clock.advance(1)
+    assert services.service.run_once() > 0
+    assert [d.session for d in services.sent] == [root]
 
 
-def test_a_stop_of_a_parent_stops_its_children_and_theirs(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_a_stop_of_a_parent_stops_its_children_and_theirs(
+    services: Services, kit: Kit, ledger: Ledger
+) -> None:
     """Parent-close policy `stop`: a tree ends from the top; what runs is asked."""
-    root, parent = play.begin()
-    waiting, running = play.delegate(parent, "w"), play.delegate(parent, "r")
-    child = play.run(running)
-    grandchild = play.delegate(child, "g")
-    play.commit(parent.claim)
+    root, parent = kit.given_run()
+    waiting, running = kit.delegate(parent, "w"), kit.delegate(parent, "r")
+    child = kit.run(running)
+    grandchild = kit.delegate(child, "g")
+    kit.commit(parent.claim)
     ledger.stop(root, "enough")
-    stack.drain()
+    services.drain()
     assert ledger.session(waiting).state == SessionState.STOPPED
     renewal = ledger.renew(child.claim)
     assert renewal.held
     assert renewal.stop == f"parent {root} stopped"
-    play.commit(child.claim, renewal.stop, status="stopped")
-    stack.drain()
+    kit.commit(child.claim, renewal.stop, status="stopped")
+    services.drain()
     assert ledger.session(grandchild).state == SessionState.STOPPED
-    assert play.balance(root) == (2, 0, 0, 2)
-    assert play.balance(running) == (1, 0, 0, 1)
+    assert kit.balance(root) == (2, 0, 0, 2)
+    assert kit.balance(running) == (1, 0, 0, 1)
     assert ledger.sweep.closing(0) == []
 
 
@@ -60,27 +62,27 @@ def test_a_stop_of_a_parent_stops_its_children_and_theirs(stack: Stack, play: Pl
     ("policy", "state"), [("stop", "stopped"), ("abandon", "pending"), ("heir", "pending")]
 )
 def test_what_becomes_of_children_is_the_closed_parents_policy(
-    stack: Stack, play: Play, ledger: Ledger, policy: str, state: str
+    services: Services, kit: Kit, ledger: Ledger, policy: str, state: str
 ) -> None:
     """Stopped, let go, or handed to an heir who then is owed the callback."""
-    heir, root = play.submit("heir"), play.submit("root")
-    play.commit(play.run(heir).claim)
-    parent = play.run(root)
+    heir, root = kit.given("heir"), kit.given("root")
+    kit.commit(kit.run(heir).claim)
+    parent = kit.run(root)
     chosen = f"heir:{heir}" if policy == "heir" else policy
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": chosen})
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim, "boom", status="failed")
+    services.drain()
     assert ledger.session(child).state == state
-    assert play.balance(root) == (1, 0, 0, 1)
+    assert kit.balance(root) == (1, 0, 0, 1)
     assert ledger.sweep.closing(0) == []
     if policy == "heir":
         assert ledger.items(root)[0].reason == f"handed to heir {heir}"
-        play.finish(child, "for the heir")
-        held = stack.resumed()
+        kit.finish(child, "for the heir")
+        held = services.resumed()
         assert held.texts == {callback_id(child): "for the heir"}
-        play.commit(held.claim)
-        assert play.balance(heir) == (1, 1, 0, 0)
+        kit.commit(held.claim)
+        assert kit.balance(heir) == (1, 1, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -92,157 +94,161 @@ def test_what_becomes_of_children_is_the_closed_parents_policy(
     ],
 )
 def test_what_a_failed_child_means_is_a_policy(
-    stack: Stack,
-    play: Play,
+    services: Services,
+    kit: Kit,
     ledger: Ledger,
     policy: str,
     root_state: str,
     balance: tuple[int, ...],
     reason: str,
 ) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a", on_failure=policy)
-    play.commit(parent.claim)
-    play.finish(child, "no luck", status="failed")
-    stack.drain()
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a", on_failure=policy)
+    kit.commit(parent.claim)
+    kit.finish(child, "no luck", status="failed")
+    services.drain()
     assert ledger.session(root).state == root_state
-    assert play.balance(root) == balance
+    assert kit.balance(root) == balance
     assert ledger.items(root)[0].reason == reason
 
 
 def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Its agent comes to an answer before it hears that it is to stop; nothing runs in between."""
     for number, heard in enumerate((True, False)):
-        root, parent = play.begin(f"root{number}")
-        play.finish(play.delegate(parent, "a", on_failure="fail"), "no luck", status="failed")
+        root, parent = kit.given_run(f"root{number}")
+        kit.finish(kit.delegate(parent, "a", on_failure="fail"), "no luck", status="failed")
         if heard:
-            stack.drain()
-        assert play.commit(parent.claim, "answer").session_state == SessionState.IDLE
+            services.drain()
+        assert kit.commit(parent.claim, "answer").session_state == SessionState.IDLE
         assert ledger.flush(root).outcome == "waits"
-        stack.drain()
+        services.drain()
         assert ledger.session(root).state == SessionState.FAILED
-    assert stack.sent == []
+    assert services.sent == []
 
 
 def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Nothing is left to come: the parent is resumed for its final answer."""
-    _, parent = play.begin()
-    child = play.delegate(parent, "a", on_failure="ignore")
-    play.commit(parent.claim)
-    play.finish(child, "no luck", status="failed")
-    stack.drain()
-    (sent,) = stack.sent
-    last = play.claim(sent)
+    _, parent = kit.given_run()
+    child = kit.delegate(parent, "a", on_failure="ignore")
+    kit.commit(parent.claim)
+    kit.finish(child, "no luck", status="failed")
+    services.drain()
+    (sent,) = services.sent
+    last = kit.claim(sent)
     assert (last.run.cause, last.items) == ("callbacks", ())
-    assert play.commit(last.claim, "final").session_state == SessionState.FINISHED
+    assert kit.commit(last.claim, "final").session_state == SessionState.FINISHED
 
 
 def test_a_lease_that_stands_still_is_released_after_a_whole_lease_time(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """By the observer's own clock; a renewal in between starts it again."""
-    root, held = play.begin()
+    root, held = kit.given_run()
 
     def watch_for(seconds: int) -> int:
         released = 0
         for _ in range(seconds):
-            stack.clock.advance(1)
-            released += stack.reaper.run_once().released
+            services.clock.advance(1)
+            released += services.reaper.run_once().released
         return released
 
-    stack.reaper.run_once()
+    services.reaper.run_once()
     assert watch_for(14) == 0
     ledger.renew(held.claim)
-    stack.reaper.run_once()
+    services.reaper.run_once()
     assert watch_for(14) == 0
-    stack.clock.jump(3600)
-    assert stack.reaper.run_once().released == 0
+    services.clock.jump(3600)
+    assert services.reaper.run_once().released == 0
     assert watch_for(1) == 1
-    assert [d.run for d in stack.sent] == [held.run.id]
+    assert [d.run for d in services.sent] == [held.run.id]
     assert ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2").run.lost == 1
 
 
 def test_what_a_crash_left_between_two_steps_the_sweep_completes(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """No event reached anybody: the sweep finds who waits, what was never sent, and what result is owed."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
-    stack.redis.delete(keys.session_events(0))
-    stack.broken = True
-    assert stack.reaper.run_once().resumed == 1
-    assert stack.sent == []
-    stack.broken = False
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    kit.finish(child)
+    services.redis.delete(keys.session_events(0))
+    services.broken = True
+    assert services.reaper.run_once().resumed == 1
+    assert services.sent == []
+    services.broken = False
     ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms + 1)
-    assert stack.reaper.run_once().redispatched == 1
-    play.commit(play.claim(stack.sent[0]).claim)
-    stack.reaper.run_once()
-    assert stack.settled == [root]
+    assert services.reaper.run_once().redispatched == 1
+    kit.commit(kit.claim(services.sent[0]).claim)
+    services.reaper.run_once()
+    assert services.settled == [root]
 
 
-def test_trees_expire_a_set_time_after_their_root_is_over(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_trees_expire_a_set_time_after_their_root_is_over(
+    services: Services, kit: Kit, ledger: Ledger
+) -> None:
     """A finished root that a user resumed meanwhile keeps its tree."""
     ledger.set_time(1_000_000)
-    root, again = play.submit("root"), play.submit("again")
+    root, again = kit.given("root"), kit.given("again")
     for session in (root, again):
-        play.commit(play.run(session).claim)
-    stack.reaper.run_once()
+        kit.commit(kit.run(session).claim)
+    services.reaper.run_once()
     later = 1_000_000 + ledger.limits.tree_ttl_ms
     ledger.set_time(later - 1000)
     ledger.enqueue(again, "more", item_id="itm_00x")
-    play.commit(play.resume(again).claim)
+    kit.commit(kit.resume(again).claim)
     ledger.set_time(later)
-    assert stack.reaper.run_once().pruned == 1
+    assert services.reaper.run_once().pruned == 1
     assert list(ledger.all_roots(0)) == [again]
     ledger.set_time(later + ledger.limits.tree_ttl_ms)
-    assert stack.reaper.run_once().pruned == 1
+    assert services.reaper.run_once().pruned == 1
     assert list(ledger.all_roots(0)) == []
 
 
 def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
-    root, held = play.begin()
-    left = play.delegate(held, "left")
+    root, held = kit.given_run()
+    left = kit.delegate(held, "left")
     ledger.release(ledger.sweep.leases(0)[0])
     held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
-    play.commit(held.claim)
-    stack.drain()
+    kit.commit(held.claim)
+    services.drain()
     assert ledger.session(left).state == SessionState.STOPPED
     assert ledger.item(root, callback_id(left)).state == ItemState.DEAD
-    assert play.balance(root) == (1, 0, 0, 1)
+    assert kit.balance(root) == (1, 0, 0, 1)
 
 
-def test_deleting_a_root_leaves_tombstones_and_nothing_else(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_deleting_a_root_leaves_tombstones_and_nothing_else(
+    services: Services, kit: Kit, ledger: Ledger
+) -> None:
     """What was delivered, what is owed and what is queued goes; counts and dead letters stay, until they expire."""
-    root, parent = play.begin()
-    done, running, pending = (play.delegate(parent, name) for name in ("d", "r", "p"))
-    play.commit(parent.claim)
-    play.finish(done)
-    child = play.run(running)
-    grandchild = play.delegate(child, "g")
-    play.commit(stack.resumed().claim)
+    root, parent = kit.given_run()
+    done, running, pending = (kit.delegate(parent, name) for name in ("d", "r", "p"))
+    kit.commit(parent.claim)
+    kit.finish(done)
+    child = kit.run(running)
+    grandchild = kit.delegate(child, "g")
+    kit.commit(services.resumed().claim)
     assert ledger.stop(root, "deleted by a user", state="deleted").outcome == "ended"
-    stack.drain()
+    services.drain()
     assert ledger.renew(child.claim).stop == f"parent {root} deleted"
-    play.commit(child.claim, "gone", status="stopped")
-    stack.drain()
+    kit.commit(child.claim, "gone", status="stopped")
+    services.drain()
     sessions = [root, done, running, pending, grandchild]
     assert {ledger.session(s).state for s in sessions} == {SessionState.DELETED}
-    assert play.balance(root) == (3, 1, 0, 2)
-    assert play.balance(running) == (1, 0, 0, 1)
-    left = {k.decode() for s in sessions for k in stack.redis.scan_iter(f"*{s[4:]}*")}
+    assert kit.balance(root) == (3, 1, 0, 2)
+    assert kit.balance(running) == (1, 0, 0, 1)
+    left = {k.decode() for s in sessions for k in services.redis.scan_iter(f"*{s[4:]}*")}
     assert left == {ledger_keys.session(s) for s in sessions} | {
         ledger_keys.items(root),
         ledger_keys.items(running),
     } | {ledger_keys.tree(root)}
-    assert not list(stack.redis.scan_iter("*:run:*"))
+    assert not list(services.redis.scan_iter("*:run:*"))
     assert all(i.reason for s in (root, running) for i in ledger.items(s))
 
 
@@ -253,15 +259,15 @@ def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
     """Nobody could renew meanwhile; a sweep that had nothing to write would have taken that for death."""
     server = start_valkey(durable=False)
     client = connect(server.url)
-    refusal, play = Refusing(server, code), Play(Ledger(client))
-    stack = Stack(client, play)
-    play.run(play.submit())
+    refusal, kit = Refusing(server, code), Kit.of(Ledger(client))
+    services = kit.services
+    kit.run(kit.given())
 
     def sweep(times: int) -> int:
         released = 0
         for _ in range(times):
-            stack.clock.advance(5)
-            released += stack.reaper.run_once().released
+            services.clock.advance(5)
+            released += services.reaper.run_once().released
         return released
 
     assert sweep(2) == 0
@@ -275,35 +281,37 @@ def test_a_server_that_takes_no_writes_for_a_while_costs_nobody_a_lease(
     client.close()
 
 
-def test_events_are_acknowledged_after_what_they_set_off(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_events_are_acknowledged_after_what_they_set_off(
+    services: Services, kit: Kit, ledger: Ledger
+) -> None:
     """A copy that is cut off in the middle has acknowledged none of them, and another one takes them over."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim)
-    play.finish(child)
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim)
+    kit.finish(child)
 
     class CutOff(Delivery):
         def flush(self, *_: object) -> int:  # type: ignore[override]
             raise redis_py.ConnectionError("cut off")
 
     one = CallbackService(
-        stack.redis, CutOff(ledger, lambda _: None), consumer="cut", clock=stack.clock, take_over_ms=1
+        services.redis, CutOff(ledger, lambda _: None), consumer="cut", clock=services.clock, take_over_ms=1
     )
     with pytest.raises(redis_py.ConnectionError):
         one.run_once()
-    held = stack.redis.xpending(keys.session_events(0), "callbacks")["pending"]
-    assert held == stack.redis.xlen(keys.session_events(0)) > 0
+    held = services.redis.xpending(keys.session_events(0), "callbacks")["pending"]
+    assert held == services.redis.xlen(keys.session_events(0)) > 0
     two = CallbackService(
-        stack.redis, CutOff(ledger, lambda _: None), consumer="two", clock=stack.clock, take_over_ms=1
+        services.redis, CutOff(ledger, lambda _: None), consumer="two", clock=services.clock, take_over_ms=1
     )
     time.sleep(0.005)
     with pytest.raises(redis_py.ConnectionError):
         two.run_once()
-    assert stack.redis.xpending(keys.session_events(0), "callbacks")["pending"] == held
-    stack.clock.advance(1)
+    assert services.redis.xpending(keys.session_events(0), "callbacks")["pending"] == held
+    services.clock.advance(1)
     deadline = time.monotonic() + 60
-    while not stack.sent:
-        stack.clock.advance(1)
-        stack.service.run_once()
+    while not services.sent:
+        services.clock.advance(1)
+        services.service.run_once()
         assert time.monotonic() < deadline
-    assert [d.session for d in stack.sent] == [root]
+    assert [d.session for d in services.sent] == [root]

@@ -18,22 +18,22 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.holders import Connected, connect_holder, connected_holders
 from tests.clock import ManualClock
+from tests.kit import Kit
+from tests.services import Services
 from tests.waiting import wait_until
-
-from .conftest import Play, Stack
 
 SOME_SESSION = "ses_00ffffffffffffffffffffffff"
 
 
-def reaper_of(stack: Stack, **parts: object) -> Reaper:
+def reaper_of(services: Services, **parts: object) -> Reaper:
     """The stack's reaper with some of its parts exchanged."""
     chosen: dict[str, object] = {
-        "settle": stack.ledger.sweep.mark_result_published,
-        "clock": stack.clock,
+        "settle": services.ledger.sweep.mark_result_published,
+        "clock": services.clock,
         "lease_s": 15,
         **parts,
     }
-    return Reaper(stack.ledger, stack.delivery, **chosen)  # type: ignore[arg-type]
+    return Reaper(services.ledger, services.delivery, **chosen)  # type: ignore[arg-type]
 
 
 def later(ledger: Ledger, ms: int) -> None:
@@ -44,51 +44,51 @@ def later(ledger: Ledger, ms: int) -> None:
 # --- queued runs of which no worker was told (any more) -----------------------------------------------------------
 
 
-def waking(stack: Stack, woken: list[str], **parts: object) -> Reaper:
+def waking(services: Services, woken: list[str], **parts: object) -> Reaper:
     """A reaper that tells workers, and which agents it told them of."""
-    return reaper_of(stack, wake=woken.extend, agents=lambda: ["lead", "reviewer"], **parts)
+    return reaper_of(services, wake=woken.extend, agents=lambda: ["lead", "reviewer"], **parts)
 
 
-def test_a_failed_run_is_ready_when_its_time_has_come(stack: Stack, play: Play, ledger: Ledger) -> None:
-    held = play.run(play.submit())
-    assert isinstance(play.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
+def test_a_failed_run_is_ready_when_its_time_has_come(services: Services, kit: Kit, ledger: Ledger) -> None:
+    held = kit.run(kit.given())
+    assert isinstance(kit.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
     assert ledger.sweep.ready(0, ["lead"]) == {}
     later(ledger, 1)
-    assert reaper_of(stack).run_once().redispatched == 1
+    assert reaper_of(services).run_once().redispatched == 1
     assert ledger.sweep.ready(0, ["lead"]) == {"lead": 1}
-    assert [d.run for d in stack.sent] == [held.run.id]
+    assert [d.run for d in services.sent] == [held.run.id]
 
 
 @pytest.mark.parametrize("runs", [1, 510])
 def test_workers_are_told_again_of_what_nobody_takes_however_much_waits(
-    stack: Stack, play: Play, ledger: Ledger, runs: int
+    services: Services, kit: Kit, ledger: Ledger, runs: int
 ) -> None:
     """A message that was lost costs a second, beside hundreds of runs as well; one message serves them all."""
     later(ledger, 0)
     for number in range(runs):
-        play.start(play.submit(str(number)))
+        kit.start(kit.given(str(number)))
     woken: list[str] = []
-    reaper = waking(stack, woken)
+    reaper = waking(services, woken)
     assert reaper.run_once().woken == 0
     later(ledger, 1_001)
     assert reaper.run_once().woken == 1
     assert woken == ["lead"]
 
 
-def test_what_nobody_hears_is_said_ever_more_rarely(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_what_nobody_hears_is_said_ever_more_rarely(services: Services, kit: Kit, ledger: Ledger) -> None:
     """All slots may be busy for hours; a slot that hears begins this again."""
-    play.start(play.submit())
+    kit.start(kit.given())
     woken: list[str] = []
-    reaper = waking(stack, woken)
+    reaper = waking(services, woken)
     for _ in range(600):
         later(ledger, 1_000)
         reaper.run_once()
     assert 10 < len(woken) < 20
 
 
-def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_a_claim_begins_the_backing_off_anew(services: Services, kit: Kit, ledger: Ledger) -> None:
     """How often a run was lost with its worker says nothing of how well its messages arrive."""
-    root, held = play.begin()
+    root, held = kit.given_run()
     for _ in range(ledger.limits.max_lost_workers - 1):
         lease = ledger.sweep.leases(0)[0]
         assert ledger.release(lease) == "queued"
@@ -101,8 +101,8 @@ def test_a_claim_begins_the_backing_off_anew(stack: Stack, play: Play, ledger: L
     assert ledger.sweep.undispatched(0) == [held.run.id]
 
 
-def test_a_broker_that_is_away_ends_no_sweep(stack: Stack, play: Play, ledger: Ledger) -> None:
-    play.start(play.submit())
+def test_a_broker_that_is_away_ends_no_sweep(services: Services, kit: Kit, ledger: Ledger) -> None:
+    kit.start(kit.given())
     tries = []
 
     def refuse(agents: Sequence[str]) -> None:
@@ -110,48 +110,50 @@ def test_a_broker_that_is_away_ends_no_sweep(stack: Stack, play: Play, ledger: L
         raise ServerUnavailable("the broker", "away")
 
     later(ledger, 1_001)
-    assert reaper_of(stack, wake=refuse, agents=lambda: ["lead"]).run_once().woken == 0
+    assert reaper_of(services, wake=refuse, agents=lambda: ["lead"]).run_once().woken == 0
     assert tries == [["lead"]]
 
 
-def test_a_server_clock_that_is_set_back_holds_up_no_run(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_a_server_clock_that_is_set_back_holds_up_no_run(
+    services: Services, kit: Kit, ledger: Ledger
+) -> None:
     """No run waits longer than the longest back-off, whatever its due time says."""
     ledger.set_time(2_000_000_000_000)
-    dispatch = play.start(play.submit())
+    dispatch = kit.start(kit.given())
     ledger.set_time(1_900_000_000_000)
     assert ledger.sweep.undispatched(0) == [dispatch.run]
 
 
-def test_a_run_that_is_gone_is_taken_off_the_list(stack: Stack, redis: redis_py.Redis) -> None:
+def test_a_run_that_is_gone_is_taken_off_the_list(services: Services, redis: redis_py.Redis) -> None:
     """Left there, it would be due for ever, before all others."""
     redis.zadd(ledger_keys.queued(0), {"run_00ffffffffffffffffffffffff": 1})
-    stack.reaper.run_once()
+    services.reaper.run_once()
     assert redis.zcard(ledger_keys.queued(0)) == 0
 
 
-def test_a_tree_stays_while_a_worker_is_at_work_in_it(stack: Stack, play: Play, ledger: Ledger) -> None:
+def test_a_tree_stays_while_a_worker_is_at_work_in_it(services: Services, kit: Kit, ledger: Ledger) -> None:
     """A user has resumed a child of it just before it was to be removed."""
-    _, child = finished_tree(play)
-    stack.reaper.run_once()
+    _, child = finished_tree(kit)
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms - 1000)
     ledger.enqueue(child, "once more", item_id="itm_00x")
-    again = play.resume(child)
+    again = kit.resume(child)
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 0
-    play.commit(again.claim, "done once more")
+    assert services.reaper.run_once().pruned == 0
+    kit.commit(again.claim, "done once more")
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 2
+    assert services.reaper.run_once().pruned == 2
 
 
 @pytest.mark.parametrize("who", ["root", "child"])
 @pytest.mark.parametrize("how", ["said", "queued", "done"])
 def test_a_user_who_resumes_a_session_in_the_moment_of_its_trees_removal_is_heard(
-    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, who: str, how: str
+    services: Services, kit: Kit, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, who: str, how: str
 ) -> None:
     """The reaper has looked, and found nobody: what it found does not count any more."""
-    root, child = finished_tree(play)
+    root, child = finished_tree(kit)
     session = root if who == "root" else child
-    stack.reaper.run_once()
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     look = ledger.tree
 
@@ -160,41 +162,41 @@ def test_a_user_who_resumes_a_session_in_the_moment_of_its_trees_removal_is_hear
         monkeypatch.undo()
         ledger.enqueue(session, "once more", item_id="itm_00x")
         if how != "said":
-            stack.delivery.flush([session])
+            services.delivery.flush([session])
         if how == "done":
-            play.commit(play.claim(stack.sent[-1]).claim, "done once more")
+            kit.commit(kit.claim(services.sent[-1]).claim, "done once more")
         return found
 
     monkeypatch.setattr(ledger, "tree", looked)
-    assert stack.reaper.run_once().pruned == 0
+    assert services.reaper.run_once().pruned == 0
     if how != "done":
-        stack.reaper.run_once()
-        play.commit(play.claim(stack.sent[-1]).claim, "done once more")
+        services.reaper.run_once()
+        kit.commit(kit.claim(services.sent[-1]).claim, "done once more")
     assert ledger.result(session)[1] == "done once more"
-    stack.reaper.run_once()
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 2
+    assert services.reaper.run_once().pruned == 2
 
 
 def test_a_tree_stays_while_a_resume_in_it_waits_for_a_worker(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
-    _, child = finished_tree(play)
-    stack.reaper.run_once()
+    _, child = finished_tree(kit)
+    services.reaper.run_once()
     ledger.enqueue(child, "once more", item_id="itm_00x")
-    stack.delivery.flush([child])
+    services.delivery.flush([child])
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 0
-    play.commit(play.claim(stack.sent[-1]).claim)
+    assert services.reaper.run_once().pruned == 0
+    kit.commit(kit.claim(services.sent[-1]).claim)
     assert ledger.session(child).state == "finished"
 
 
 def test_who_comes_while_a_tree_is_being_removed_is_told_so(
-    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    services: Services, kit: Kit, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reaper died after the first session; another one removes the rest."""
-    root, child = finished_tree(play)
-    stack.reaper.run_once()
+    root, child = finished_tree(kit)
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
 
     def die(session: str, root: str) -> int:
@@ -202,21 +204,21 @@ def test_who_comes_while_a_tree_is_being_removed_is_told_so(
 
     with monkeypatch.context() as dying:
         dying.setattr(ledger.sweep, "delete_session", die)
-        stack.reaper.run_once()
+        services.reaper.run_once()
     for session in (root, child):
         with pytest.raises(WrongState, match="deleted"):
             ledger.enqueue(session, "once more", item_id="itm_00x")
-    assert stack.reaper.run_once().pruned == 2
+    assert services.reaper.run_once().pruned == 2
     assert list(ledger.all_roots(0)) == []
 
 
 def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_the_same(
-    stack: Stack, play: Play, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    services: Services, kit: Kit, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is closed in parts, of one session each here, before anything of it goes."""
     monkeypatch.setattr("orchestrator.ledger.sweep._RETIRED_AT_ONCE", 1)
-    finished_tree(play)
-    stack.reaper.run_once()
+    finished_tree(kit)
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
     closed, run = [], ledger.scripts.run
 
@@ -226,44 +228,44 @@ def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_th
         return run(name, names, args)
 
     monkeypatch.setattr(ledger.scripts, "run", noted)
-    assert stack.reaper.run_once().pruned == 2
+    assert services.reaper.run_once().pruned == 2
     assert closed == [1, 1]
 
 
-def finished_tree(play: Play) -> tuple[str, str]:
+def finished_tree(kit: Kit) -> tuple[str, str]:
     """A root and its child, both finished and neither owed anything."""
-    root, held = play.begin()
-    child = play.delegate(held, "a")
-    play.commit(held.claim)
-    play.finish(child)
-    play.commit(play.resume(root).claim)
+    root, held = kit.given_run()
+    child = kit.delegate(held, "a")
+    kit.commit(held.claim)
+    kit.finish(child)
+    kit.commit(kit.resume(root).claim)
     return root, child
 
 
 def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Its root has long failed; a child that was handed on while it ran knows of no other parent. The heir's own tree
     stays, too.
     """
-    heir, root = play.submit("heir"), play.submit("root")
-    play.commit(play.run(heir).claim)
-    parent = play.run(root)
+    heir, root = kit.given("heir"), kit.given("root")
+    kit.commit(kit.run(heir).claim)
+    parent = kit.run(root)
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    child = play.run(play.delegate(parent, "a"))
-    play.commit(parent.claim, "boom", status="failed")
-    stack.drain()
-    assert play.balance(heir) == (1, 0, 1, 0)
-    stack.reaper.run_once()
+    child = kit.run(kit.delegate(parent, "a"))
+    kit.commit(parent.claim, "boom", status="failed")
+    services.drain()
+    assert kit.balance(heir) == (1, 0, 1, 0)
+    services.reaper.run_once()
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    stack.reaper.run_once()
-    play.commit(child.claim, "for the heir")
-    held = stack.resumed()
+    services.reaper.run_once()
+    kit.commit(child.claim, "for the heir")
+    held = services.resumed()
     assert (held.session.id, list(held.texts.values())) == (heir, ["for the heir"])
-    play.commit(held.claim)
-    assert play.balance(heir) == (1, 1, 0, 0)
+    kit.commit(held.claim)
+    assert kit.balance(heir) == (1, 1, 0, 0)
     later(ledger, ledger.limits.tree_ttl_ms + 1)
-    assert stack.reaper.run_once().pruned == 2
+    assert services.reaper.run_once().pruned == 2
     assert list(ledger.all_roots(0)) == [heir]
 
 
@@ -377,36 +379,36 @@ def test_a_server_that_does_not_tell_who_is_connected_leaves_it_to_the_leases(
 
 
 def test_a_result_that_cannot_be_stored_holds_up_nothing_else(
-    stack: Stack, play: Play, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Every other root is settled, and trees that are due expire."""
-    roots = [play.submit(str(n)) for n in range(3)]
+    roots = [kit.given(str(n)) for n in range(3)]
     for root in roots:
-        play.finish(root)
+        kit.finish(root)
 
     def settle(root: str) -> None:
         if root == roots[1]:
             raise RuntimeError("the result backend does not want it")
         ledger.sweep.mark_result_published(root)
 
-    swept = reaper_of(stack, settle=settle).run_once()
+    swept = reaper_of(services, settle=settle).run_once()
     assert swept.settled == 2
     assert ledger.sweep.unpublished_results(0) == [roots[1]]
 
 
 def test_a_session_that_cannot_be_flushed_holds_up_no_other(
-    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its records are damaged, and it fails by that name; who waits beside it is resumed by the same service."""
-    parents = [play.submit(str(n)) for n in range(3)]
+    parents = [kit.given(str(n)) for n in range(3)]
     for parent in parents:
-        held = play.run(parent)
-        child = play.delegate(held, "a")
-        play.commit(held.claim)
-        play.finish(child)
+        held = kit.run(parent)
+        child = kit.delegate(held, "a")
+        kit.commit(held.claim)
+        kit.finish(child)
     redis.hset(ledger_keys.session(parents[1]), "waiting", "{no json")
-    stack.drain()
-    assert {d.session for d in stack.sent} == {parents[0], parents[2]}
+    services.drain()
+    assert {d.session for d in services.sent} == {parents[0], parents[2]}
     damaged = ledger.session(parents[1])
     assert damaged.state is SessionState.FAILED
     assert "its field 'waiting' cannot be read" in damaged.reason
@@ -424,8 +426,8 @@ def test_a_session_that_cannot_be_flushed_holds_up_no_other(
 )
 @pytest.mark.parametrize("end", ["stopped", "deleted"])
 def test_a_closed_session_with_damaged_books_ends_no_service(
-    stack: Stack,
-    play: Play,
+    services: Services,
+    kit: Kit,
     ledger: Ledger,
     redis: redis_py.Redis,
     end: Literal["stopped", "deleted"],
@@ -434,36 +436,36 @@ def test_a_closed_session_with_damaged_books_ends_no_service(
     value: str,
 ) -> None:
     """Its event would be handed to the next copy, and to the next; the sweep sees to it once it can be read."""
-    parents = [play.submit(str(n)) for n in range(2)]
+    parents = [kit.given(str(n)) for n in range(2)]
     children = []
     for parent in parents:
-        held = play.run(parent)
-        children.append(play.delegate(held, "a"))
-        play.commit(held.claim)
+        held = kit.run(parent)
+        children.append(kit.delegate(held, "a"))
+        kit.commit(held.claim)
     key = ledger_keys.items(parents[0]) if book == "items" else ledger_keys.session(parents[0])
     whole = redis.hget(key, field)
     ledger.stop(parents[0], "enough", state=end)
     redis.hset(key, field, value)
-    play.finish(children[1])
-    stack.drain()
-    assert [d.session for d in stack.sent] == [parents[1]]
+    kit.finish(children[1])
+    services.drain()
+    assert [d.session for d in services.sent] == [parents[1]]
     assert redis.xlen(keys.session_events(0)) == 0
     redis.hset(key, field, whole) if whole else redis.hdel(key, field)
-    stack.reaper.run_once()
+    services.reaper.run_once()
     assert ledger.session(children[0]).state == end
     assert ledger.sweep.closing(0) in ([], [children[0]])
 
 
 def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
-    stack: Stack, play: Play, ledger: Ledger, redis: redis_py.Redis
+    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its next run would get the id of an earlier one: it fails by that name."""
-    root, held = play.begin()
-    play.finish(play.delegate(held, "a"))
-    play.commit(held.claim)
+    root, held = kit.given_run()
+    kit.finish(kit.delegate(held, "a"))
+    kit.commit(held.claim)
     redis.hset(ledger_keys.session(root), "runs", "many")
-    stack.drain()
-    assert stack.sent == []
+    services.drain()
+    assert services.sent == []
     assert ledger.session(root).state is SessionState.FAILED
     assert "its field 'runs' is not a number" in ledger.session(root).reason
 
@@ -478,18 +480,20 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
     ],
 )
 def test_an_event_that_names_no_session_ends_no_service(
-    stack: Stack, redis: redis_py.Redis, event: dict[str, str]
+    services: Services, redis: redis_py.Redis, event: dict[str, str]
 ) -> None:
     redis.xadd(keys.session_events(0), event)  # type: ignore[arg-type]
-    assert stack.service.run_once() == 1
+    assert services.service.run_once() == 1
     assert redis.xlen(keys.session_events(0)) == 0
 
 
-def test_all_that_a_dead_copy_was_handed_is_taken_over_at_once(stack: Stack, redis: redis_py.Redis) -> None:
+def test_all_that_a_dead_copy_was_handed_is_taken_over_at_once(
+    services: Services, redis: redis_py.Redis
+) -> None:
     """However much it was."""
     for _ in range(500):
         redis.xadd(keys.session_events(0), {"event": "put", "session": SOME_SESSION})
     redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"}, count=500)
-    service = CallbackService(redis, stack.delivery, consumer="heir", take_over_ms=0)
+    service = CallbackService(redis, services.delivery, consumer="heir", take_over_ms=0)
     assert service.run_once() == 500
     assert redis.xlen(keys.session_events(0)) == 0

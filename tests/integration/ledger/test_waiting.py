@@ -6,7 +6,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.ledger import ClaimedRun, Ledger, SessionState
-from tests.integration.ledger.conftest import Play
+from tests.kit import Kit
 
 
 @pytest.fixture
@@ -15,155 +15,155 @@ def ledger(ledger: Ledger) -> Ledger:
     return ledger
 
 
-def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(play: Play, ledger: Ledger) -> None:
+def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(kit: Kit, ledger: Ledger) -> None:
     """It is told for which group it was resumed, and once; what comes later is delivered as it comes."""
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    other = play.delegate(parent, "b")
-    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    other = kit.delegate(parent, "b")
+    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
     ledger.set_time(1_060_000)
     assert ledger.sweep.due_timers(0) == [("flush", root)]
-    resumed = play.resume(root)
+    resumed = kit.resume(root)
     assert (resumed.run.overdue, resumed.items) == (("",), ())
-    play.commit(resumed.claim)
+    kit.commit(resumed.claim)
     assert ledger.flush(root).outcome == "empty"
-    play.finish(child)
-    assert [i.child for i in play.resume(root).items] == [child]
+    kit.finish(child)
+    assert [i.child for i in kit.resume(root).items] == [child]
     assert ledger.session(other).state == SessionState.PENDING
 
 
 def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
-    play: Play, ledger: Ledger
+    kit: Kit, ledger: Ledger
 ) -> None:
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(2)]
-    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
-    play.finish(children[0])
+    root, parent = kit.given_run()
+    children = [kit.delegate(parent, str(n)) for n in range(2)]
+    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_060_001)
-    resumed = play.resume(root)
+    resumed = kit.resume(root)
     assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("",), children[:1])
 
 
-def test_a_deadline_that_is_kept_leaves_no_trace(play: Play, ledger: Ledger) -> None:
-    root, parent = play.begin()
-    child = play.delegate(parent, "a")
-    play.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+def test_a_deadline_that_is_kept_leaves_no_trace(kit: Kit, ledger: Ledger) -> None:
+    root, parent = kit.given_run()
+    child = kit.delegate(parent, "a")
+    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     ledger.flush(root)
-    play.finish(child)
+    kit.finish(child)
     ledger.set_time(2_000_000)
-    assert play.resume(root).run.overdue == ()
+    assert kit.resume(root).run.overdue == ()
     assert ledger.sweep.due_timers(0) == []
 
 
 def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_next(
-    play: Play, ledger: Ledger
+    kit: Kit, ledger: Ledger
 ) -> None:
     """It would be over at once, and with it the wish to wait for all of them."""
     ledger.set_time(1_000_000)
-    root, held = play.begin()
-    first = play.delegate(held, "first")
-    play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
-    play.finish(first)
-    held = play.resume(root)
-    second = [play.delegate(held, f"second {n}") for n in range(2)]
+    root, held = kit.given_run()
+    first = kit.delegate(held, "first")
+    kit.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    kit.finish(first)
+    held = kit.resume(root)
+    second = [kit.delegate(held, f"second {n}") for n in range(2)]
     ledger.set_time(1_070_000)
-    play.commit(held.claim)
+    kit.commit(held.claim)
     assert ledger.flush(root).outcome == "empty"
-    play.finish(second[0])
+    kit.finish(second[0])
     assert ledger.flush(root).outcome == "waits"
-    play.finish(second[1])
-    assert len(play.resume(root).items) == 2
+    kit.finish(second[1])
+    assert len(kit.resume(root).items) == 2
 
 
-def test_groups_have_their_own_policies_and_deadlines(play: Play, ledger: Ledger) -> None:
+def test_groups_have_their_own_policies_and_deadlines(kit: Kit, ledger: Ledger) -> None:
     """A group without a rule is under the default one; the next deadline is the one that is slept for."""
-    root, parent = play.begin()
-    names = {g: [play.delegate(parent, f"{g}{n}", group=g) for n in range(2)] for g in ("tests", "docs", "")}
+    root, parent = kit.given_run()
+    names = {g: [kit.delegate(parent, f"{g}{n}", group=g) for n in range(2)] for g in ("tests", "docs", "")}
     rules = {
         "": {"mode": "all", "deadline_ms": 1_300_000},
         "tests": {"mode": "all", "deadline_ms": 1_100_000},
         "docs": {"mode": "quorum", "k": 1},
     }
-    play.commit(parent.claim, waiting=rules)
+    kit.commit(parent.claim, waiting=rules)
     assert ledger.flush(root).detail == "1100000"
-    play.finish(names["tests"][0])
+    kit.finish(names["tests"][0])
     assert ledger.flush(root).outcome == "waits"
-    play.finish(names["docs"][0])
-    resumed = play.resume(root)
+    kit.finish(names["docs"][0])
+    resumed = kit.resume(root)
     assert [i.child for i in resumed.items] == [names["docs"][0]]
-    play.commit(resumed.claim)
+    kit.commit(resumed.claim)
     ledger.set_time(1_100_000)
-    resumed = play.resume(root)
+    resumed = kit.resume(root)
     assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("tests",), [names["tests"][0]])
-    play.commit(resumed.claim)
+    kit.commit(resumed.claim)
     assert ledger.flush(root).detail == "1300000"
     ledger.set_time(1_300_000)
-    assert play.resume(root).run.overdue == ("",)
+    assert kit.resume(root).run.overdue == ("",)
 
 
-def test_a_window_of_a_group_folds_only_that_group(play: Play, ledger: Ledger) -> None:
-    root, parent = play.begin()
-    slow = [play.delegate(parent, f"s{n}", group="slow") for n in range(2)]
-    quick = play.delegate(parent, "q", group="quick")
-    play.commit(parent.claim, waiting={"slow": {"mode": "any", "window_ms": 500}})
-    play.finish(slow[0])
+def test_a_window_of_a_group_folds_only_that_group(kit: Kit, ledger: Ledger) -> None:
+    root, parent = kit.given_run()
+    slow = [kit.delegate(parent, f"s{n}", group="slow") for n in range(2)]
+    quick = kit.delegate(parent, "q", group="quick")
+    kit.commit(parent.claim, waiting={"slow": {"mode": "any", "window_ms": 500}})
+    kit.finish(slow[0])
     assert ledger.flush(root).detail == "1000500"
-    play.finish(quick)
-    resumed = play.resume(root)
+    kit.finish(quick)
+    resumed = kit.resume(root)
     assert [i.child for i in resumed.items] == [slow[0], quick]
-    play.commit(resumed.claim)
-    play.finish(slow[1])
+    kit.commit(resumed.claim)
+    kit.finish(slow[1])
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_000_500)
-    assert len(play.resume(root).items) == 1
+    assert len(kit.resume(root).items) == 1
 
 
 def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
-    play: Play, ledger: Ledger
+    kit: Kit, ledger: Ledger
 ) -> None:
-    root = play.submit(prompt="the task")
+    root = kit.given(prompt="the task")
     ledger.enqueue(root, "and this", item_id="itm_00p")
     assert ledger.flush(root).outcome == "waits"
-    first = play.run(root)
+    first = kit.run(root)
     assert (first.run.cause, first.prompt) == ("start", "the task")
-    assert play.commit(first.claim).session_state == SessionState.IDLE
-    assert play.resume(root).texts == {"itm_00p": "and this"}
+    assert kit.commit(first.claim).session_state == SessionState.IDLE
+    assert kit.resume(root).texts == {"itm_00p": "and this"}
 
 
-def test_a_deadline_comes_before_the_end_of_a_longer_window(play: Play, ledger: Ledger) -> None:
+def test_a_deadline_comes_before_the_end_of_a_longer_window(kit: Kit, ledger: Ledger) -> None:
     """What came is not kept until the window closes; the timer is set for whichever is first."""
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(2)]
+    root, parent = kit.given_run()
+    children = [kit.delegate(parent, str(n)) for n in range(2)]
     rule = {"mode": "any", "window_ms": 60_000, "deadline_ms": 1_005_000}
-    play.commit(parent.claim, waiting={"": rule})
+    kit.commit(parent.claim, waiting={"": rule})
     ledger.set_time(1_001_000)
-    play.finish(children[0])
+    kit.finish(children[0])
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1005000")
     ledger.set_time(1_005_000)
     assert ledger.sweep.due_timers(0) == [("flush", root)]
-    resumed = play.resume(root)
+    resumed = kit.resume(root)
     assert (resumed.run.overdue, [i.child for i in resumed.items]) == (("",), children[:1])
-    play.commit(resumed.claim)
-    play.finish(children[1])
+    kit.commit(resumed.claim)
+    kit.finish(children[1])
     assert ledger.flush(root).detail == "1065000"  # the window goes on after the deadline
 
 
-def test_a_clock_that_goes_back_does_not_keep_a_window_open(play: Play, ledger: Ledger) -> None:
-    root, parent = play.begin()
-    children = [play.delegate(parent, str(n)) for n in range(3)]
-    play.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
+def test_a_clock_that_goes_back_does_not_keep_a_window_open(kit: Kit, ledger: Ledger) -> None:
+    root, parent = kit.given_run()
+    children = [kit.delegate(parent, str(n)) for n in range(3)]
+    kit.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
     ledger.set_time(90_000_000)
-    play.finish(children[0])
+    kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_000_000)
-    play.finish(children[1])
+    kit.finish(children[1])
     assert ledger.flush(root).detail == "1000500"
     ledger.set_time(1_000_500)
-    assert len(play.resume(root).items) == 2
+    assert len(kit.resume(root).items) == 2
 
 
 # --- A parent with many children: what was looked at once and was not ready is not looked at again and again.
@@ -172,11 +172,11 @@ def test_a_clock_that_goes_back_does_not_keep_a_window_open(play: Play, ledger: 
 MANY = 40
 
 
-def _fan(play: Play, root: str, waiting: dict[str, object], **groups: int) -> dict[str, list[str]]:
+def _fan(kit: Kit, root: str, waiting: dict[str, object], **groups: int) -> dict[str, list[str]]:
     """A parent that waits, and its children by group."""
-    parent = play.run(root)
-    made = {g: [play.delegate(parent, f"{g}{n}", group=g) for n in range(k)] for g, k in groups.items()}
-    play.commit(parent.claim, waiting=waiting)
+    parent = kit.run(root)
+    made = {g: [kit.delegate(parent, f"{g}{n}", group=g) for n in range(k)] for g, k in groups.items()}
+    kit.commit(parent.claim, waiting=waiting)
     return made
 
 
@@ -187,68 +187,68 @@ def _looks(redis: redis_py.Redis) -> tuple[int, ...]:
 
 
 def test_a_flush_that_finds_nothing_ready_costs_the_same_with_many_queued(
-    play: Play, ledger: Ledger, redis: redis_py.Redis
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Each look reads only what came since the last one, whatever waits already."""
-    root = play.submit()
-    children = _fan(play, root, {"": {"mode": "all"}}, g=MANY)["g"]
+    root = kit.given()
+    children = _fan(kit, root, {"": {"mode": "all"}}, g=MANY)["g"]
     read = []
     for child in children[:-1]:
-        play.finish(child)
+        kit.finish(child)
         redis.config_resetstat()
         assert ledger.flush(root).outcome == "waits"
         read.append(_looks(redis))
     assert set(read[1:]) == {(2, 0)}
-    play.finish(children[-1])
-    assert len(play.resume(root).items) == MANY
+    kit.finish(children[-1])
+    assert len(kit.resume(root).items) == MANY
 
 
-def test_a_child_costs_few_commands(play: Play, redis: redis_py.Redis) -> None:
+def test_a_child_costs_few_commands(kit: Kit, redis: redis_py.Redis) -> None:
     """Those inside scripts, too, from its launch to its parent's resume."""
-    root = play.submit()
+    root = kit.given()
     redis.config_resetstat()
-    for child in _fan(play, root, {"": {"mode": "all"}}, g=MANY)["g"]:
-        play.finish(child)
-    play.resume(root)
+    for child in _fan(kit, root, {"": {"mode": "all"}}, g=MANY)["g"]:
+        kit.finish(child)
+    kit.resume(root)
     assert sum(command["calls"] for command in redis.info("commandstats").values()) <= 126 * MANY
 
 
-def test_something_urgent_overtakes_what_was_looked_at(play: Play, ledger: Ledger) -> None:
+def test_something_urgent_overtakes_what_was_looked_at(kit: Kit, ledger: Ledger) -> None:
     """A question resumes the parent though its policy is not met, and what waited goes on waiting."""
-    root = play.submit()
-    children = _fan(play, root, {"": {"mode": "all"}}, g=3)["g"]
-    play.finish(children[0])
+    root = kit.given()
+    children = _fan(kit, root, {"": {"mode": "all"}}, g=3)["g"]
+    kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.enqueue(
         root, "which one?", item_id="itm_00" + "a" * 24, kind="query", priority="low", speaker=children[1]
     )
-    asked: ClaimedRun = play.resume(root)
+    asked: ClaimedRun = kit.resume(root)
     assert [item.kind for item in asked.items] == ["query"]
-    play.commit(asked.claim)
+    kit.commit(asked.claim)
     assert ledger.flush(root).outcome == "waits"
     for child in children[1:]:
-        play.finish(child)
-    assert [item.child for item in play.resume(root).items] == children
+        kit.finish(child)
+    assert [item.child for item in kit.resume(root).items] == children
 
 
-def test_a_group_that_is_met_lets_go_what_was_looked_at(play: Play, ledger: Ledger) -> None:
+def test_a_group_that_is_met_lets_go_what_was_looked_at(kit: Kit, ledger: Ledger) -> None:
     """The last of a group makes ready what came of it before, and nothing of another group."""
-    root = play.submit()
-    children = _fan(play, root, {"": {"mode": "all"}, "a": {"mode": "all"}}, a=3, b=2)
+    root = kit.given()
+    children = _fan(kit, root, {"": {"mode": "all"}, "a": {"mode": "all"}}, a=3, b=2)
     for child in (children["a"][0], children["b"][0], children["a"][1]):
-        play.finish(child)
+        kit.finish(child)
         assert ledger.flush(root).outcome == "waits"
-    play.finish(children["a"][2])
-    assert [item.child for item in play.resume(root).items] == children["a"]
+    kit.finish(children["a"][2])
+    assert [item.child for item in kit.resume(root).items] == children["a"]
 
 
-def test_a_policy_that_is_changed_is_judged_anew(play: Play, ledger: Ledger) -> None:
+def test_a_policy_that_is_changed_is_judged_anew(kit: Kit, ledger: Ledger) -> None:
     """What waited under the old policy goes with the next run under the new one."""
-    root = play.submit()
-    children = _fan(play, root, {"": {"mode": "all"}}, g=3)["g"]
-    play.finish(children[0])
+    root = kit.given()
+    children = _fan(kit, root, {"": {"mode": "all"}}, g=3)["g"]
+    kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.enqueue(root, "go on", item_id="itm_00" + "b" * 24)
-    told = play.resume(root)
-    play.commit(told.claim, waiting={"": {"mode": "any"}})
-    assert [item.child for item in play.resume(root).items] == children[:1]
+    told = kit.resume(root)
+    kit.commit(told.claim, waiting={"": {"mode": "any"}})
+    assert [item.child for item in kit.resume(root).items] == children[:1]

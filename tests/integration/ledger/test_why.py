@@ -19,8 +19,7 @@ from orchestrator.ids import callback_id, new_claim_id, question_id, reply_id
 from orchestrator.ledger import ClaimedRun
 from orchestrator.machine import isoformat
 from orchestrator.redisdb import ledger_keys
-
-from .conftest import Play
+from tests.kit import Kit
 
 NOW = 1_900_000_000_000
 
@@ -33,7 +32,7 @@ class Place:
         self.ledger = parts.ledger
         self.ledger.limits = replace(self.ledger.limits, question_ms=86_400_000)
         self.ledger.set_time(NOW)
-        self.play = Play(self.ledger)
+        self.kit = Kit(parts)
         self.doctor = Doctor(parts, audit=None, sleep=lambda _: None)
 
     def why(self, session: str) -> Blocker | None:
@@ -48,12 +47,12 @@ class Place:
         return [f.message for f in diagnosis.findings if f.severity is Severity.STUCK and f.rule == "late"]
 
     def parent(self, children: int = 2, **options: object) -> tuple[ClaimedRun, list[str]]:
-        held = self.play.run(self.play.submit())
-        return held, [self.play.delegate(held, str(n), **options) for n in range(children)]
+        held = self.kit.run(self.kit.given())
+        return held, [self.kit.delegate(held, str(n), **options) for n in range(children)]
 
     def ask(self, asker: ClaimedRun) -> str:
         question = question_id(asker.session.id, "q")
-        return self.play.ask(asker, asker.session.parent, item=question)
+        return self.kit.ask(asker, asker.session.parent, item=question)
 
 
 @pytest.fixture
@@ -71,14 +70,14 @@ def test_a_run_that_stands_still_in_a_call_names_the_child(place: Place) -> None
     assert place.ledger.claim_item(held.claim, callback_id(child), waits="give up") is None
     assert "is at work in" in place.said(held.session.id)
     place.ledger.claim_item(held.claim, callback_id(child), waits="wait")
-    place.play.finish(child)
+    place.kit.finish(child)
     assert place.ledger.claim_item(held.claim, callback_id(child), waits="wait") is not None
     assert "is at work in" in place.said(held.session.id)
 
 
 def test_a_run_for_an_agent_that_no_worker_serves_says_so(place: Place) -> None:
-    session = place.play.submit()
-    place.play.start(session)
+    session = place.kit.given()
+    place.kit.start(session)
     assert "| nobody: no agent 'lead' is registered; start a worker that does, " in place.said(session)
     lead = AgentRecord(name="lead", role="coordinator", queue="orchestra")
     place.doctor._parts.agents.announce([lead])
@@ -95,7 +94,7 @@ def test_a_run_that_is_tried_again_does_not_stand_still_for_what_the_first_try_d
 
 def test_a_run_that_stands_still_for_a_reply_names_the_question(place: Place) -> None:
     held, (child, _) = place.parent()
-    asker = place.play.run(child)
+    asker = place.kit.run(child)
     question = place.ask(asker)
     place.ledger.claim_item(asker.claim, reply_id(question), waits="wait")
     said = place.said(child)
@@ -105,17 +104,17 @@ def test_a_run_that_stands_still_for_a_reply_names_the_question(place: Place) ->
 
 def test_a_session_that_ended_its_run_with_a_question_says_until_when_it_waits(place: Place) -> None:
     held, (child, _) = place.parent()
-    asker = place.play.run(child)
+    asker = place.kit.run(child)
     question = place.ask(asker)
-    place.play.commit(asker.claim)
+    place.kit.commit(asker.claim)
     said = place.said(child)
     assert said.startswith(f"a reply to its question {question} | session {held.session.id}, which was asked")
     assert said.endswith(f"{isoformat(NOW + 86_400_000)}: then it is told that no reply came")
 
 
 def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
-    session = place.play.submit()
-    dispatch = place.play.start(session)
+    session = place.kit.given()
+    dispatch = place.kit.start(session)
     assert dispatch is not None
     place.ledger.take_external(dispatch)
     said = place.said(session)
@@ -149,8 +148,8 @@ GROUPS: dict[str, tuple[dict[str, object], str]] = {
 def test_what_is_queued_waits_by_the_policy_of_its_group(place: Place, policy: str, group: str) -> None:
     rule, expected = GROUPS[policy]
     held, (first, second) = place.parent(group=group)
-    place.play.commit(held.claim, waiting={group: rule})
-    place.play.finish(first)
+    place.kit.commit(held.claim, waiting={group: rule})
+    place.kit.finish(first)
     if policy != "any":
         assert place.ledger.flush(held.session.id).outcome == "waits"
     expected = expected.replace("its children", f"group {group!r}" if group else "its children")
@@ -159,7 +158,7 @@ def test_what_is_queued_waits_by_the_policy_of_its_group(place: Place, policy: s
 
 def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline(place: Place) -> None:
     held, children = place.parent(5)
-    place.play.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": NOW + 5_000}})
+    place.kit.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": NOW + 5_000}})
     place.ledger.flush(held.session.id)
     said = place.said(held.session.id)
     policy = f"all of its children: 0 are back, 5 are not, until {isoformat(NOW + 5_000)}"
@@ -169,14 +168,14 @@ def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline
 
 
 def _doomed_by_a_child(place: Place, held: ClaimedRun) -> None:
-    place.play.commit(held.claim)
+    place.kit.commit(held.claim)
     child = place.ledger.items(held.session.id)[0].child
-    place.play.finish(child, "no", status="failed")
+    place.kit.finish(child, "no", status="failed")
 
 
 def _doomed_by_a_user(place: Place, held: ClaimedRun) -> None:
     place.ledger.stop(held.session.id, "enough")
-    place.play.commit(held.claim)
+    place.kit.commit(held.claim)
 
 
 @pytest.mark.parametrize("doom", [_doomed_by_a_child, _doomed_by_a_user])
@@ -194,14 +193,14 @@ def test_a_session_that_is_to_be_ended_says_so_and_is_stuck_while_nobody_ends_it
 def test_what_could_resume_a_session_and_does_not_is_stuck(place: Place) -> None:
     """Others of its children are still out, which does not matter: it waits for any."""
     held, (first, _) = place.parent()
-    place.play.commit(held.claim)
-    place.play.finish(first)
+    place.kit.commit(held.claim)
+    place.kit.finish(first)
     place.ledger.set_time(NOW + 61_000)
     assert any("1 item queued for over a minute" in message for message in place.stuck())
 
 
 def test_a_launch_is_stuck_unless_a_router_holds_it(place: Place, redis: redis_py.Redis) -> None:
-    session = place.play.submit()
+    session = place.kit.given()
     place.ledger.set_time(NOW + 61_000)
     assert any("was not routed" in message for message in place.stuck())
     redis.hset(ledger_keys.session(session), "parked", "waits for another task")
@@ -210,17 +209,17 @@ def test_a_launch_is_stuck_unless_a_router_holds_it(place: Place, redis: redis_p
 
 def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:
     held, (first, second) = place.parent()
-    place.play.commit(held.claim, waiting={"": {"mode": "all"}})
-    place.play.finish(first)
-    place.play.run(second)
+    place.kit.commit(held.claim, waiting={"": {"mode": "all"}})
+    place.kit.finish(first)
+    place.kit.run(second)
     place.ledger.set_time(NOW + 61_000)
     assert place.stuck() == []
 
 
 def test_a_parent_whose_last_callback_was_ignored_runs_once_more(place: Place) -> None:
     held, (child,) = place.parent(1, on_failure="ignore")
-    place.play.commit(held.claim)
-    place.play.finish(child, "no", status="failed")
+    place.kit.commit(held.claim)
+    place.kit.finish(child, "no", status="failed")
     assert place.said(held.session.id).startswith("one more run for its final answer")
 
 
@@ -231,8 +230,8 @@ def test_a_closed_session_with_children_names_who_deals_with_them(place: Place) 
 
 
 def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Place) -> None:
-    session = place.play.submit()
-    place.play.commit(place.play.run(session).claim)
+    session = place.kit.given()
+    place.kit.commit(place.kit.run(session).claim)
     assert place.why(session) is None
     place.ledger.enqueue(session, "go on", item_id="itm_00a")
     assert place.said(session).startswith("1 item is queued")
@@ -241,16 +240,16 @@ def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Pla
 @pytest.mark.parametrize("come", [False, True])
 def test_every_waiting_policy_under_which_something_is_missing_is_named(place: Place, *, come: bool) -> None:
     """Whether something is queued or nothing has come; and an open question beside them."""
-    top = place.play.run(place.play.submit())
-    held = place.play.run(place.play.delegate(top, "middle"))
+    top = place.kit.run(place.kit.given())
+    held = place.kit.run(place.kit.delegate(top, "middle"))
     children = [
-        place.play.delegate(held, f"{group}{n}", group=group) for group in ("a", "b", "c") for n in (0, 1)
+        place.kit.delegate(held, f"{group}{n}", group=group) for group in ("a", "b", "c") for n in (0, 1)
     ]
     question = place.ask(held)
     waiting = {"a": {"mode": "all", "deadline_ms": NOW + 5_000}, "b": {"mode": "quorum", "k": 2}}
-    place.play.commit(held.claim, waiting=waiting)
+    place.kit.commit(held.claim, waiting=waiting)
     if come:
-        place.play.finish(children[0])
+        place.kit.finish(children[0])
         assert place.ledger.flush(held.session.id).outcome == "waits"
     said = place.said(held.session.id)
     back = "1 is back, 1 is not" if come else "0 are back, 2 are not"
@@ -262,9 +261,9 @@ def test_every_waiting_policy_under_which_something_is_missing_is_named(place: P
 
 def _chain(place: Place, depth: int) -> list[ClaimedRun]:
     """Sessions that wait for one another; the last is at work, and nothing has been committed yet."""
-    held = [place.play.run(place.play.submit())]
+    held = [place.kit.run(place.kit.given())]
     for _ in range(depth):
-        held.append(place.play.run(place.play.delegate(held[-1], "down")))
+        held.append(place.kit.run(place.kit.delegate(held[-1], "down")))
     return held
 
 
@@ -272,12 +271,12 @@ def test_why_goes_down_to_the_session_that_holds_everything_up(
     place: Place, redis_url: str, tmp_path: Path
 ) -> None:
     top, middle, leaf = _chain(place, 2)
-    beside = place.play.delegate(middle, "beside")
+    beside = place.kit.delegate(middle, "beside")
     for held in (top, middle):
-        place.play.commit(held.claim, waiting={"": {"mode": "all"}})
+        place.kit.commit(held.claim, waiting={"": {"mode": "all"}})
     steps = place.doctor.held_up_by(top.session.id)
     assert [step.session.id for step in steps] == [middle.session.id, beside]
-    place.play.finish(beside)
+    place.kit.finish(beside)
     steps = place.doctor.held_up_by(top.session.id)
     assert [step.session.id for step in steps] == [middle.session.id, leaf.session.id]
     assert steps[-1].wait is not None

@@ -13,8 +13,7 @@ from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.model_agents import model_agent
 from orchestrator.testing import WireServer
 from orchestrator.testing.script import Decide
-
-from ..workers.conftest import StackHarness, stage, theatre  # noqa: F401
+from tests.kit import Kit
 
 Serve = Callable[[Decide], WireServer]
 Model = Callable[..., AgentDefinition]
@@ -38,14 +37,11 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def model(stage: StackHarness) -> Model:  # noqa: F811
+def model(kit: Kit) -> Model:
     """Define a model agent and announce it."""
 
     def define(name: str, **settings: Any) -> AgentDefinition:
         settings.setdefault("backoff_s", 0.001)
-        definition = model_agent(name, **settings)
-        stage.catalogue[name] = definition
-        stage.parts.agents.announce([definition.record])
-        return definition
+        return kit.serve(model_agent(name, **settings))
 
     return define

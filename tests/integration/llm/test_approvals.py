@@ -16,10 +16,10 @@ from orchestrator.ledger import SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Say, Script
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
 from tests.waiting import wait_until
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 
@@ -53,18 +53,18 @@ def deploys() -> Deploys:
 
 
 def test_a_tool_call_waits_for_a_yes_and_is_made_once(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(f"{r.last}")))
     model("ops", instructions="You deploy.", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         [asked] = open_of(client, session)
         assert (asked.tool, asked.arguments, asked.agent) == ("deploy", {"version": "1"}, "ops")
         assert client.session(session).state is SessionState.IDLE
         assert deploys.calls == []
         client.approve(asked.id, "go ahead", digest=asked.digest[:12])
-        answer = theatre.answer(session)
+        answer = workers.answer(session)
         assert client.approvals() == []
     assert "deployed 1" in answer
     assert "go ahead" in answer
@@ -73,25 +73,25 @@ def test_a_tool_call_waits_for_a_yes_and_is_made_once(
 
 
 def test_a_no_is_told_to_the_model_with_its_comment(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["dep*"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         client.deny(open_of(client, session)[0].id, "not on a Friday")
-    assert "denied by a person: not on a Friday" in theatre.answer(session)
+    assert "denied by a person: not on a Friday" in workers.answer(session)
     assert deploys.calls == []
 
 
 def test_several_at_once_go_on_when_all_are_answered(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     calls = [Call("deploy", version=version) for version in "123"]
     server = serve(Script(Say(calls=calls), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         # They are asked side by side, in any order.
         first, second, third = sorted(
             open_of(client, session, 3), key=lambda one: str(one.arguments["version"])
@@ -101,47 +101,47 @@ def test_several_at_once_go_on_when_all_are_answered(
         open_of(client, session)
         assert deploys.calls == []
         client.approve(second.id)
-    answer = theatre.answer(session)
+    answer = workers.answer(session)
     assert sorted(deploys.calls) == ["1", "2"]
     assert "no third" in answer
     assert len(server.answered) == 2
 
 
 def test_a_call_beyond_those_that_may_be_open_is_denied_and_the_model_told_why(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
-    stage.ledger.limits = replace(stage.ledger.limits, open_questions=2)
+    kit.ledger.limits = replace(kit.ledger.limits, open_questions=2)
     server = serve(Script(Say(calls=[Call("deploy", version=v) for v in "123"]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         for asked in open_of(client, session, 2):
             client.approve(asked.id)
-    assert "limit max_open_questions = 2 reached" in theatre.answer(session)
+    assert "limit max_open_questions = 2 reached" in workers.answer(session)
     assert (len(deploys.calls), len(server.answered)) == (2, 2)
 
 
 def test_what_comes_meanwhile_is_kept_for_afterwards(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     """A user's prompt neither decides an approval nor is it lost."""
     server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         [asked] = open_of(client, session)
         client.resume(session, "And hurry up.")
         wait_until(lambda: client.session(session).runs == 2 and not client.session(session).busy)
         assert open_of(client, session) == [asked]
         client.approve(asked.id)
-    answer = theatre.answer(session)
+    answer = workers.answer(session)
     assert "And hurry up." in answer
     assert "deployed 1" in answer
     assert len(server.answered) == 2
 
 
 def test_a_child_that_ends_meanwhile_is_the_result_of_the_wait(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     lead = Script(
         Say(calls=[Call("delegate", agent="worker", task="look")]),
@@ -151,17 +151,17 @@ def test_a_child_that_ends_meanwhile_is_the_result_of_the_wait(
     serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>all is well</response>"))}))
     model("lead", role="coordinator", instructions="You lead.", tools=[deploys.deploy], approve=["deploy"])
     model("worker", instructions="You work.")
-    session = stage.submit("lead")
-    with Client(stage.settings) as client:
+    session = kit.submit("lead")
+    with Client(kit.settings) as client:
         wait_until(lambda: client.session(session).delivered == 1 and not client.session(session).busy)
         client.approve(open_of(client, session)[0].id)
-    answer = theatre.answer(session)
+    answer = workers.answer(session)
     assert "all is well" in answer
     assert "deployed 1" in answer
 
 
 def test_an_agent_that_is_handed_over_asks_by_its_own_tools(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     done: list[Any] = []
 
@@ -183,35 +183,33 @@ def test_an_agent_that_is_handed_over_asks_by_its_own_tools(
     )
     agent = Agent("anthropic:claude-sonnet-5-5", tools=[Tool(remove, requires_approval=True), Tool(pay)])
     model("own", agent=agent)
-    session = stage.submit("own")
-    with Client(stage.settings) as client:
+    session = kit.submit("own")
+    with Client(kit.settings) as client:
         asked = {one.tool: one for one in open_of(client, session, 2)}
         assert asked["pay"].reason == "more than 100"
         assert done == [(5, None)]
         client.approve(asked["pay"].id, "fine")
         client.approve(asked["remove"].id)
-    assert theatre.answer(session).startswith("done: ")
+    assert workers.answer(session).startswith("done: ")
     assert sorted(map(str, done)) == ["(5, None)", "(500, 'fine')", "x"]
 
 
 def test_a_misspelt_name_fails_instead_of_calling_unasked(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     serve(Script(Say(calls=[Call("deploy", version="1")]), Say("done")))
     model("ops", tools=[deploys.deploy], approve=["deplyo"], attempts=1)
-    session = stage.submit("ops")
-    found = theatre.finish(session)
+    session = kit.submit("ops")
+    found = workers.finish(session)
     assert found.state is SessionState.FAILED
     assert "approve names the tool 'deplyo', which it does not have" in found.reason
     assert deploys.calls == []
 
 
-def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(kit: Kit, workers: Workers) -> None:
     steps: list[str] = []
 
-    @stage.agent("ops")
+    @kit.agent("ops")
     def ops(ctx: Context) -> str:
         plan = ctx.step("plan", lambda: steps.append("plan") or "v7")
         one = ctx.post_approval("deploy", {"version": plan})
@@ -221,8 +219,8 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
             ctx.step("deploy", steps.append, "deploy")
         return f"{deploy}; {announce}"
 
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         asked = wait_until(lambda: (found := client.approvals(session)) and len(found) == 2 and found)
         second, first = sorted(asked, key=lambda approval: approval.tool)  # both may be of one millisecond
         run = wait_until(lambda: client.runs(session)[0].claimable_ms and client.runs(session)[0])
@@ -231,10 +229,10 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
         client.approve(first.id)
 
         def go_on() -> bool:
-            for name in stage.ledger.sweep.undispatched(0):
-                ready = stage.ledger.sweep.make_ready(name)
+            for name in kit.ledger.sweep.undispatched(0):
+                ready = kit.ledger.sweep.make_ready(name)
                 if ready is not None:
-                    theatre.give_again(ready)
+                    workers.give_again(ready)
             return client.session(session).state is SessionState.FINISHED
 
         wait_until(go_on)
@@ -244,12 +242,12 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
 
 
 def test_an_answer_counts_once(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
 ) -> None:
     serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client, Client(stage.settings) as colleague:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client, Client(kit.settings) as colleague:
         [asked] = open_of(client, session)
         with pytest.raises(InputError, match="not deadbeef"):
             client.approve(asked.id, digest="deadbeef")
@@ -258,24 +256,24 @@ def test_an_answer_counts_once(
         client.deny(asked.id)
         with pytest.raises(WrongState):
             colleague.approve(asked.id)
-        assert "denied" in theatre.answer(session)
+        assert "denied" in workers.answer(session)
         with pytest.raises(WrongState):
             colleague.approve(asked.id)
     assert deploys.calls == []
 
 
-def test_no_agent_approves(stage: StackHarness, theatre: Harness) -> None:
+def test_no_agent_approves(kit: Kit, workers: Workers) -> None:
     """Neither by the client, nor by a reply, nor by a word of its own in the ledger."""
     tried: list[Any] = []
 
-    @stage.agent("ops")
+    @kit.agent("ops")
     def ops(ctx: Context) -> str:
         asked = ctx.post_approval("deploy", {})
-        with Client(stage.settings) as client:
+        with Client(kit.settings) as client:
             for attempt in (
                 lambda: client.approve(asked),
                 lambda: ctx.reply(asked, "approved"),
-                lambda: stage.ledger.send(
+                lambda: kit.ledger.send(
                     ctx._held.claim,
                     ctx.session,
                     "approved",
@@ -293,30 +291,30 @@ def test_no_agent_approves(stage: StackHarness, theatre: Harness) -> None:
                     tried.append(error)
         return "asked"
 
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         open_of(client, session)
     assert [type(one) for one in tried] == [ApprovalRefused, InputError, WrongState], tried
 
 
 @pytest.mark.parametrize("forged", ["arguments", "decided"])
 def test_what_was_changed_in_the_memory_is_not_approved(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, deploys: Deploys, forged: str
+    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys, forged: str
 ) -> None:
     """Nobody who writes to Redis changes the call that was approved, or writes an answer: the agent has not said it."""
     serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
     model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = stage.submit("ops")
-    with Client(stage.settings) as client:
+    session = kit.submit("ops")
+    with Client(kit.settings) as client:
         [asked] = open_of(client, session)
-        memory = json.loads(stage.ledger.memory(session))
+        memory = json.loads(kit.ledger.memory(session))
         if forged == "arguments":
             changed = json.dumps(memory).replace(r"\"1\"", r"\"evil\"")
         else:
             changed = json.dumps({**memory, "decided": list(memory["pending"])})
         assert json.loads(changed) != memory
-        kept = stage.ledger.large_texts.shorten(session, changed, above_bytes=0)
-        stage.redis.hset(ledger_keys.bodies(session), "memory", kept.json)
+        kept = kit.ledger.large_texts.shorten(session, changed, above_bytes=0)
+        kit.redis.hset(ledger_keys.bodies(session), "memory", kept.json)
         if forged == "arguments":
             client.approve(asked.id)
         else:

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from orchestrator.testing import Call, Cut, Reply, Say, Script
+from tests.kit import Kit
 
-from ..workers.conftest import StackHarness
 from .conftest import Model, Serve
 
 PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
@@ -21,14 +21,14 @@ HALF = Cut("The answer is not", in_order=True)
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("half", [HALF, Cut("", calls=[Call("roll")], in_order=True)], ids=["text", "call"])
 def test_a_stream_that_does_not_say_why_it_ends_is_tried_again(
-    stage: StackHarness, model: Model, serve: Serve, provider: str, half: Reply
+    kit: Kit, model: Model, serve: Serve, provider: str, half: Reply
 ) -> None:
     rolled: list[int] = []
     server = serve(Script(half, Say("The answer is not known.")))
     model("speaker", model=provider, tools=[_roll(rolled)])
-    dispatch = stage.start(session := stage.submit("speaker"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
-    assert stage.ledger.result(session)[1] == "The answer is not known."
+    dispatch = kit.start(session := kit.submit("speaker"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    assert kit.ledger.result(session)[1] == "The answer is not known."
     assert (len(server.requests), rolled) == (2, [])
 
 
@@ -43,13 +43,13 @@ def _roll(rolled: list[int]) -> Callable[[], str]:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_one_that_never_says_why_fails_and_is_named(
-    stage: StackHarness, model: Model, serve: Serve, provider: str
+    kit: Kit, model: Model, serve: Serve, provider: str
 ) -> None:
     serve(Script(*[HALF] * 3))
     model("speaker", model=provider, attempts=2)
-    dispatch = stage.start(session := stage.submit("speaker"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "failed")
-    reason = stage.ledger.session(session).reason
+    dispatch = kit.start(session := kit.submit("speaker"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    reason = kit.ledger.session(session).reason
     assert "half an answer" in reason
     assert "finish_reason" in reason
 
@@ -129,9 +129,9 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("responses")
-def test_so_it_is_in_the_responses_format(stage: StackHarness, model: Model) -> None:
+def test_so_it_is_in_the_responses_format(kit: Kit, model: Model) -> None:
     model("speaker", model="openai-responses:gpt-5")
-    dispatch = stage.start(session := stage.submit("speaker"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
-    assert stage.ledger.result(session)[1] == "All of it."
-    assert stage.ledger.session(session).used.tokens >= 120
+    dispatch = kit.start(session := kit.submit("speaker"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    assert kit.ledger.result(session)[1] == "All of it."
+    assert kit.ledger.session(session).used.tokens >= 120

@@ -9,14 +9,14 @@ from orchestrator.errors import InputError
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 
 def test_a_fork_goes_on_with_the_memory_of_that_time(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     """Nothing that was paid before is paid again: no child is launched, and one request answers."""
     answers = iter(["first", "second", "third"])
@@ -31,13 +31,13 @@ def test_a_fork_goes_on_with_the_memory_of_that_time(
     )
     model("lead", role="coordinator", instructions="You lead.")
     model("painter", instructions="You paint.")
-    session = stage.submit("lead", "decorate")
-    assert theatre.answer(session) == "first"
+    session = kit.submit("lead", "decorate")
+    assert workers.answer(session) == "first"
     paid = len(server.answered)
-    with Client(stage.settings) as client:
+    with Client(kit.settings) as client:
         runs = client.runs(session)
         fork = client.fork(session, runs[-1].id)
-        assert theatre.answer(fork.id) == "second"
+        assert workers.answer(fork.id) == "second"
         assert len(server.answered) == paid + 1
         assert [one.agent for one in client.tree(fork.id)] == ["lead"]
         assert "decorate" in str(server.requests[-1].messages)
@@ -45,20 +45,20 @@ def test_a_fork_goes_on_with_the_memory_of_that_time(
 
 
 def test_memories_of_the_last_runs_are_kept_and_no_others(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
-    object.__setattr__(stage.ledger.limits, "fork_runs", 2)
+    object.__setattr__(kit.ledger.limits, "fork_runs", 2)
     server = serve(lambda request: Say(f"heard {request.last.strip()[-20:]}"))
     model("parrot", instructions="You repeat.", protocol=False)
-    session = stage.submit("parrot", "one")
-    theatre.answer(session)
-    with Client(stage.settings) as client:
+    session = kit.submit("parrot", "one")
+    workers.answer(session)
+    with Client(kit.settings) as client:
         for word in ("two", "three", "four"):
             item = client.resume(session, word)
             client.wait(session, timeout_s=60, item=item)
         # What the last two runs found, what is there now, and what was said in each of the four.
-        assert stage.redis.scard(ledger_keys.large_texts(session)) == 3 + 4
-        assert len(list(stage.redis.scan_iter(f"ao:*:session:{session}:whole:*"))) == 3 + 4
+        assert kit.redis.scard(ledger_keys.large_texts(session)) == 3 + 4
+        assert len(list(kit.redis.scan_iter(f"ao:*:session:{session}:whole:*"))) == 3 + 4
         with pytest.raises(InputError, match="is no longer kept"):
             client.fork(session, "2")
         fork = client.fork(session, "3")

@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
-
-import pytest
 
 from orchestrator.client.async_client import AsyncClient
 from orchestrator.client.client import Client
 from orchestrator.testing import Call, Cut, Say, Script
+from tests.commands import Orchestra
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..client.conftest import Orchestra, orchestra
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
-
-__all__ = ["orchestra"]
 
 STORY = "Once upon a time there was a lease that nobody renewed, and a journal that knew everything."
 
 
-@pytest.fixture
-def client(stage: StackHarness) -> Iterator[Client]:
-    with Client(stage.settings) as opened:
-        yield opened
-
-
 def test_text_and_tool_calls_come_in_order(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, client: Client
+    kit: Kit, workers: Workers, model: Model, serve: Serve, client: Client
 ) -> None:
     def look(place: str) -> str:
         return f"dark in the {place}"
 
     serve(Script(Say("Let me see.", calls=[Call("look", place="well")]), Say(STORY)))
     model("teller", instructions="You tell.", tools=[look])
-    session = stage.submit("teller")
+    session = kit.submit("teller")
     events = list(client.stream(session, timeout_s=30))
     assert [e.kind for e in events if e.kind != "text"] == ["begin", "call", "result", "begin"]
     assert "".join(e.text for e in events if e.kind == "text") == f"Let me see.{STORY}"
@@ -46,42 +35,40 @@ def test_text_and_tool_calls_come_in_order(
     assert list(client.stream(session, after=events[middle].position)) == events[middle + 1 :]
 
     async def read() -> list[str]:
-        async with AsyncClient(stage.settings) as opened:
+        async with AsyncClient(kit.settings) as opened:
             return [event.position async for event in opened.stream(session)]
 
     assert asyncio.run(read()) == [event.position for event in events]
 
 
 def test_text_arrives_while_the_provider_still_writes(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, client: Client
+    kit: Kit, workers: Workers, model: Model, serve: Serve, client: Client
 ) -> None:
     serve(Script(Say(STORY, pace_s=0.05)))
     model("teller", instructions="You tell.")
-    session = stage.submit("teller")
+    session = kit.submit("teller")
     stream = client.stream(session, timeout_s=30)
     first = next(event for event in stream if event.kind == "text")
-    assert stage.ledger.session(session).busy
+    assert kit.ledger.session(session).busy
     assert first.text + "".join(event.text for event in stream if event.kind == "text") == STORY
 
 
-def test_halves_of_surrogate_pairs_cost_no_run(
-    stage: StackHarness, model: Model, serve: Serve, client: Client
-) -> None:
+def test_halves_of_surrogate_pairs_cost_no_run(kit: Kit, model: Model, serve: Serve, client: Client) -> None:
     """Some providers cut a pair in two, and some send one half alone."""
     serve(Script(Say("\ud83d\ude00 and \ud83d")))
     model("teller", instructions="You tell.")
-    session = stage.begin("teller", ends="finished")
-    assert stage.ledger.result(session)[1] == "\N{GRINNING FACE} and \ufffd"
+    session = kit.begin("teller", ends="finished")
+    assert kit.ledger.result(session)[1] == "\N{GRINNING FACE} and \ufffd"
     assert "".join(event.text for event in client.stream(session) if event.kind == "text").isprintable()
 
 
 def test_a_new_try_says_from_where_its_text_is_replaced(
-    stage: StackHarness, model: Model, serve: Serve, client: Client
+    kit: Kit, model: Model, serve: Serve, client: Client
 ) -> None:
     serve(Script(Cut("Once upon a time there was another story"), Say(STORY)))
     model("teller", instructions="You tell.")
-    dispatch = stage.start(session := stage.submit("teller"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    dispatch = kit.start(session := kit.submit("teller"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
     events = list(client.stream(session))
     [replaced] = [event for event in events if event.kind == "replaced"]
     [since] = [n for n, event in enumerate(events) if event.position == replaced.since]
@@ -89,9 +76,7 @@ def test_a_new_try_says_from_where_its_text_is_replaced(
     assert "".join(event.text for event in kept if event.kind == "text") == STORY
 
 
-def test_a_new_try_shows_no_tool_call_twice(
-    stage: StackHarness, model: Model, serve: Serve, client: Client
-) -> None:
+def test_a_new_try_shows_no_tool_call_twice(kit: Kit, model: Model, serve: Serve, client: Client) -> None:
     """The tool was called by the first try, whose record the second one takes."""
 
     def look(place: str) -> str:
@@ -100,19 +85,19 @@ def test_a_new_try_shows_no_tool_call_twice(
     cut = Cut("Once upon a time there was another story")
     serve(Script(Say("Let me see.", calls=[Call("look", place="well")]), cut, Say(STORY)))
     model("teller", instructions="You tell.", tools=[look])
-    dispatch = stage.start(session := stage.submit("teller"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    dispatch = kit.start(session := kit.submit("teller"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
     kinds = [event.kind for event in client.stream(session) if event.kind != "text"]
     assert kinds == ["begin", "call", "result", "begin", "replaced", "begin"]
 
 
 def test_a_terminal_shows_the_pieces_as_json_and_reads_on_after_one(
-    stage: StackHarness, model: Model, serve: Serve, client: Client, orchestra: Orchestra
+    kit: Kit, model: Model, serve: Serve, client: Client, orchestra: Orchestra
 ) -> None:
     serve(Script(Cut("Once upon a time there was another story"), Say(STORY)))
     model("teller", instructions="You tell.")
-    dispatch = stage.start(session := stage.submit("teller"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
+    dispatch = kit.start(session := kit.submit("teller"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
     lines = orchestra("watch", session, "--text", "--json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == [asdict(event) for event in client.stream(session)]
     middle = json.loads(lines[2])["position"]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.testing import Call, Fail, Say, Script
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 pytestmark = pytest.mark.skipif(find_spec("fastmcp") is None, reason="the extra `llm-mcp` is not installed")
@@ -80,63 +80,63 @@ def stock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_model_calls_the_tools_of_a_server(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, stock: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, stock: dict[str, Any]
 ) -> None:
     server = serve(Script(Say(calls=[Call("count", item="nuts")]), lambda request: Say(request.last)))
     model("keeper", **stock)
-    assert "7 of nuts for Ada" in theatre.answer(stage.submit("keeper"))
+    assert "7 of nuts for Ada" in workers.answer(kit.submit("keeper"))
     assert {"count", "broken", "slow", "dies"} <= set(server.requests[0].tools)
 
 
 def test_a_call_that_is_recorded_is_not_made_again(
-    stage: StackHarness, model: Model, serve: Serve, stock: dict[str, Any], tmp_path: Path
+    kit: Kit, model: Model, serve: Serve, stock: dict[str, Any], tmp_path: Path
 ) -> None:
     serve(Script(Say(calls=[Call("count", item="nuts")]), Fail(500), lambda request: Say(request.last)))
     model("keeper", **stock)
-    dispatch = stage.start(session := stage.submit("keeper"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
-    assert "7 of nuts" in (stage.ledger.result(session)[1] or "")
+    dispatch = kit.start(session := kit.submit("keeper"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    assert "7 of nuts" in (kit.ledger.result(session)[1] or "")
     assert (tmp_path / "counted").read_text() == "x"
 
 
 def test_a_tool_that_raises_is_told_to_the_model(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, stock: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, stock: dict[str, Any]
 ) -> None:
     """As often as it calls the tool: an error of a tool uses up no retry."""
     calls = [Say(calls=[Call("broken", item=f"nuts {n}")]) for n in range(4)]
     serve(Script(*calls, lambda request: Say(request.last)))
     model("keeper", **stock)
-    assert "no nuts 3 on any shelf" in theatre.answer(stage.submit("keeper"))
+    assert "no nuts 3 on any shelf" in workers.answer(kit.submit("keeper"))
 
 
 def test_a_slow_tool_is_given_up(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, stock: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, stock: dict[str, Any]
 ) -> None:
     serve(Script(Say(calls=[Call("slow", item="nuts")]), lambda request: Say(request.last)))
     stock["mcp"][0]["timeout_s"] = 1
     model("keeper", **stock)
-    said = theatre.answer(stage.submit("keeper"))
+    said = workers.answer(kit.submit("keeper"))
     assert "timed out" in said
 
 
 def test_a_server_that_dies_in_a_call_is_started_again_for_the_next_one(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, stock: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, stock: dict[str, Any]
 ) -> None:
     again = Say(calls=[Call("dies", item="nuts")])
     server = serve(Script(again, again, lambda request: Say(request.last)))
     model("keeper", **stock)
-    assert "nuts at last" in theatre.answer(session := stage.submit("keeper"))
+    assert "nuts at last" in workers.answer(session := kit.submit("keeper"))
     assert "Connection closed" in server.requests[1].last
-    assert [run.attempt for run in stage.ledger.runs(session)] == [1]
+    assert [run.attempt for run in kit.ledger.runs(session)] == [1]
 
 
 @pytest.mark.parametrize("command", ["no-such-program-anywhere", "/bin/false"])
 def test_a_server_that_does_not_start_fails_the_run_in_one_sentence(
-    stage: StackHarness, model: Model, serve: Serve, command: str
+    kit: Kit, model: Model, serve: Serve, command: str
 ) -> None:
     server = serve(Script(Say("never")))
     model("keeper", instructions="You keep.", mcp=[{"id": "stock", "command": command}], attempts=1)
-    stage.play(session := stage.submit("keeper"))
-    reason = stage.ledger.session(session).reason
+    kit.play(session := kit.submit("keeper"))
+    reason = kit.ledger.session(session).reason
     assert "stock" in reason
     assert server.requests == []

@@ -13,22 +13,22 @@ from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Reply, Say, Script
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.spending import cost_of
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 NOW = 1_800_000_000_000
 PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
 
 
-def submit(stage: StackHarness, agent: str, budget: Budget) -> str:
-    return Client(parts=stage.parts).submit(agent, "go", budget=budget).id
+def submit(kit: Kit, agent: str, budget: Budget) -> str:
+    return Client(parts=kit.parts).submit(agent, "go", budget=budget).id
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_what_a_model_took_is_counted_with_its_price(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, provider: str
+    kit: Kit, workers: Workers, model: Model, serve: Serve, provider: str
 ) -> None:
     serve(Script(Say(calls=[Call("roll")]), Say("a four")))
 
@@ -37,24 +37,24 @@ def test_what_a_model_took_is_counted_with_its_price(
         return 4
 
     model("dice", model=provider, instructions="You roll.", tools=[roll])
-    session = submit(stage, "dice", Budget(usd=5, requests=2, tokens=1_000_000))
-    assert theatre.answer(session) == "a four"
-    used = stage.ledger.session(session).used
+    session = submit(kit, "dice", Budget(usd=5, requests=2, tokens=1_000_000))
+    assert workers.answer(session) == "a four"
+    used = kit.ledger.session(session).used
     assert (used.requests, used.input_tokens, used.output_tokens) == (2, 200, 40)
     assert used.nano_usd > 0
-    state = stage.ledger.spending.budget(session)
+    state = kit.ledger.spending.budget(session)
     assert state.spent == {"requests": 2, "tokens": 240, "nano": used.nano_usd}
     assert set(state.reserved.values()) == {0}
 
 
 def test_a_number_of_tokens_that_cannot_be_counts_as_the_most_that_was_reserved(
-    stage: StackHarness, model: Model, serve: Serve
+    kit: Kit, model: Model, serve: Serve
 ) -> None:
     """It would go beyond what the ledger counts to, and the run would be tried again for ever."""
     serve(Script(Say("here", input_tokens=10**18)))
     model("spender", instructions="You spend.", settings={"max_tokens": 1000})
-    session = stage.begin("spender", ends="finished")
-    used = stage.ledger.session(session).used
+    session = kit.begin("spender", ends="finished")
+    used = kit.ledger.session(session).used
     assert used.output_tokens == 1000
     assert 100 < used.input_tokens < 100_000
 
@@ -70,42 +70,38 @@ def test_tokens_of_a_cache_beyond_those_of_the_input_count_as_input() -> None:
     [(Budget(tokens=60), "tokens"), (Budget(usd=0.0001), "USD"), (Budget(requests=0), "requests")],
 )
 def test_a_request_that_does_not_fit_is_not_made(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, budget: Budget, resource: str
+    kit: Kit, workers: Workers, model: Model, serve: Serve, budget: Budget, resource: str
 ) -> None:
     server = serve(Script(Say("never")))
     model("spender", model=PROVIDERS[0], instructions="You spend.", settings={"max_tokens": 1000})
-    session = theatre.finish(submit(stage, "spender", budget))
+    session = workers.finish(submit(kit, "spender", budget))
     assert session.state.value == "failed"
     assert f"the budget of tree {session.id} does not allow this call" in session.reason
     assert resource in session.reason
     assert server.requests == []
 
 
-def test_a_budget_in_money_needs_a_price(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_a_budget_in_money_needs_a_price(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     server = serve(Script(Say("never")))
     model("spender", model="openai-chat:of-our-own", instructions="You spend.")
-    session = theatre.finish(submit(stage, "spender", Budget(usd=1)))
+    session = workers.finish(submit(kit, "spender", Budget(usd=1)))
     assert "the price of model 'of-our-own' is not known" in session.reason
     assert server.requests == []
 
 
 @pytest.mark.parametrize("failure", [Fail(429, retry_after_s=0.01), Fail(529)], ids=repr)
-def test_a_busy_provider_costs_no_attempt(
-    stage: StackHarness, model: Model, serve: Serve, failure: Reply
-) -> None:
+def test_a_busy_provider_costs_no_attempt(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(Script(failure, Say("here")))
     model("patient", instructions="You wait.")
-    assert stage.play(session := stage.submit("patient")) == "finished"
-    assert stage.ledger.result(session)[1] == "here"
+    assert kit.play(session := kit.submit("patient")) == "finished"
+    assert kit.ledger.result(session)[1] == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
-    assert stage.ledger.session(session).used.requests == 1
+    assert kit.ledger.session(session).used.requests == 1
 
 
 @pytest.mark.parametrize("how", ["openai-chat:gpt-5", "ollama:llama3", "vllm:qwen", "object", "agent"])
 def test_no_client_tries_again_by_itself(
-    stage: StackHarness, model: Model, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str
+    kit: Kit, model: Model, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     server = serve(lambda request: Fail(500))
     monkeypatch.setenv("OLLAMA_BASE_URL", f"{server.url}/v1")
@@ -116,13 +112,11 @@ def test_no_client_tries_again_by_itself(
     elif how == "agent":
         given = {"agent": Agent(OpenAIChatModel("gpt-5"))}
     model("patient", attempts=1, **given)
-    assert stage.play(stage.submit("patient")) == "failed"
+    assert kit.play(kit.submit("patient")) == "failed"
     assert len(server.requests) == 1
 
 
-def test_a_run_parks_until_the_provider_takes_requests_again(
-    stage: StackHarness, model: Model, serve: Serve
-) -> None:
+def test_a_run_parks_until_the_provider_takes_requests_again(kit: Kit, model: Model, serve: Serve) -> None:
     """So does the run of another agent with the same key, which does not ask the provider; nothing is paid twice."""
     server = serve(
         Script(Say(calls=[Call("roll")]), Fail(429, retry_after_s=20), Say("a four"), Say("a four"))
@@ -134,49 +128,45 @@ def test_a_run_parks_until_the_provider_takes_requests_again(
         rolled.append(ctx.attempt)
         return 4
 
-    stage.ledger.set_time(NOW)
+    kit.ledger.set_time(NOW)
     model("first", instructions="You roll.", tools=[roll])
     model("second", instructions="You wait.")
-    first = stage.start(stage.submit("first"))
-    second = stage.start(stage.submit("second"))
-    assert stage.execute(first) == "parked"
+    first = kit.start(kit.submit("first"))
+    second = kit.start(kit.submit("second"))
+    assert kit.execute(first) == "parked"
     assert len(server.requests) == 2
-    assert stage.execute(second) == "parked"
+    assert kit.execute(second) == "parked"
     assert len(server.requests) == 2
-    stage.ledger.set_time(NOW + 20_000)
-    assert stage.execute(first) == "finished"
-    assert stage.execute(second) == "finished"
+    kit.ledger.set_time(NOW + 20_000)
+    assert kit.execute(first) == "finished"
+    assert kit.execute(second) == "finished"
     asked = [request.last for request in server.requests if request.instructions.startswith("You roll.")]
     assert (asked, rolled) == (["go", "4", "4"], [1])
 
 
 def test_another_model_stands_in_for_a_busy_one(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     server = serve(Script(Fail(429, retry_after_s=60), Say("from the other")))
     model("two", model=PROVIDERS[0], fallbacks=[PROVIDERS[1]], instructions="You answer.")
-    assert theatre.answer(stage.submit("two")) == "from the other"
+    assert workers.answer(kit.submit("two")) == "from the other"
     assert len(server.requests) == 2
 
 
-def test_an_agent_object_is_counted_too(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_an_agent_object_is_counted_too(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     serve(Script(Say("done")))
     given: Agent[None, str] = Agent(PROVIDERS[0], defer_model_check=True)
     model("given", agent=given)
-    session = stage.submit("given")
-    assert theatre.answer(session) == "done"
-    assert stage.ledger.session(session).used.tokens == 120
+    session = kit.submit("given")
+    assert workers.answer(session) == "done"
+    assert kit.ledger.session(session).used.tokens == 120
 
 
-def test_fallbacks_are_asked_in_order(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_fallbacks_are_asked_in_order(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     names = ["claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"]
     away: list[Reply] = [Fail(500), Fail(529)]
     server = serve(lambda request: away.pop(0) if away else Say("from the third"))
     model("three", model=f"anthropic:{names[0]}", fallbacks=[f"anthropic:{name}" for name in names[1:]])
-    assert theatre.answer(session := stage.submit("three")) == "from the third"
+    assert workers.answer(session := kit.submit("three")) == "from the third"
     assert [request.model for request in server.requests] == names
-    assert stage.ledger.session(session).used.requests == 2, "529 did nothing; 500 may have"
+    assert kit.ledger.session(session).used.requests == 2, "529 did nothing; 500 may have"

@@ -27,28 +27,24 @@ from orchestrator.testing import (
     Truncated,
 )
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
 from tests.waiting import wait_until
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 
 @pytest.mark.parametrize("provider", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
-def test_a_model_answers(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, provider: str
-) -> None:
+def test_a_model_answers(kit: Kit, workers: Workers, model: Model, serve: Serve, provider: str) -> None:
     server = serve(Script(Say("Paris.")))
     model("geographer", model=provider, instructions="You know capitals.")
-    assert theatre.answer(stage.submit("geographer", "The capital of France?")) == "Paris."
+    assert workers.answer(kit.submit("geographer", "The capital of France?")) == "Paris."
     [request] = server.requests
     assert request.instructions.startswith("You know capitals.")
     assert "The capital of France?" in request.last
 
 
-def test_a_lead_delegates_to_two_and_waits(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_a_lead_delegates_to_two_and_waits(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     lead = Script(
         Say(
             calls=[
@@ -70,12 +66,12 @@ def test_a_lead_delegates_to_two_and_waits(
     model("lead", role="coordinator", instructions="You lead.")
     model("left", instructions="You work on the left.")
     model("right", instructions="You work on the right.")
-    assert theatre.answer(stage.submit("lead")) == "Both: True True"
+    assert workers.answer(kit.submit("lead")) == "Both: True True"
     assert len(server.answered) == 4
 
 
 def test_delegate_returns_at_once_and_wait_brings_the_results(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     lead = Script(
         Say(calls=[Call("list_agents")]),
@@ -89,12 +85,10 @@ def test_delegate_returns_at_once_and_wait_brings_the_results(
     serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>done</response>"))}))
     model("lead", role="coordinator", instructions="You lead.")
     model("worker", instructions="You work.")
-    assert theatre.answer(stage.submit("lead")) == "all"
+    assert workers.answer(kit.submit("lead")) == "all"
 
 
-def test_a_child_asks_and_its_parent_replies(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_a_child_asks_and_its_parent_replies(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     """The question reaches a parent that waits for that very child; the reply is the result of the call that asked."""
 
     def answer(request: Request) -> Say:
@@ -115,14 +109,14 @@ def test_a_child_asks_and_its_parent_replies(
     server = serve(ByInstructions({"You lead": lead, "You paint": painter}))
     model("lead", role="coordinator", instructions="You lead.")
     model("painter", instructions="You paint.")
-    text = theatre.answer(stage.submit("lead"))
+    text = workers.answer(kit.submit("lead"))
     assert text.startswith("got <agent-callback")
     assert "blue" in text
     assert len(server.answered) == 6
 
 
 def test_a_finished_child_is_asked_again_and_remembers(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     def ask(request: Request) -> Say:
         session = re.search(r'session="(ses_[0-9a-z]+)"', request.last)
@@ -145,25 +139,25 @@ def test_a_finished_child_is_asked_again_and_remembers(
     )
     model("lead", role="coordinator", instructions="You lead.")
     model("expert", instructions="You decide.")
-    root = stage.submit("lead")
-    assert "It is cheaper" in theatre.answer(root)
-    [child] = stage.children(root)
+    root = kit.submit("lead")
+    assert "It is cheaper" in workers.answer(root)
+    [child] = kit.children(root)
     assert (child.runs, child.state.value) == (2, "finished")
 
 
 def test_a_user_goes_on_with_a_session_that_remembers(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     serve(Script(Say("noted"), lambda request: Say("7" if "7" in request.messages[0].text else "?")))
     model("clerk", instructions="You remember.")
-    session = stage.submit("clerk", "The number is 7.")
-    assert theatre.answer(session) == "noted"
-    stage.ledger.enqueue(session, "Which number?", item_id="itm_again")
-    wait_until(lambda: stage.ledger.result(session)[1] == "7", "the second answer")
+    session = kit.submit("clerk", "The number is 7.")
+    assert workers.answer(session) == "noted"
+    kit.ledger.enqueue(session, "Which number?", item_id="itm_again")
+    wait_until(lambda: kit.ledger.result(session)[1] == "7", "the second answer")
 
 
 def test_a_tool_with_the_context_and_one_that_fails(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     def where(ctx: Context, suffix: str) -> str:
         """Say which session this is."""
@@ -182,8 +176,8 @@ def test_a_tool_with_the_context_and_one_that_fails(
         )
     )
     model("handy", instructions="You use tools.", tools=[where, broken, odd])
-    session = stage.submit("handy")
-    said = theatre.answer(session)
+    session = kit.submit("handy")
+    said = workers.answer(session)
     assert f"{session}!" in said
     assert "The tool broken failed: FileNotFoundError: no x.txt" in said
     assert "The tool odd failed: it returned a value of type object, which has no form as JSON" in said
@@ -191,7 +185,7 @@ def test_a_tool_with_the_context_and_one_that_fails(
 
 
 def test_a_tool_that_exits_or_holds_up_the_loop_ends_no_other_run(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     """All model agents of a process share one loop: without it each of them would wait until its time is over."""
 
@@ -216,14 +210,14 @@ def test_a_tool_that_exits_or_holds_up_the_loop_ends_no_other_run(
         )
     )
     model("handy", instructions="You use tools.", tools=[exits, calls, sleeps, counts], time_limit_s=20)
-    said = theatre.answer(stage.submit("handy"))
+    said = workers.answer(kit.submit("handy"))
     assert "The tool exits failed: SystemExit: 2" in said
     assert "asyncio.to_thread" in said
     assert said.endswith("slept\n1\n2")
 
 
 def test_an_answer_that_does_not_fit_is_handed_back(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     class Verdict(BaseModel):
         score: int
@@ -232,12 +226,12 @@ def test_an_answer_that_does_not_fit_is_handed_back(
         Script(Say(calls=[Call("final_result", score="many")]), Say(calls=[Call("final_result", score=3)]))
     )
     model("judge", instructions="You judge.", output=Verdict)
-    assert theatre.answer(stage.submit("judge")) == '{"score":3}'
+    assert workers.answer(kit.submit("judge")) == '{"score":3}'
     assert "score" in server.requests[1].last
 
 
 def test_an_answer_that_does_not_fit_its_json_schema_is_handed_back(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     schema = {
         "type": "object",
@@ -246,12 +240,10 @@ def test_an_answer_that_does_not_fit_its_json_schema_is_handed_back(
     }
     serve(Script(Say(calls=[Call("final_result", score=-1)]), Say(calls=[Call("final_result", score=3)])))
     model("judge", instructions="You judge.", output=schema)
-    assert json.loads(theatre.answer(stage.submit("judge"))) == {"score": 3}
+    assert json.loads(workers.answer(kit.submit("judge"))) == {"score": 3}
 
 
-def test_an_agent_object_is_used_as_it_is(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
-) -> None:
+def test_an_agent_object_is_used_as_it_is(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
     serve(Script(Say(calls=[Call("roll")]), lambda request: Say(f"rolled {request.last}")))
     given: Agent[None, str] = Agent(
         "anthropic:claude-haiku-5-5", instructions="You roll dice.", defer_model_check=True
@@ -262,11 +254,11 @@ def test_an_agent_object_is_used_as_it_is(
         return 4
 
     model("dice", agent=given)
-    assert theatre.answer(stage.submit("dice")) == "rolled 4"
+    assert workers.answer(kit.submit("dice")) == "rolled 4"
 
 
 def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
-    stage: StackHarness, model: Model, serve: Serve
+    kit: Kit, model: Model, serve: Serve
 ) -> None:
     serve(Script(Say(calls=[Call("exits")]), Say(calls=[Call("exits")]), Say("here")))
     given: Agent[None, str] = Agent("anthropic:claude-haiku-5-5", defer_model_check=True)
@@ -277,21 +269,19 @@ def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
 
     model("parser", agent=given, attempts=2)
     model("other", instructions="You answer.")
-    dispatch = stage.start(session := stage.submit("parser"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "failed")
-    assert stage.ledger.session(session).reason == "SystemExit: 2"
-    assert stage.execute(stage.start(stage.submit("other"))) == "finished"
+    dispatch = kit.start(session := kit.submit("parser"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    assert kit.ledger.session(session).reason == "SystemExit: 2"
+    assert kit.execute(kit.start(kit.submit("other"))) == "finished"
 
 
 @pytest.mark.parametrize("failure", [Fail(500), Cut()], ids=repr)
-def test_a_provider_that_is_away_costs_a_retry(
-    stage: StackHarness, model: Model, serve: Serve, failure: Reply
-) -> None:
+def test_a_provider_that_is_away_costs_a_retry(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(Script(failure, Say("here")))
     model("patient", instructions="You wait.")
-    dispatch = stage.start(session := stage.submit("patient"))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
-    assert stage.ledger.result(session)[1] == "here"
+    dispatch = kit.start(session := kit.submit("patient"))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    assert kit.ledger.result(session)[1] == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
 
 
@@ -320,8 +310,8 @@ def test_a_provider_that_is_away_costs_a_retry(
     ids=["key", "model", "request", "length", "loop", "unknown"],
 )
 def test_what_cannot_succeed_fails_in_one_sentence(
-    stage: StackHarness,
-    theatre: Harness,
+    kit: Kit,
+    workers: Workers,
     model: Model,
     serve: Serve,
     replies: list[Reply],
@@ -330,7 +320,7 @@ def test_what_cannot_succeed_fails_in_one_sentence(
 ) -> None:
     server = serve(Script(*replies))
     model("unlucky", instructions="You try.", **settings)
-    session = theatre.finish(stage.submit("unlucky"))
+    session = workers.finish(kit.submit("unlucky"))
     assert session.state.value == "failed"
     assert expected in session.reason
     assert "\n" not in session.reason
@@ -339,36 +329,36 @@ def test_what_cannot_succeed_fails_in_one_sentence(
 
 
 def test_without_a_key_the_run_fails_and_says_what_is_missing(
-    stage: StackHarness, theatre: Harness, model: Model, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, workers: Workers, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     model("keyless", instructions="You try.")
-    assert "ANTHROPIC_API_KEY" in theatre.finish(stage.submit("keyless")).reason
+    assert "ANTHROPIC_API_KEY" in workers.finish(kit.submit("keyless")).reason
 
 
 @pytest.mark.parametrize("odd", [Malformed("where"), Empty(), Say(calls=[Call("no_such_tool")])], ids=repr)
 def test_an_odd_answer_is_handed_back(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, odd: Reply
+    kit: Kit, workers: Workers, model: Model, serve: Serve, odd: Reply
 ) -> None:
     def where(place: str) -> str:
         return place
 
     serve(Script(odd, Say("recovered"), Say("recovered")))
     model("odd", model="openai-chat:gpt-5", instructions="You try.", tools=[where])
-    assert theatre.answer(stage.submit("odd")) == "recovered"
+    assert workers.answer(kit.submit("odd")) == "recovered"
 
 
 def test_delegating_to_nobody_is_told_to_the_model(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     serve(Script(Say(calls=[Call("delegate", agent="wroker", task="x")]), lambda request: Say(request.last)))
     model("lead", role="coordinator", instructions="You lead.")
     model("worker", instructions="You work.")
-    assert "did you mean 'worker'?" in theatre.answer(stage.submit("lead"))
+    assert "did you mean 'worker'?" in workers.answer(kit.submit("lead"))
 
 
 def test_callbacks_come_in_the_role_that_the_setting_names(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     lead = Script(
         Say(calls=[Call("delegate", agent="worker", task="one")]),
@@ -378,21 +368,21 @@ def test_callbacks_come_in_the_role_that_the_setting_names(
     serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>done</response>"))}))
     model("lead", role="coordinator", instructions="You lead.", callback_role="system")
     model("worker", instructions="You work.")
-    assert theatre.answer(stage.submit("lead")) == "system: True"
+    assert workers.answer(kit.submit("lead")) == "system: True"
 
 
 def test_a_hundred_large_results_fit_into_a_small_context(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     """100 children of 50 KB each, a context of 32,000 tokens: beginnings and references, and reading on."""
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         return f"{ctx.prompt}: " + "x" * 50_000
 
     server = serve(_lead_of_a_hundred)
     model("lead", role="coordinator", instructions="You lead.", limits={"memory_tokens": 32_000})
-    assert theatre.answer(stage.submit("lead")).startswith("read on: xxx")
+    assert workers.answer(kit.submit("lead")).startswith("read on: xxx")
     assert max(request.size for request in server.requests) < 32_000 * 4
 
 
@@ -408,11 +398,11 @@ def _lead_of_a_hundred(request: Request) -> Say:
 
 
 def test_a_model_is_told_of_attachments_and_reads_them(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     """A name that there is not is refused with those that there are."""
 
-    @stage.agent("coder")
+    @kit.agent("coder")
     def coder(ctx: Context) -> str:
         ctx.attach("diff", "+Hello")
         return "greeted"
@@ -436,11 +426,11 @@ def test_a_model_is_told_of_attachments_and_reads_them(
         )
     )
     model("lead", role="coordinator")
-    assert theatre.answer(stage.submit("lead")) == "+Hello"
+    assert workers.answer(kit.submit("lead")) == "+Hello"
 
 
 def test_replies_that_come_one_by_one_cost_one_request(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve
+    kit: Kit, workers: Workers, model: Model, serve: Serve
 ) -> None:
     """Three questions in one answer: the model is asked again when all three replies are there."""
 
@@ -460,21 +450,21 @@ def test_replies_that_come_one_by_one_cost_one_request(
     server = serve(ByInstructions({"You lead": lead, "You know": expert}))
     model("lead", role="coordinator", instructions="You lead.")
     model("expert", instructions="You know.")
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "because of task 0; because of task 1; because of task 2"
+    root = kit.submit("lead")
+    assert workers.answer(root) == "because of task 0; because of task 1; because of task 2"
     assert len(server.answered) == 3 + 6
 
 
 def test_a_plan_that_is_not_valid_is_corrected_in_the_same_conversation(
-    stage: StackHarness, model: Model, serve: Serve
+    kit: Kit, model: Model, serve: Serve
 ) -> None:
     """The model sees its own answer and what was wrong with it; then its plan is carried out."""
     server = serve(Script(Say("I shall do it myself."), Say('[{"role": "dev", "task": "work"}]')))
     model("boss", role="coordinator", answer="plan")
     model("dev")
-    root = stage.submit("boss", "build it")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
-    assert [s.agent for s in stage.children(root)] == ["dev"]
+    root = kit.submit("boss", "build it")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    assert [s.agent for s in kit.children(root)] == ["dev"]
     first, second = server.requests
     assert "ONLY a JSON array" in first.instructions
     assert "was not accepted: it is not JSON" in second.last

@@ -12,10 +12,10 @@ from orchestrator.client.client import Client
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Request, Say, WireServer
+from tests.kit import Kit
 from tests.waiting import wait_until
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model
 
 
@@ -39,18 +39,18 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[WireServer]:
 
 @pytest.mark.parametrize("provider", ["openai-chat", "ollama", "vllm", "anthropic"])
 def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, provider: str
+    kit: Kit, workers: Workers, model: Model, own: WireServer, provider: str
 ) -> None:
     address = own.url if provider == "anthropic" else f"{own.url}/v1"
     model("local", model=f"{provider}:small", base_url=address, instructions="You answer.")
-    assert theatre.answer(stage.submit("local")) == '{"name": "Bern"}'
+    assert workers.answer(kit.submit("local")) == '{"name": "Bern"}'
     assert [request.model for request in own.requests] == ["small"]
     assert own.keys == ["no-key-needed"]
 
 
 @pytest.mark.parametrize("mode", ["tool", "native"])
 def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
-    stage: StackHarness, theatre: Harness, model: Model, mode: str
+    kit: Kit, workers: Workers, model: Model, mode: str
 ) -> None:
     def wrong(request: Request) -> Say:
         answer = {"name": "Bern", "size": "large"}
@@ -66,26 +66,26 @@ def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
             tree_tools=[],
             instructions="You name a city.",
         )
-        reason = theatre.finish(session := stage.submit("local")).reason
+        reason = workers.finish(session := kit.submit("local")).reason
     assert reason.startswith(
         "the model of agent 'local' gave no usable answer: size: Input should be a valid integer"
     )
     assert "and it said 'large'; Exceeded maximum output retries (2)" in reason
-    with Client(stage.settings) as client:
+    with Client(kit.settings) as client:
         [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
     assert said.count('"size"') == 3
 
 
 def test_a_server_that_wants_a_key_gets_that_of_its_variable(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, workers: Workers, model: Model, own: WireServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"model": "openai-chat:small", "base_url": f"{own.url}/v1", "key_env": "LAB_KEY"}
     model("local", **settings, instructions="You answer.")
-    failed = theatre.finish(stage.submit("local"))
+    failed = workers.finish(kit.submit("local"))
     assert "set LAB_KEY, the variable with its model's key" in failed.reason
     monkeypatch.setenv("LAB_KEY", "of-the-lab")
     model("again", **settings, instructions="You answer.")
-    theatre.answer(stage.submit("again"))
+    workers.answer(kit.submit("again"))
     assert own.keys == ["of-the-lab"]
 
 
@@ -93,7 +93,7 @@ def test_a_server_that_wants_a_key_gets_that_of_its_variable(
     ("mode", "asked"), [("tool", "tools"), ("native", "response_format"), ("prompted", "JSON")]
 )
 def test_an_answer_is_forced_into_its_form_as_the_options_say(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, mode: str, asked: str
+    kit: Kit, workers: Workers, model: Model, own: WireServer, mode: str, asked: str
 ) -> None:
     model(
         "local",
@@ -105,7 +105,7 @@ def test_an_answer_is_forced_into_its_form_as_the_options_say(
         instructions="You name a city.",
         limits={"retries": 0},
     )
-    theatre.finish(stage.submit("local"))
+    workers.finish(kit.submit("local"))
     (request,) = own.requests
     assert bool(request.tools) == (mode == "tool")
     assert (request.body.get("response_format", {}).get("type") == "json_schema") == (mode == "native")
@@ -113,15 +113,15 @@ def test_an_answer_is_forced_into_its_form_as_the_options_say(
 
 
 def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+    kit: Kit, workers: Workers, model: Model, own: WireServer
 ) -> None:
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", stream=False, instructions="You answer."
     )
-    session = stage.submit("local")
-    with Client(stage.settings) as client:
+    session = kit.submit("local")
+    with Client(kit.settings) as client:
         shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
-    assert "".join(shown) == theatre.answer(session)
+    assert "".join(shown) == workers.answer(session)
     assert [request.stream for request in own.requests] == [False]
 
 
@@ -134,7 +134,7 @@ def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
     ],
 )
 def test_a_budget_in_money_holds_with_prices_of_ones_own(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer, prices: dict[str, float], usd: float
+    kit: Kit, workers: Workers, model: Model, own: WireServer, prices: dict[str, float], usd: float
 ) -> None:
     model(
         "local",
@@ -143,36 +143,36 @@ def test_a_budget_in_money_holds_with_prices_of_ones_own(
         prices=prices,
         instructions="You answer.",
     )
-    session = Client(parts=stage.parts).submit("local", "go", budget=Budget(usd=1)).id
-    theatre.answer(session)
-    assert stage.ledger.session(session).used.nano_usd == usd * 1000
+    session = Client(parts=kit.parts).submit("local", "go", budget=Budget(usd=1)).id
+    workers.answer(session)
+    assert kit.ledger.session(session).used.nano_usd == usd * 1000
 
 
 def test_no_more_is_reserved_than_the_context_holds(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+    kit: Kit, workers: Workers, model: Model, own: WireServer
 ) -> None:
     """Without it the most that an answer may have is reserved, which no such budget allows."""
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=512, instructions="You answer."
     )
-    session = Client(parts=stage.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).id
-    theatre.answer(session)
+    session = Client(parts=kit.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).id
+    workers.answer(session)
     assert own.requests[0].body["max_completion_tokens"] == 512
 
 
 def test_the_memory_of_a_session_is_half_of_the_context_at_most(
-    stage: StackHarness, theatre: Harness, model: Model, own: WireServer
+    kit: Kit, workers: Workers, model: Model, own: WireServer
 ) -> None:
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=4000, instructions="You answer."
     )
-    session = stage.submit("local")
-    theatre.answer(session)
+    session = kit.submit("local")
+    workers.answer(session)
     for runs in range(2, 10):
-        stage.ledger.enqueue(session, "word " * 200, item_id=f"itm_{runs}")
-        wait_until(lambda runs=runs: len(stage.ledger.runs(session)) == runs and theatre.answer(session))
-    assert len(stage.ledger.memory(session)) / 4 < 2500
-    assert "were left out here" in stage.ledger.memory(session)
+        kit.ledger.enqueue(session, "word " * 200, item_id=f"itm_{runs}")
+        wait_until(lambda runs=runs: len(kit.ledger.runs(session)) == runs and workers.answer(session))
+    assert len(kit.ledger.memory(session)) / 4 < 2500
+    assert "were left out here" in kit.ledger.memory(session)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +202,10 @@ def test_options_that_do_not_fit_are_refused(model: Model, options: dict[str, ob
     ],
 )
 def test_a_model_that_cannot_be_asked_says_what_to_write(
-    stage: StackHarness, theatre: Harness, model: Model, options: dict[str, str], words: str
+    kit: Kit, workers: Workers, model: Model, options: dict[str, str], words: str
 ) -> None:
     model("local", **options)
-    assert words in theatre.finish(stage.submit("local")).reason
+    assert words in workers.finish(kit.submit("local")).reason
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_model_that_cannot_be_asked_says_what_to_write(
 )
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_conversation_that_is_too_large_goes_on_without_its_oldest_part(
-    stage: StackHarness, theatre: Harness, model: Model, words: str, stream: bool
+    kit: Kit, workers: Workers, model: Model, words: str, stream: bool
 ) -> None:
     """The server says so in its own words; the call is made once more, and the session goes on."""
 
@@ -235,13 +235,13 @@ def test_a_conversation_that_is_too_large_goes_on_without_its_oldest_part(
             tree_tools=[],
             instructions="You answer.",
         )
-        session = stage.submit("local", "first " + "word " * 150)
-        theatre.answer(session)
+        session = kit.submit("local", "first " + "word " * 150)
+        workers.answer(session)
         for runs in range(2, 5):
-            stage.ledger.enqueue(session, f"{runs} " + "word " * 150, item_id=f"itm_{runs}")
-            wait_until(lambda runs=runs: len(stage.ledger.runs(session)) == runs and theatre.answer(session))
+            kit.ledger.enqueue(session, f"{runs} " + "word " * 150, item_id=f"itm_{runs}")
+            wait_until(lambda runs=runs: len(kit.ledger.runs(session)) == runs and workers.answer(session))
         assert len(server.answered) == 4
         assert server.answered[-1].last.startswith("4 ")
         assert len(server.requests) > 4
-        stage.ledger.enqueue(session, "word " * 900, item_id="itm_large")
-        wait_until(lambda: "larger than the model's context" in stage.ledger.session(session).reason)
+        kit.ledger.enqueue(session, "word " * 900, item_id="itm_large")
+        wait_until(lambda: "larger than the model's context" in kit.ledger.session(session).reason)

@@ -12,9 +12,9 @@ import redis as redis_py
 
 from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import Fail, Say, Script
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 SECRET = "sk-ant-api03-a-very-secret-value-0123456789"
@@ -48,7 +48,7 @@ def everything(redis: redis_py.Redis) -> bytes:
 
 @pytest.mark.parametrize("status", [401, 429])
 def test_a_key_that_a_provider_repeats_is_written_down_nowhere(
-    stage: StackHarness,
+    kit: Kit,
     model: Model,
     serve: Serve,
     redis: redis_py.Redis,
@@ -59,33 +59,33 @@ def test_a_key_that_a_provider_repeats_is_written_down_nowhere(
     serve(Script(Fail(status, f"invalid x-api-key {SECRET}"), Fail(401, f"invalid x-api-key {SECRET}")))
     monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
     model("keyed", instructions="You try.", model="anthropic:claude-haiku-5-5")
-    dispatch = stage.start(session := stage.submit("keyed"))
-    verdict = stage.execute(dispatch)
+    dispatch = kit.start(session := kit.submit("keyed"))
+    verdict = kit.execute(dispatch)
     assert verdict == "failed"  # a busy provider is asked again within the run, and then refuses the key
-    tries = stage.ledger.runs(session)[0].tries
+    tries = kit.ledger.runs(session)[0].tries
     assert "[secret]" in tries[-1].reason
     assert SECRET not in caplog.text
     assert SECRET.encode() not in everything(redis)
-    for path in Path(stage.settings.data).rglob("*"):
+    for path in Path(kit.settings.data).rglob("*"):
         assert not path.is_file() or SECRET.encode() not in path.read_bytes()
 
 
 def test_without_runs_to_fork_only_the_last_memory_is_kept(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, redis: redis_py.Redis
+    kit: Kit, workers: Workers, model: Model, serve: Serve, redis: redis_py.Redis
 ) -> None:
-    object.__setattr__(stage.ledger.limits, "fork_runs", 0)
+    object.__setattr__(kit.ledger.limits, "fork_runs", 0)
     serve(Script(*[Say(f"answer {n}") for n in range(4)]))
     model("clerk", instructions="You remember.")
-    session = stage.submit("clerk")
-    theatre.answer(session)
+    session = kit.submit("clerk")
+    workers.answer(session)
     for number in range(1, 4):
-        stage.ledger.enqueue(session, f"more {number}", item_id=f"itm_{number}")
+        kit.ledger.enqueue(session, f"more {number}", item_id=f"itm_{number}")
         deadline = time.monotonic() + 30
-        while stage.ledger.result(session)[1] != f"answer {number}":
+        while kit.ledger.result(session)[1] != f"answer {number}":
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert redis.scard(ledger_keys.large_texts(session)) == 1 + 4  # and what was said in each run
-    assert "answer 0" in stage.ledger.memory(session)
+    assert "answer 0" in kit.ledger.memory(session)
 
 
 def test_without_the_extra_the_rest_works_and_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from orchestrator.ledger import RunRef
 from orchestrator.testing import Call, Fail, Hang, Reply, Say, Script, WireServer
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.llm.turn import run_coroutine
+from tests.kit import Kit
 from tests.waiting import wait_until
 
-from ..workers.conftest import StackHarness
 from .conftest import Model, Serve
 
 NOW = 1_800_000_000_000
@@ -38,9 +38,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> int:
     return int(server.url.rpartition(":")[2])
 
 
-def wait_outside(stage: StackHarness, **changed: Any) -> None:
-    stage.parts.settings = stage.settings.model_copy(update={"provider_wait_s": 0, **changed})
-    stage.ledger.set_time(NOW)
+def wait_outside(kit: Kit, **changed: Any) -> None:
+    kit.parts.settings = kit.settings.model_copy(update={"provider_wait_s": 0, **changed})
+    kit.ledger.set_time(NOW)
 
 
 @pytest.mark.parametrize("name", [ANTHROPIC, CHAT])
@@ -55,92 +55,92 @@ def wait_outside(stage: StackHarness, **changed: Any) -> None:
     ids=str,
 )
 def test_a_run_waits_for_it_without_an_attempt(
-    stage: StackHarness, model: Model, port: int, name: str, answer: Reply | None, why: str
+    kit: Kit, model: Model, port: int, name: str, answer: Reply | None, why: str
 ) -> None:
     """So does another one with this server, which does not ask it. Nothing is counted for what was not done."""
-    wait_outside(stage)
+    wait_outside(kit)
     model("patient", model=name, attempts=1)
     model("other", model=name, attempts=1)
-    first, second = stage.start(stage.submit("patient")), stage.start(stage.submit("other"))
+    first, second = kit.start(kit.submit("patient")), kit.start(kit.submit("other"))
     said = [answer or Say("here")]
     with ExitStack() as there:
         if answer is not None:
             server = there.enter_context(WireServer(lambda _: said[0], port=port))
-        assert (stage.execute(first), stage.execute(second)) == ("parked", "parked")
+        assert (kit.execute(first), kit.execute(second)) == ("parked", "parked")
         assert answer is None or len(server.requests) == 1
-        check_waits(stage, first, second, why=why)
-        stage.ledger.set_time(NOW + 25_000)
+        check_waits(kit, first, second, why=why)
+        kit.ledger.set_time(NOW + 25_000)
         said[0] = Say("here")
         if answer is None:
             there.enter_context(WireServer(lambda _: said[0], port=port))
-        assert (stage.execute(first), stage.execute(second)) == ("finished", "finished")
+        assert (kit.execute(first), kit.execute(second)) == ("finished", "finished")
     for run in (first, second):
-        assert stage.ledger.session(run.session).used.requests == 1
+        assert kit.ledger.session(run.session).used.requests == 1
 
 
-def check_waits(stage: StackHarness, *runs: RunRef, why: str) -> None:
+def check_waits(kit: Kit, *runs: RunRef, why: str) -> None:
     for run in runs:
-        found = stage.ledger.run(run.run)
+        found = kit.ledger.run(run.run)
         assert (found.failures, found.claimable_ms) == (0, NOW + 1_000)
-        trouble = stage.ledger.session(run.session).trouble
+        trouble = kit.ledger.session(run.session).trouble
         assert f"{why}; the run waits without its slot and asks again in 1 s" in trouble
 
 
-def test_it_waits_as_long_as_the_setting_says(stage: StackHarness, model: Model, port: int) -> None:
+def test_it_waits_as_long_as_the_setting_says(kit: Kit, model: Model, port: int) -> None:
     """Ever longer, then each attempt asks once."""
-    wait_outside(stage, provider_away_s=600)
+    wait_outside(kit, provider_away_s=600)
     model("patient", model=CHAT, attempts=2)
-    dispatch = stage.start(session := stage.submit("patient"))
-    waits, now, verdict = [], NOW, stage.execute(dispatch)
+    dispatch = kit.start(session := kit.submit("patient"))
+    waits, now, verdict = [], NOW, kit.execute(dispatch)
     while verdict == "parked":
-        run = stage.ledger.run(dispatch.run)
+        run = kit.ledger.run(dispatch.run)
         waits.append(run.claimable_ms - now)
         now = run.claimable_ms
-        stage.ledger.set_time(now)
-        verdict = stage.execute(dispatch)
+        kit.ledger.set_time(now)
+        verdict = kit.execute(dispatch)
     assert (waits[0], max(waits)) == (1_000, 15_000)
     assert 600_000 <= sum(waits) <= 615_000
     assert verdict == "retry"
-    stage.ledger.set_time(now + 60_000)
-    assert stage.execute(dispatch) == "failed"
-    assert "is not available" in stage.ledger.session(session).reason
+    kit.ledger.set_time(now + 60_000)
+    assert kit.execute(dispatch) == "failed"
+    assert "is not available" in kit.ledger.session(session).reason
 
 
 def test_another_model_stands_in_for_one_that_is_away(
-    stage: StackHarness, model: Model, port: int, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, model: Model, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wait_outside(stage)
+    wait_outside(kit)
     model("two", model=CHAT, fallbacks=[ANTHROPIC])
     with WireServer(lambda request: Say("from the other")) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         for _ in range(2):
-            assert stage.play(session := stage.submit("two")) == "finished"
-            assert stage.ledger.result(session)[1] == "from the other"
+            assert kit.play(session := kit.submit("two")) == "finished"
+            assert kit.ledger.result(session)[1] == "from the other"
 
 
 # --- A provider that is away and instructions that are too long: one sentence, nothing paid twice.
 
 
 def test_a_provider_that_refuses_connections_for_too_long_costs_the_attempts_and_then_the_run(
-    stage: StackHarness, model: Model, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is waited for in the slot first: ten seconds are no reason to free it."""
-    stage.parts.settings = stage.settings.model_copy(update={"provider_away_s": 2, "provider_wait_s": 10})
+    kit.parts.settings = kit.settings.model_copy(update={"provider_away_s": 2, "provider_wait_s": 10})
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
         model("lonely", instructions="You try.", attempts=2)
-        dispatch = stage.start(session := stage.submit("lonely"))
-        assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "failed")
-    reason = stage.ledger.session(session).reason
+        dispatch = kit.start(session := kit.submit("lonely"))
+        assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    reason = kit.ledger.session(session).reason
     assert "the model of agent 'lonely' is not available: " in reason
     assert "\n" not in reason
-    assert stage.ledger.session(session).used.requests == 0
+    assert kit.ledger.session(session).used.requests == 0
 
 
 def test_a_provider_that_hangs_is_given_up_and_asked_by_the_next_attempt(
-    stage: StackHarness, model: Model, serve: Serve
+    kit: Kit, model: Model, serve: Serve
 ) -> None:
     """`timeout` of the model's settings; the call before, and its tool, are not paid again."""
     rolled = []
@@ -152,11 +152,11 @@ def test_a_provider_that_hangs_is_given_up_and_asked_by_the_next_attempt(
 
     server = serve(Script(Say(calls=[Call("roll")]), Hang(60), Say("a four")))
     model("patient", instructions="You roll.", tools=[roll], settings={"timeout": 0.5})
-    dispatch = stage.start(session := stage.submit("patient"))
-    assert stage.execute(dispatch) == "retry"
-    assert "timed out" in stage.ledger.runs(session)[0].tries[-1].reason.lower()
-    assert stage.again(dispatch) == "finished"
-    assert stage.ledger.result(session)[1] == "a four"
+    dispatch = kit.start(session := kit.submit("patient"))
+    assert kit.execute(dispatch) == "retry"
+    assert "timed out" in kit.ledger.runs(session)[0].tries[-1].reason.lower()
+    assert kit.again(dispatch) == "finished"
+    assert kit.ledger.result(session)[1] == "a four"
     assert (len(server.requests), len(server.answered), rolled) == (3, 2, [1])
 
 

@@ -10,9 +10,9 @@ import pytest
 from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Cut, Fail, Reply, Request, Say, Script
+from tests.kit import Kit
+from tests.workers import Workers
 
-from ..workers.conftest import StackHarness
-from ..workers.theatre import Harness
 from .conftest import Model, Serve
 
 ANTHROPIC, CHAT = PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
@@ -54,12 +54,12 @@ def go_on() -> str:
     "budget", [{"tokens": 30_000}, {"usd": 0.30}, {"tokens": 100_000, "usd": 0.30}], ids=str
 )
 def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, provider: str, budget: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, provider: str, budget: dict[str, Any]
 ) -> None:
     server = serve(greedy := Greedy())
     model("spender", model=provider, instructions="You spend.", tools=[go_on])
-    session = theatre.finish(Client(parts=stage.parts).submit("spender", WORDS, budget=Budget(**budget)).id)
-    state = stage.ledger.spending.budget(session.id)
+    session = workers.finish(Client(parts=kit.parts).submit("spender", WORDS, budget=Budget(**budget)).id)
+    state = kit.ledger.spending.budget(session.id)
     assert state is not None
     assert (session.state.value, len(server.answered) > 1) == ("failed", True)
     assert f"the budget of tree {session.id} does not allow this call" in session.reason
@@ -70,29 +70,29 @@ def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
     assert set(state.reserved.values()) == {0}
 
 
-def test_a_limit_of_its_own_that_is_lower_stays(stage: StackHarness, model: Model, serve: Serve) -> None:
+def test_a_limit_of_its_own_that_is_lower_stays(kit: Kit, model: Model, serve: Serve) -> None:
     serve(greedy := Greedy())
     model("brief", model=ANTHROPIC, settings={"max_tokens": 90})
-    stage.play(Client(parts=stage.parts).submit("brief", "go", budget=Budget(tokens=9_000)).id)
+    kit.play(Client(parts=kit.parts).submit("brief", "go", budget=Budget(tokens=9_000)).id)
     assert greedy.longest == 90
 
 
-def test_without_a_budget_the_provider_decides(stage: StackHarness, model: Model, serve: Serve) -> None:
+def test_without_a_budget_the_provider_decides(kit: Kit, model: Model, serve: Serve) -> None:
     server = serve(Script(Say("so")))
     model("free", model=CHAT)
-    stage.play(stage.submit("free"))
+    kit.play(kit.submit("free"))
     assert not {"max_tokens", "max_completion_tokens"} & set(server.requests[0].body)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_what_is_reserved_is_what_the_call_can_cost(
-    stage: StackHarness, model: Model, serve: Serve, provider: str
+    kit: Kit, model: Model, serve: Serve, provider: str
 ) -> None:
     """A call of 480 tokens fits into a budget of 900, prompt, protocol and limit of the answer included."""
     seen: list[int] = []
 
     def script(request: Request) -> Say:
-        state = stage.ledger.spending.budget(session)
+        state = kit.ledger.spending.budget(session)
         seen.append(state.reserved["tokens"])
         return Say("so", input_tokens=400, output_tokens=80)
 
@@ -105,49 +105,47 @@ def test_what_is_reserved_is_what_the_call_can_cost(
         protocol=False,
         tree_tools=[],
     )
-    session = Client(parts=stage.parts).submit("brief", WORDS[:500], budget=Budget(tokens=900)).id
-    assert stage.play(session) == "finished"
+    session = Client(parts=kit.parts).submit("brief", WORDS[:500], budget=Budget(tokens=900)).id
+    assert kit.play(session) == "finished"
     assert 480 <= seen[0] <= 900
 
 
 @pytest.mark.parametrize("failure", [Fail(500), Cut("half of"), Cut("half of", in_order=True)], ids=repr)
-def test_calls_that_failed_count(stage: StackHarness, model: Model, serve: Serve, failure: Reply) -> None:
+def test_calls_that_failed_count(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(lambda request: failure)
     model("unlucky", model=ANTHROPIC, attempts=5)
-    session = Client(parts=stage.parts).submit("unlucky", "go", budget=Budget(requests=2)).id
-    dispatch = stage.start(session)
-    verdict = stage.execute(dispatch)
+    session = Client(parts=kit.parts).submit("unlucky", "go", budget=Budget(requests=2)).id
+    dispatch = kit.start(session)
+    verdict = kit.execute(dispatch)
     while verdict == "retry":
-        verdict = stage.again(dispatch)
+        verdict = kit.again(dispatch)
     assert verdict == "failed"
-    assert (len(server.requests), stage.ledger.session(session).used.requests) == (2, 2)
+    assert (len(server.requests), kit.ledger.session(session).used.requests) == (2, 2)
 
 
 @pytest.mark.parametrize("knows", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize("answer", [{}, {"usage": False}], ids=["usage", "no usage"])
 def test_a_server_of_ones_own_keeps_to_its_limit_and_counts(
-    stage: StackHarness, theatre: Harness, model: Model, serve: Serve, knows: str, answer: dict[str, Any]
+    kit: Kit, workers: Workers, model: Model, serve: Serve, knows: str, answer: dict[str, Any]
 ) -> None:
     """Whichever word for the limit it knows, and whether or not it says what a stream took."""
     serve(greedy := Greedy(knows, **answer))
     model("spender", model=CHAT, instructions="You spend.", tools=[go_on])
-    session = theatre.finish(
-        Client(parts=stage.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).id
-    )
-    state = stage.ledger.spending.budget(session.id)
+    session = workers.finish(Client(parts=kit.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).id)
+    state = kit.ledger.spending.budget(session.id)
     assert greedy.tokens <= state.spent["tokens"] <= 6_000
     assert session.used.estimated == (session.used.tokens if answer else 0)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_a_stream_that_breaks_off_counts_with_what_was_sent_and_received(
-    stage: StackHarness, model: Model, serve: Serve, provider: str
+    kit: Kit, model: Model, serve: Serve, provider: str
 ) -> None:
     serve(Script(Cut("word " * 2_000), Say("so", input_tokens=10, output_tokens=1)))
     model("unlucky", model=provider)
-    dispatch = stage.start(session := stage.submit("unlucky", WORDS))
-    assert (stage.execute(dispatch), stage.again(dispatch)) == ("retry", "finished")
-    used = stage.ledger.session(session).used
+    dispatch = kit.start(session := kit.submit("unlucky", WORDS))
+    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    used = kit.ledger.session(session).used
     assert used.requests == 2
     # A half of the pieces comes through.
     assert 900 <= used.output_tokens <= 4_000

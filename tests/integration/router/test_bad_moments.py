@@ -30,140 +30,141 @@ from orchestrator.router.deadletters.replay import Replays
 from orchestrator.router.delayed.parked import Wait
 from orchestrator.router.router import Router
 from orchestrator.streams import OUTBOX, ROUTER_GROUP, Portion, StreamId, stream_key
-from tests.integration.router.conftest import At, Stack
+from tests.clock import At
+from tests.kit import Kit
 
 DAY_MS = 86_400_000
 
 
-def now_ms(stack: Stack) -> int:
+def now_ms(kit: Kit) -> int:
     """The server's time."""
-    return int(stack.redis.time()[0]) * 1000
+    return int(kit.redis.time()[0]) * 1000
 
 
-def waiting(stack: Stack) -> int:
+def waiting(kit: Kit) -> int:
     """How many messages wait outside of the streams."""
-    return len(stack.delayed.all())
+    return len(kit.delayed.all())
 
 
-def test_a_server_without_memory_condemns_no_message(stack: Stack) -> None:
+def test_a_server_without_memory_condemns_no_message(kit: Kit) -> None:
     """However often it is tried meanwhile, all is carried out when there is memory again."""
-    session = stack.submit()
+    session = kit.send()
     for number in range(5):
         update = StatusUpdate(task_id=f"t{number}", status="in-progress")
-        stack.publish(stack.envelope(update), "status-update")
-    routers = [stack.router(str(number), reclaim_idle_ms=0) for number in range(8)]
-    stack.redis.config_set("maxmemory", 1)
+        kit.publish(kit.envelope(update), "status-update")
+    routers = [kit.router(str(number), reclaim_idle_ms=0) for number in range(8)]
+    kit.redis.config_set("maxmemory", 1)
     try:
         for router in routers:
             with contextlib.suppress(redis_py.exceptions.OutOfMemoryError):
                 router.run_once()
     finally:
-        stack.redis.config_set("maxmemory", 0)
-    assert stack.dead() == []
-    done = sum(stack.router(f"later {n}", reclaim_idle_ms=0).run_once().done for n in range(2))
-    assert (done, stack.dead(), stack.pending(), waiting(stack)) == (6, [], 0, 0)
-    assert stack.parts.ledger.session(session).busy
+        kit.redis.config_set("maxmemory", 0)
+    assert kit.dead() == []
+    done = sum(kit.route(f"later {n}", reclaim_idle_ms=0).done for n in range(2))
+    assert (done, kit.dead(), kit.pending(), waiting(kit)) == (6, [], 0, 0)
+    assert kit.parts.ledger.session(session).busy
 
 
-def test_a_message_that_the_server_refuses_each_router_is_poison(stack: Stack) -> None:
+def test_a_message_that_the_server_refuses_each_router_is_poison(kit: Kit) -> None:
     """What is refused for what it is about, and not for the state of the server, must not end routers for ever."""
     conversation = new_message_id()
-    stack.redis.set(keys.conversation(0, conversation), "not a book")
+    kit.redis.set(keys.conversation(0, conversation), "not a book")
     update = StatusUpdate(task_id="T-1", status="in-progress")
-    stack.publish(stack.envelope(update, sender="partner", correlation=conversation), "status-update")
+    kit.publish(kit.envelope(update, sender="partner", correlation=conversation), "status-update")
     for number in range(5):
         with contextlib.suppress(redis_py.ResponseError):
-            stack.router(str(number), reclaim_idle_ms=0).run_once()
-    assert [letter.rule for letter in stack.dead()] == ["poison"]
+            kit.router(str(number), reclaim_idle_ms=0).run_once()
+    assert [letter.rule for letter in kit.dead()] == ["poison"]
 
 
-def test_a_session_with_damaged_books_holds_up_no_other(stack: Stack) -> None:
+def test_a_session_with_damaged_books_holds_up_no_other(kit: Kit) -> None:
     """They are launched in one step, and are one task each all the same."""
-    damaged, fine = stack.submit("damaged"), stack.submit("fine")
-    stack.redis.set(ledger_keys.runs(damaged), "no list")
-    handled = stack.router().run_once()
+    damaged, fine = kit.send("damaged"), kit.send("fine")
+    kit.redis.set(ledger_keys.runs(damaged), "no list")
+    handled = kit.route()
     assert handled.dispatched == [run_id(fine, 1)]
-    assert (stack.pending(), waiting(stack), stack.dead()) == (0, 1, [])  # its further attempts are to come
+    assert (kit.pending(), waiting(kit), kit.dead()) == (0, 1, [])  # its further attempts are to come
 
 
-def delegated(stack: Stack) -> tuple[ClaimedRun, str, tuple[str, ...]]:
+def delegated(kit: Kit) -> tuple[ClaimedRun, str, tuple[str, ...]]:
     """`lead` at work, the child that it has just given to the external program `partner`, and the child's chain."""
-    root = stack.submit()
-    stack.router("first").run_once()
-    lead = stack.claim(root)
-    launch = stack.launch(lead, "partner")
+    root = kit.send()
+    kit.route("first")
+    lead = kit.claim(root)
+    launch = kit.assign(lead, "partner")
     return lead, launch.child_id, (launch.envelope.message_id, *lead.session.chain)
 
 
-def report(stack: Stack, lead: ClaimedRun, child: str, chain: tuple[str, ...]) -> None:
+def report(kit: Kit, lead: ClaimedRun, child: str, chain: tuple[str, ...]) -> None:
     """The external program, which reads the stream like a router does, says that it is done."""
     done = TaskCompletion(task_id=child, status="success", summary="found", result="it is 42")
-    data = stack.envelope(
+    data = kit.envelope(
         done, sender="partner", recipient="lead", correlation=lead.session.correlation, chain=chain
     )
-    stack.publish(data, "task-completion", "high")
+    kit.publish(data, "task-completion", "high")
 
 
-def test_a_program_that_is_quicker_than_the_router_is_heard(stack: Stack) -> None:
+def test_a_program_that_is_quicker_than_the_router_is_heard(kit: Kit) -> None:
     """Its report came before its task was routed: it waits for that, for as long as a report may take."""
-    lead, child, chain = delegated(stack)
-    report(stack, lead, child, chain)
-    began = now_ms(stack)
+    lead, child, chain = delegated(kit)
+    report(kit, lead, child, chain)
+    began = now_ms(kit)
     for waited_ms in (0, 15_000):
-        reports = stack.router(f"r{waited_ms}", types=["task-completion"], clock=At(began + waited_ms))
+        reports = kit.router(f"r{waited_ms}", types=["task-completion"], clock=At(began + waited_ms))
         reports.run_once()
-        assert (waiting(stack), stack.dead()) == (1, [])
-        stack.wake()
-    stack.router("tasks", types=["task-delegation"]).run_once()
-    stack.router("reports").run_once()
-    assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
-    assert [i.status for i in stack.parts.ledger.items(lead.session.id)] == ["completed"]
+        assert (waiting(kit), kit.dead()) == (1, [])
+        kit.wake()
+    kit.route("tasks", types=["task-delegation"])
+    kit.route("reports")
+    assert kit.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
+    assert [i.status for i in kit.parts.ledger.items(lead.session.id)] == ["completed"]
 
 
-def test_a_word_about_a_task_that_was_stopped_before_it_was_routed_is_understood(stack: Stack) -> None:
+def test_a_word_about_a_task_that_was_stopped_before_it_was_routed_is_understood(kit: Kit) -> None:
     """Its program read the task in the stream, and does not know that it is not wanted any more."""
-    lead, child, chain = delegated(stack)
-    stack.parts.ledger.stop(child, "no more")
-    stack.router("tasks").run_once()
+    lead, child, chain = delegated(kit)
+    kit.parts.ledger.stop(child, "no more")
+    kit.route("tasks")
     failed = ErrorReport(
         error_id=new_message_id(), error_type="task-failed", severity="critical", message="no"
     )
-    data = stack.envelope(
+    data = kit.envelope(
         failed, sender="partner", recipient="lead", correlation=lead.session.correlation, chain=chain
     )
-    stack.publish(data, "error", "critical")
-    assert stack.router("words").run_once().done == 1
-    assert (waiting(stack), stack.dead()) == (0, [])
+    kit.publish(data, "error", "critical")
+    assert kit.route("words").done == 1
+    assert (waiting(kit), kit.dead()) == (0, [])
 
 
-def test_a_copy_of_a_launch_in_another_shards_stream_begins_nothing(redis: Any, stack: Stack) -> None:
-    stack.settings = stack.settings.model_copy(update={"shards": 2})
-    session = stack.submit()
+def test_a_copy_of_a_launch_in_another_shards_stream_begins_nothing(redis: Any, kit: Kit) -> None:
+    kit.settings = kit.settings.model_copy(update={"shards": 2})
+    session = kit.send()
     stream = StreamId(0, "task-delegation", "high")
     ((_, fields),) = redis.xrange(stream_key(stream))
-    stack.streams.publish(stream._replace(shard=1), fields[b"envelope"])
-    handled = stack.router().run_once()
+    kit.streams.publish(stream._replace(shard=1), fields[b"envelope"])
+    handled = kit.route()
     assert handled.dispatched == [run_id(session, 1)]
-    assert (handled.done, redis.exists(ledger_keys.queued(1)), stack.dead()) == (1, 0, [])
+    assert (handled.done, redis.exists(ledger_keys.queued(1)), kit.dead()) == (1, 0, [])
 
 
-def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(stack: Stack) -> None:
+def test_a_report_on_a_task_that_never_begins_is_given_up_and_says_why(kit: Kit) -> None:
     """Its timeout is the table's."""
-    lead, child, chain = delegated(stack)
-    report(stack, lead, child, chain)
-    began = now_ms(stack)
+    lead, child, chain = delegated(kit)
+    report(kit, lead, child, chain)
+    began = now_ms(kit)
     for waited_ms in (0, 61_000):
-        stack.router(str(waited_ms), types=["task-completion"], clock=At(began + waited_ms)).run_once()
+        kit.router(str(waited_ms), types=["task-completion"], clock=At(began + waited_ms)).run_once()
         if waited_ms == 0:
-            stack.wake()
-    (letter,) = stack.dead()
+            kit.wake()
+    (letter,) = kit.dead()
     assert (letter.rule, letter.type) == ("session-pending", "task-completion")
     assert f"session {child} has not begun" in letter.reason
 
 
-def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack) -> None:
+def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(kit: Kit) -> None:
     """The task is begun and the router died before it wrote down that the program is at it."""
-    lead, child, chain = delegated(stack)
+    lead, child, chain = delegated(kit)
 
     class Died(Exception):
         pass
@@ -171,38 +172,38 @@ def test_a_program_is_heard_of_a_task_whose_router_died_on_the_way(stack: Stack)
     def die(_: object) -> bool:
         raise Died
 
-    router = stack.router("tasks")
+    router = kit.router("tasks")
     router._ledger.take_external = die  # type: ignore[method-assign]
     with contextlib.suppress(Died):
         router.run_once()
     del router._ledger.take_external  # type: ignore[method-assign]
-    report(stack, lead, child, chain)
-    stack.router("other").run_once()
-    assert stack.dead() == []
-    assert stack.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
-    assert not stack.parts.ledger.session(child).busy
+    report(kit, lead, child, chain)
+    kit.route("other")
+    assert kit.dead() == []
+    assert kit.parts.ledger.result(child) == (SessionState.FINISHED, "it is 42")
+    assert not kit.parts.ledger.session(child).busy
 
 
-def test_a_task_that_expires_while_it_is_held_is_given_up_then(stack: Stack) -> None:
+def test_a_task_that_expires_while_it_is_held_is_given_up_then(kit: Kit) -> None:
     """Not when what it waits for is over, which may be never."""
     conversation, launch = new_message_id(), new_message_id()
     about = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
     other = TaskDelegation(task=Task(task_id="other", title="other", description="d"))
-    stack.publish(stack.envelope(other, message_id=launch, **about), "task-delegation", "high")  # type: ignore[arg-type]
-    stack.router("first").run_once()
+    kit.publish(kit.envelope(other, message_id=launch, **about), "task-delegation", "high")  # type: ignore[arg-type]
+    kit.route("first")
     body = TaskDelegation(
         task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="other"),))
     )
-    began = now_ms(stack)
+    began = now_ms(kit)
     soon = Timestamp.from_ms(began + 30_000)
-    data = stack.envelope(body, chain=(launch,), expiration=soon, **about)  # type: ignore[arg-type]
-    stack.publish(data, "task-delegation", "high")
+    data = kit.envelope(body, chain=(launch,), expiration=soon, **about)  # type: ignore[arg-type]
+    kit.publish(data, "task-delegation", "high")
     rule = {}
     for second in (0, 5, 15, 29, 31):
-        router = stack.router(str(second), clock=At(began + second * 1000))
+        router = kit.router(str(second), clock=At(began + second * 1000))
         for _ in range(2):
             router.run_once()
-        rule[second] = [letter.rule for letter in stack.dead()]
+        rule[second] = [letter.rule for letter in kit.dead()]
     assert rule == {0: [], 5: [], 15: [], 29: [], 31: ["expired"]}
 
 
@@ -211,95 +212,95 @@ def both(router: Router) -> int:
     return router.run_once().done + router.run_once().done
 
 
-def test_a_clock_that_was_set_back_keeps_no_message_waiting(stack: Stack) -> None:
+def test_a_clock_that_was_set_back_keeps_no_message_waiting(kit: Kit) -> None:
     """What was parked while the clock ran a day ahead is looked at as soon as it is right again."""
-    session = stack.submit(agent="later")
-    ahead = stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2))
+    session = kit.send(agent="later")
+    ahead = kit.router("ahead", clock=At(now_ms(kit) + DAY_MS // 2))
     assert ahead.run_once().parked == 1
-    stack.parts.agents.announce([AgentRecord(name="later", role="specialist")])
-    assert both(stack.router("right")) == 1
-    assert stack.parts.ledger.session(session).busy
+    kit.parts.agents.announce([AgentRecord(name="later", role="specialist")])
+    assert both(kit.router("right")) == 1
+    assert kit.parts.ledger.session(session).busy
 
 
-def test_a_clock_that_was_set_back_does_not_lengthen_the_wait_for_an_agent(stack: Stack) -> None:
+def test_a_clock_that_was_set_back_does_not_lengthen_the_wait_for_an_agent(kit: Kit) -> None:
     """From when the clock is right, the agent has as long as ever to be registered, and no longer."""
-    stack.settings = stack.settings.model_copy(update={"registration_patience_s": 20})
-    stack.submit(agent="later")
-    stack.router("ahead", clock=At(now_ms(stack) + DAY_MS // 2)).run_once()
-    moment = now_ms(stack)
-    both(stack.router("right", clock=At(moment)))
-    (parked,) = stack.delayed.all()
+    kit.settings = kit.settings.model_copy(update={"registration_patience_s": 20})
+    kit.send(agent="later")
+    kit.router("ahead", clock=At(now_ms(kit) + DAY_MS // 2)).run_once()
+    moment = now_ms(kit)
+    both(kit.router("right", clock=At(moment)))
+    (parked,) = kit.delayed.all()
     assert (parked.agent, parked.until_ms) == ("later", moment + 20_000)
 
 
-def test_a_wait_that_began_in_the_future_ends_all_the_same(stack: Stack) -> None:
+def test_a_wait_that_began_in_the_future_ends_all_the_same(kit: Kit) -> None:
     """Whether a clock was wrong or a program wrote it beside its envelope: it began no later than now."""
-    data = stack.envelope(
+    data = kit.envelope(
         Message(content="x"), sender="partner", recipient="lead", correlation=new_message_id()
     )
-    stack.publish(data, "message", extra={"since": "999999999999999", "attempt": "2"})
-    began = now_ms(stack)
+    kit.publish(data, "message", extra={"since": "999999999999999", "attempt": "2"})
+    began = now_ms(kit)
     for second in (0, 5, 11):
-        router = stack.router(str(second), clock=At(began + second * 1000))
+        router = kit.router(str(second), clock=At(began + second * 1000))
         for _ in range(2):
             router.run_once()
-    assert [letter.rule for letter in stack.dead()] == ["recipient-session"]
+    assert [letter.rule for letter in kit.dead()] == ["recipient-session"]
 
 
 @pytest.mark.parametrize("name", ["router", "reaper", "operator"])
-def test_a_task_for_a_part_of_the_stack_is_refused(stack: Stack, name: str) -> None:
+def test_a_task_for_a_part_of_the_stack_is_refused(kit: Kit, name: str) -> None:
     """No worker serves it: a session of it would wait for ever."""
     body = TaskDelegation(task=Task(task_id="t", title="t", description="d"))
-    stack.publish(stack.envelope(body, sender="operator", recipient=name), "task-delegation", "high")
-    stack.router().run_once()
-    (letter,) = stack.dead()
+    kit.publish(kit.envelope(body, sender="operator", recipient=name), "task-delegation", "high")
+    kit.route()
+    (letter,) = kit.dead()
     assert letter.rule == "unauthorised"
     assert f"'{name}' is a part of the stack and takes no tasks" in letter.reason
-    assert stack.parts.ledger.roots(0) == []
+    assert kit.parts.ledger.roots(0) == []
 
 
-def test_a_conversation_is_remembered_while_a_program_speaks_in_it(stack: Stack) -> None:
+def test_a_conversation_is_remembered_while_a_program_speaks_in_it(kit: Kit) -> None:
     """A task that takes days is known by its id and its chain for as long as something is heard of it."""
     conversation, launch = new_message_id(), new_message_id()
     book = keys.conversation(0, conversation)
     about = {"sender": "partner", "correlation": conversation}
     body = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
-    task = stack.envelope(body, recipient="partner", message_id=launch, **about)  # type: ignore[arg-type]
-    stack.publish(task, "task-delegation", "high")
-    stack.router("one").run_once()
+    task = kit.envelope(body, recipient="partner", message_id=launch, **about)  # type: ignore[arg-type]
+    kit.publish(task, "task-delegation", "high")
+    kit.route("one")
     words = (
         ("status-update", StatusUpdate(task_id="T-1", status="in-progress")),
         ("message", Message(content="how is it going?")),
         ("task-completion", TaskCompletion(task_id="T-1", status="success", summary="done")),
     )
     for message_type, said in words:
-        stack.redis.pexpire(book, 60_000)
-        data = stack.envelope(said, recipient="partner", chain=(launch,), **about)  # type: ignore[arg-type]
-        stack.publish(data, message_type)
-        assert stack.router(message_type).run_once().done == 1
-        assert stack.redis.pttl(book) > DAY_MS - 60_000
+        kit.redis.pexpire(book, 60_000)
+        data = kit.envelope(said, recipient="partner", chain=(launch,), **about)  # type: ignore[arg-type]
+        kit.publish(data, message_type)
+        assert kit.route(message_type).done == 1
+        assert kit.redis.pttl(book) > DAY_MS - 60_000
 
 
-def wait_for_nobody(stack: Stack) -> int:
+def wait_for_nobody(kit: Kit) -> int:
     """Publish a task with one attempt of a minute that waits for a task which nobody has; when that was."""
     body = TaskDelegation(
         task=Task(task_id="t", title="t", description="d", dependencies=(Dependency(task_id="nobody"),))
     )
     policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
-    data = stack.envelope(body, sender="partner", recipient="reviewer", retry=policy)
-    stack.publish(data, "task-delegation", "high")
-    return now_ms(stack)
+    data = kit.envelope(body, sender="partner", recipient="reviewer", retry=policy)
+    kit.publish(data, "task-delegation", "high")
+    return now_ms(kit)
 
 
 def test_a_task_that_waits_for_an_unknown_one_is_given_up_in_time_and_leaves_no_trail_until_then(
-    stack: Stack,
+    kit: Kit,
 ) -> None:
     """It is looked at where it waits: it comes back into its stream once for each attempt, at the timeout."""
-    began = wait_for_nobody(stack)
+    began = wait_for_nobody(kit)
     came = {}
     for second in (0, 1, 6, 20, 40, 59, 61):
-        both(stack.router(str(second), clock=At(began + second * 1000)))
-        came[second] = len(stack.published("task-delegation")), [letter.rule for letter in stack.dead()]
+        both(kit.router(str(second), clock=At(began + second * 1000)))
+        came[second] = len(kit.published("task-delegation")), [letter.rule for letter in kit.dead()]
     assert came == {second: (1, []) for second in (0, 1, 6, 20, 40, 59)} | {61: (2, ["timeout"])}
 
 
@@ -328,77 +329,77 @@ def rounds(router: Router) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "hash", "text that never expires"])
-def test_a_counter_of_another_type_ends_no_router(stack: Stack, kind: str) -> None:
+def test_a_counter_of_another_type_ends_no_router(kit: Kit, kind: str) -> None:
     """It counts for a minute only, so that it begins again."""
     quota = keys.quota(0, "partner")
     if kind == "hash":
-        stack.redis.hset(quota, "x", "1")
+        kit.redis.hset(quota, "x", "1")
     else:
-        stack.redis.set(quota, "5" if kind == "text that never expires" else "many")
-    stack.redis.xadd(stream_key(BOX), {"envelope": stack.envelope(HELLO, sender="partner")})
-    router = stack.router()
+        kit.redis.set(quota, "5" if kind == "text that never expires" else "many")
+    kit.redis.xadd(stream_key(BOX), {"envelope": kit.envelope(HELLO, sender="partner")})
+    router = kit.router()
     router.run_once()
-    assert stack.redis.xlen(stream_key(MESSAGES)) == 1
-    assert int(stack.redis.get(quota) or 0) in (1, 6)
-    assert 0 < stack.redis.pttl(quota) <= 60_000
+    assert kit.redis.xlen(stream_key(MESSAGES)) == 1
+    assert int(kit.redis.get(quota) or 0) in (1, 6)
+    assert 0 < kit.redis.pttl(quota) <= 60_000
 
 
 @pytest.mark.parametrize("key", [stream_key(MESSAGES), keys.totals(0)])
-def test_an_outbox_keeps_what_cannot_be_moved(stack: Stack, key: str) -> None:
-    router = stack.router("one")
+def test_an_outbox_keeps_what_cannot_be_moved(kit: Kit, key: str) -> None:
+    router = kit.router("one")
     router.run_once()
-    stack.redis.xadd(stream_key(BOX), {"envelope": stack.envelope(HELLO, sender="partner")})
-    with overwritten(stack.redis, key):
+    kit.redis.xadd(stream_key(BOX), {"envelope": kit.envelope(HELLO, sender="partner")})
+    with overwritten(kit.redis, key):
         rounds(router)
-        assert stack.redis.xlen(stream_key(BOX)) == 1
-    stack.router("two", reclaim_idle_ms=0).run_once()
-    assert stack.redis.xlen(stream_key(BOX)) == 0
+        assert kit.redis.xlen(stream_key(BOX)) == 1
+    kit.route("two", reclaim_idle_ms=0)
+    assert kit.redis.xlen(stream_key(BOX)) == 0
 
 
 @pytest.mark.parametrize("key", [keys.dead(0), keys.dead_index(0), keys.dead_usage(0), keys.totals(0)])
-def test_an_entry_that_cannot_become_a_dead_letter_stays_pending(stack: Stack, key: str) -> None:
-    router = stack.router("one")
-    stack.publish(b"<junk/>", "message")
-    with overwritten(stack.redis, key):
+def test_an_entry_that_cannot_become_a_dead_letter_stays_pending(kit: Kit, key: str) -> None:
+    router = kit.router("one")
+    kit.publish(b"<junk/>", "message")
+    with overwritten(kit.redis, key):
         rounds(router)
-    assert stack.redis.xpending(stream_key(MESSAGES), ROUTER_GROUP)["pending"] == 1
-    stack.router("two", reclaim_idle_ms=0).run_once()
-    assert len(stack.dead()) == 1
+    assert kit.redis.xpending(stream_key(MESSAGES), ROUTER_GROUP)["pending"] == 1
+    kit.route("two", reclaim_idle_ms=0)
+    assert len(kit.dead()) == 1
 
 
-def test_an_entry_that_cannot_be_parked_stays_pending(stack: Stack) -> None:
-    stack.streams.ensure_groups([ROUTER_GROUP], [MESSAGES])
-    stack.publish(stack.envelope(HELLO), "message")
-    (entry,) = stack.streams.read(ROUTER_GROUP, "one", [Portion([MESSAGES], 1)])
+def test_an_entry_that_cannot_be_parked_stays_pending(kit: Kit) -> None:
+    kit.streams.ensure_groups([ROUTER_GROUP], [MESSAGES])
+    kit.publish(kit.envelope(HELLO), "message")
+    (entry,) = kit.streams.read(ROUTER_GROUP, "one", [Portion([MESSAGES], 1)])
     message = check(entry.data or b"").message
     assert message is not None
-    waiting = stack.delayed
+    waiting = kit.delayed
 
     def park() -> bool:
         return waiting.park(entry, message, Wait(due_ms=0), attempt=2, now_ms=0, rule="r", reason="later")
 
-    with overwritten(stack.redis, keys.parked(0)), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+    with overwritten(kit.redis, keys.parked(0)), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         park()
     assert park()
 
 
 @pytest.mark.parametrize("key", [stream_key(MESSAGES), keys.totals(0)])
-def test_a_message_that_cannot_be_put_back_stays_parked(stack: Stack, key: str) -> None:
-    test_an_entry_that_cannot_be_parked_stays_pending(stack)
-    waiting = stack.delayed
+def test_a_message_that_cannot_be_put_back_stays_parked(kit: Kit, key: str) -> None:
+    test_an_entry_that_cannot_be_parked_stays_pending(kit)
+    waiting = kit.delayed
     parked = waiting.all()
-    with overwritten(stack.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+    with overwritten(kit.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
         waiting.release(parked)
     assert waiting.release(parked) == 1
-    assert stack.redis.xlen(stream_key(MESSAGES)) == 2
+    assert kit.redis.xlen(stream_key(MESSAGES)) == 2
 
 
 @pytest.mark.parametrize("key", [stream_key(MESSAGES), keys.totals(0), keys.dead_usage(0)])
-def test_a_dead_letter_whose_drop_cannot_be_recorded_stays(stack: Stack, key: str) -> None:
-    stack.publish(b"<junk/>", "message")
-    stack.router().run_once()
-    (dead,) = stack.dead()
-    with overwritten(stack.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
-        Replays(stack.parts).drop(dead)
-    assert stack.dead() == [dead]
-    assert Replays(stack.parts).drop(dead)
+def test_a_dead_letter_whose_drop_cannot_be_recorded_stays(kit: Kit, key: str) -> None:
+    kit.publish(b"<junk/>", "message")
+    kit.route()
+    (dead,) = kit.dead()
+    with overwritten(kit.redis, key), pytest.raises(redis_py.ResponseError, match="WRONGTYPE"):
+        Replays(kit.parts).drop(dead)
+    assert kit.dead() == [dead]
+    assert Replays(kit.parts).drop(dead)

@@ -12,7 +12,7 @@ from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.parse import DEFAULT_LIMITS, parse
 from orchestrator.envelope.signature import sign
 from tests.cpu import least_cpu_s
-from tests.integration.router.conftest import Stack
+from tests.kit import Kit
 
 LARGE = DEFAULT_LIMITS.size - 20_000
 ROOT = f'<agent-message xmlns="{NAMESPACE}" version="1.0"'.encode()
@@ -30,14 +30,14 @@ def number(start: bytes, unit: bytes, end: bytes, times: int) -> bytes:
     return start + b"".join(unit % i for i in range(times)) + end
 
 
-def inside(stack: Stack, old: bytes, new: bytes) -> bytes:
+def inside(kit: Kit, old: bytes, new: bytes) -> bytes:
     """An honest message in which something is replaced once."""
-    honest = stack.envelope(Message(content="x"))
+    honest = kit.envelope(Message(content="x"))
     assert old in honest
     return honest.replace(old, new, 1)
 
 
-COSTLY: dict[str, Callable[[Stack], bytes]] = {
+COSTLY: dict[str, Callable[[Kit], bytes]] = {
     "2,000 attributes": lambda _: number(ROOT, b' a%d=""', b"/>", 2_000),
     "500,000 attributes": lambda _: number(ROOT, b' a%d=""', b"/>", 500_000),
     "31 attributes each": lambda s: inside(
@@ -82,10 +82,10 @@ COSTLY: dict[str, Callable[[Stack], bytes]] = {
 
 
 @pytest.mark.parametrize("what", COSTLY)
-def test_a_refused_message_takes_little_time_of_a_router(stack: Stack, what: str) -> None:
+def test_a_refused_message_takes_little_time_of_a_router(kit: Kit, what: str) -> None:
     """It is a dead letter and the one behind it is routed, all in half a second of processor time."""
-    router = stack.router()
-    costly = COSTLY[what](stack)
+    router = kit.router()
+    costly = COSTLY[what](kit)
     routed = []
 
     def route() -> None:
@@ -94,55 +94,55 @@ def test_a_refused_message_takes_little_time_of_a_router(stack: Stack, what: str
         publish()
 
     def publish() -> None:
-        stack.publish(costly, "message")
-        stack.publish(stack.envelope(Message(content="honest")), "message")
+        kit.publish(costly, "message")
+        kit.publish(kit.envelope(Message(content="honest")), "message")
 
     publish()
     assert least_cpu_s(route, below_s=MOST_S) < MOST_S
     assert set(routed) == {(1, 1)}
-    assert {dead.data == costly for dead in stack.dead()} == {True}
+    assert {dead.data == costly for dead in kit.dead()} == {True}
 
 
 def test_no_report_is_made_for_a_message_that_nobody_signed(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detailed report costs a hundred times what the refusal does: a stranger gets the first reason only."""
     made: list[object] = []
     monkeypatch.setattr(report, "_detailed", lambda *given: made.append(given) or iter(()))
-    forged = inside(stack, b"<content>", b"<title>t</title><content>")
-    stack.publish(forged, "message")
-    stack.router().run_once()
-    (dead,) = stack.dead()
+    forged = inside(kit, b"<content>", b"<title>t</title><content>")
+    kit.publish(forged, "message")
+    kit.route()
+    (dead,) = kit.dead()
     assert (made, dead.rule) == ([], "schema")
     assert "title" in dead.reason
 
 
-def test_who_signs_a_refused_message_is_told_which_rule_it_breaks(stack: Stack) -> None:
+def test_who_signs_a_refused_message_is_told_which_rule_it_breaks(kit: Kit) -> None:
     """The same flaw under a signature that holds gets its rule, its line and what to do."""
-    forged = inside(stack, b"<content>", b"<title>t</title><content>")
-    now_ms = int(stack.redis.time()[0]) * 1000
-    stack.publish(sign(forged, stack.parts.keyring.signer("lead"), now_ms=now_ms), "message")
-    stack.router().run_once()
-    (dead,) = stack.dead()
+    forged = inside(kit, b"<content>", b"<title>t</title><content>")
+    now_ms = int(kit.redis.time()[0]) * 1000
+    kit.publish(sign(forged, kit.parts.keyring.signer("lead"), now_ms=now_ms), "message")
+    kit.route()
+    (dead,) = kit.dead()
     assert (dead.rule, dead.reason) == (
         "unexpected-element",
         "line 1: <title> cannot stand in <body>; leave it out",
     )
 
 
-def test_the_report_for_a_signed_message_ends_in_time(stack: Stack) -> None:
+def test_the_report_for_a_signed_message_ends_in_time(kit: Kit) -> None:
     """With as many violations as fit below the limits, too: what is not found in that time is left out."""
     report.schema_findings(*parse(ROOT + b"/>"), DEFAULT_LIMITS)  # the report's own schema is loaded once
-    many = inside(stack, b"<body", b'<a b="c"/>' * 4_900 + b"<body")
-    now_ms = int(stack.redis.time()[0]) * 1000
-    signed = sign(many, stack.parts.keyring.signer("lead"), now_ms=now_ms)
-    stack.publish(signed, "message")
-    router = stack.router()
+    many = inside(kit, b"<body", b'<a b="c"/>' * 4_900 + b"<body")
+    now_ms = int(kit.redis.time()[0]) * 1000
+    signed = sign(many, kit.parts.keyring.signer("lead"), now_ms=now_ms)
+    kit.publish(signed, "message")
+    router = kit.router()
     routed = []
 
     def route() -> None:
         routed.append(router.run_once().dead)
-        stack.publish(signed, "message")
+        kit.publish(signed, "message")
 
     assert least_cpu_s(route, below_s=MOST_S) < MOST_S
     assert set(routed) == {1}

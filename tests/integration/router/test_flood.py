@@ -16,7 +16,7 @@ from orchestrator.router.received import Rejection
 from orchestrator.streams import OUTBOX, Entry, StreamId, stream_key
 from orchestrator.streams.priority import FULL_SHARE
 from tests.cpu import least_cpu_s
-from tests.integration.router.conftest import Stack
+from tests.kit import Kit
 
 JUNK = 10_000
 #: Seconds of processor time of router and server together: twice what it takes at most where nobody else uses the cores.
@@ -24,29 +24,29 @@ MOST_S = 2.0
 STREAM = StreamId(0, "message", "normal")
 
 
-def unsigned(stack: Stack) -> bytes:
-    return encode_unsigned(decode(stack.envelope(Message(content="x"))))
+def unsigned(kit: Kit) -> bytes:
+    return encode_unsigned(decode(kit.envelope(Message(content="x"))))
 
 
-def unknown_key(stack: Stack) -> bytes:
-    data = stack.envelope(Message(content="x"))
+def unknown_key(kit: Kit) -> bytes:
+    data = kit.envelope(Message(content="x"))
     at = data.index(b"key_") + 4
     return data[:at] + b"0" * 32 + data[at + 32 :]
 
 
-def changed(stack: Stack) -> bytes:
-    return stack.envelope(Message(content="x")).replace(b"<content>x", b"<content>y")
+def changed(kit: Kit) -> bytes:
+    return kit.envelope(Message(content="x")).replace(b"<content>x", b"<content>y")
 
 
-def append(stack: Stack, stream: StreamId, data: bytes, number: int = JUNK) -> None:
-    pipeline = stack.redis.pipeline(transaction=False)
+def append(kit: Kit, stream: StreamId, data: bytes, number: int = JUNK) -> None:
+    pipeline = kit.redis.pipeline(transaction=False)
     for _ in range(number):
         pipeline.xadd(stream_key(stream), {"envelope": data})
     pipeline.execute()
 
 
-def server_cpu_s(stack: Stack) -> float:
-    used = cast("dict[str, Any]", stack.redis.info("cpu"))
+def server_cpu_s(kit: Kit) -> float:
+    used = cast("dict[str, Any]", kit.redis.info("cpu"))
     return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
@@ -54,81 +54,81 @@ def server_cpu_s(stack: Stack) -> float:
     "make", [lambda _: b"junk", unsigned, unknown_key], ids=["text", "unsigned", "unknown"]
 )
 def test_junk_in_front_of_a_message_holds_it_back_for_a_second_at_most(
-    stack: Stack, make: Callable[[Stack], bytes]
+    kit: Kit, make: Callable[[Kit], bytes]
 ) -> None:
     """Of processor time, as others use the machine, too. Nothing is given up before the message is through."""
-    data = make(stack)
+    data = make(kit)
 
     def until_routed() -> float:
-        stack.redis.delete(stream_key(STREAM))
-        append(stack, STREAM, data)
+        kit.redis.delete(stream_key(STREAM))
+        append(kit, STREAM, data)
         message_id = new_message_id()
-        stack.publish(stack.envelope(Message(content="hello"), message_id=message_id), "message")
-        router, mark = stack.router(new_message_id()), keys.seen(0, "lead", message_id)
-        before_s = server_cpu_s(stack)
+        kit.publish(kit.envelope(Message(content="hello"), message_id=message_id), "message")
+        router, mark = kit.router(new_message_id()), keys.seen(0, "lead", message_id)
+        before_s = server_cpu_s(kit)
 
         def route() -> None:
-            while not stack.redis.exists(mark):
+            while not kit.redis.exists(mark):
                 router.run_once(block_ms=1)
 
         router_s = least_cpu_s(route, below_s=0, tries=1)
-        return router_s + server_cpu_s(stack) - before_s
+        return router_s + server_cpu_s(kit) - before_s
 
     assert any(until_routed() < MOST_S for _ in range(3))
 
 
 @pytest.mark.parametrize("make", [lambda _: b"junk", unsigned, changed], ids=["text", "unsigned", "changed"])
-def test_what_was_held_is_given_up_with_its_reason(stack: Stack, make: Callable[[Stack], bytes]) -> None:
+def test_what_was_held_is_given_up_with_its_reason(kit: Kit, make: Callable[[Kit], bytes]) -> None:
     """As soon as nothing else comes, many in one round trip, and nothing of it stays in the stream's group."""
-    append(stack, STREAM, make(stack), 3 * AT_ONCE)
-    router = stack.router()
-    while router.run_once(block_ms=1).dead or stack.pending():
+    append(kit, STREAM, make(kit), 3 * AT_ONCE)
+    router = kit.router()
+    while router.run_once(block_ms=1).dead or kit.pending():
         pass
-    assert len({(letter.entry, letter.rule) for letter in stack.dead()}) == 3 * AT_ONCE
-    assert stack.pending() == 0
+    assert len({(letter.entry, letter.rule) for letter in kit.dead()}) == 3 * AT_ONCE
+    assert kit.pending() == 0
 
 
-def test_what_a_dead_router_held_is_given_up_by_another(stack: Stack) -> None:
-    append(stack, STREAM, b"junk", 100)
-    stack.router("dead").run_once(block_ms=1)
-    assert (stack.pending(), stack.dead()) == (100, [])
-    other = stack.router("other", reclaim_idle_ms=0)
-    while stack.pending():
+def test_what_a_dead_router_held_is_given_up_by_another(kit: Kit) -> None:
+    append(kit, STREAM, b"junk", 100)
+    kit.router("dead").run_once(block_ms=1)
+    assert (kit.pending(), kit.dead()) == (100, [])
+    other = kit.router("other", reclaim_idle_ms=0)
+    while kit.pending():
         other.run_once()
-    assert len(stack.dead()) == 100
+    assert len(kit.dead()) == 100
 
 
-def test_an_outbox_full_of_junk_holds_back_nobody(stack: Stack) -> None:
+def test_an_outbox_full_of_junk_holds_back_nobody(kit: Kit) -> None:
     """Outboxes are drained by turns: what others say passes in the next round or two."""
-    router = stack.router()
+    router = kit.router()
     router.run_once()
-    append(stack, StreamId(0, OUTBOX, "partner"), unsigned(stack))
+    append(kit, StreamId(0, OUTBOX, "partner"), unsigned(kit))
     message_id = new_message_id()
-    stack.publish(stack.envelope(Message(content="hello"), message_id=message_id), "message")
+    kit.publish(kit.envelope(Message(content="hello"), message_id=message_id), "message")
     router.run_once(block_ms=1)
     router.run_once(block_ms=1)
-    assert stack.redis.exists(keys.seen(0, "lead", message_id))
+    assert kit.redis.exists(keys.seen(0, "lead", message_id))
 
 
 def test_a_program_above_its_quota_is_slowed_and_loses_nothing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it wrote stays in its outbox until the minute has passed; every router of the stack keeps to that."""
     monkeypatch.setattr("orchestrator.router.external.outboxes.QUOTA", 100)
-    slow = stack
+    slow = kit
     box = StreamId(0, OUTBOX, "partner")
     append(slow, box, unsigned(slow), 1000)
     routers = [slow.router(name) for name in ("one", "two")]
     for router in routers * 5:
         router.run_once()
-    left = cast("int", stack.redis.xlen(stream_key(box)))
+    left = cast("int", kit.redis.xlen(stream_key(box)))
     assert 1000 - 2 * FULL_SHARE <= left < 1000
-    assert len(stack.dead()) == 1000 - left
+    assert len(kit.dead()) == 1000 - left
     quota = keys.quota(0, "partner")
-    assert 0 < cast("int", stack.redis.pttl(quota)) <= 60_000
-    stack.redis.delete(quota)  # a minute later
-    slow.router("three").run_once()
-    assert cast("int", stack.redis.xlen(stream_key(box))) < left
+    assert 0 < cast("int", kit.redis.pttl(quota)) <= 60_000
+    kit.redis.delete(quota)  # a minute later
+    slow.route("three")
+    assert cast("int", kit.redis.xlen(stream_key(box))) < left
 
 
 def test_the_buffer_is_bounded_in_entries_and_octets() -> None:

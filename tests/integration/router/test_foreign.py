@@ -56,7 +56,8 @@ from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.streams import all_streams
-from tests.integration.router.conftest import At, Stack
+from tests.clock import At
+from tests.kit import Kit
 from tests.routed import mark
 
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
@@ -68,9 +69,9 @@ def task(task_id: str = "T-1", text: str = "count the lines") -> TaskDelegation:
     return TaskDelegation(task=about)
 
 
-def roots(stack: Stack) -> list[Session]:
+def roots(kit: Kit) -> list[Session]:
     """The root sessions, newest first."""
-    return stack.parts.ledger.roots(0)
+    return kit.parts.ledger.roots(0)
 
 
 @dataclass
@@ -86,102 +87,102 @@ class Family:
         """The chain of what the child says."""
         return (self.launch, *self.lead.session.chain)
 
-    def envelope(self, stack: Stack, body: Any, *, recipient: str = "lead", **options: Any) -> bytes:
+    def envelope(self, kit: Kit, body: Any, *, recipient: str = "lead", **options: Any) -> bytes:
         """What the child says in its conversation."""
         options |= {"correlation": self.lead.session.correlation, "chain": self.chain}
-        return stack.envelope(body, sender="partner", recipient=recipient, **options)
+        return kit.envelope(body, sender="partner", recipient=recipient, **options)
 
 
 @pytest.fixture
-def family(stack: Stack) -> Family:
+def family(kit: Kit) -> Family:
     """`lead` has delegated to the external program `partner`, and the router has seen it."""
-    root = stack.submit()
-    stack.router().run_once()
-    lead = stack.claim(root)
-    launch = stack.launch(lead, "partner", title="Ask outside", description="what is it?")
-    stack.sent.clear()
-    stack.router("two").run_once()
+    root = kit.send()
+    kit.route()
+    lead = kit.claim(root)
+    launch = kit.assign(lead, "partner", title="Ask outside", description="what is it?")
+    kit.sent.clear()
+    kit.route("two")
     return Family(lead, launch.child_id, launch.envelope.message_id)
 
 
-def say(stack: Stack, family: Family, body: object, message_type: str, priority: str = "high") -> str:
+def say(kit: Kit, family: Family, body: object, message_type: str, priority: str = "high") -> str:
     """The external program says something; its message-id."""
     message_id = new_message_id()
-    data = family.envelope(stack, body, message_id=message_id)
-    stack.publish(data, message_type, priority)
-    stack.router("three").run_once()
-    assert stack.dead() == []
-    assert stack.pending() == 0
+    data = family.envelope(kit, body, message_id=message_id)
+    kit.publish(data, message_type, priority)
+    kit.route("three")
+    assert kit.dead() == []
+    assert kit.pending() == 0
     return message_id
 
 
-def test_a_foreign_task_becomes_a_session_with_everything_it_says(stack: Stack) -> None:
+def test_a_foreign_task_becomes_a_session_with_everything_it_says(kit: Kit) -> None:
     """Its run is sent to a worker; its text holds the description and the further parts of the task."""
     launch = new_message_id()
-    data = stack.envelope(task(), sender="partner", recipient="reviewer", message_id=launch)
-    stack.publish(data, "task-delegation", "high")
-    stack.publish(data, "task-delegation", "high")
-    handled = stack.router().run_once()
-    (session,) = roots(stack)
-    assert (handled.done, handled.duplicates, len(stack.sent.runs)) == (1, 1, 1)
+    data = kit.envelope(task(), sender="partner", recipient="reviewer", message_id=launch)
+    kit.publish(data, "task-delegation", "high")
+    kit.publish(data, "task-delegation", "high")
+    handled = kit.route()
+    (session,) = roots(kit)
+    assert (handled.done, handled.duplicates, len(kit.sent.runs)) == (1, 1, 1)
     assert (session.agent, session.message, session.title, session.chain) == (
         "reviewer",
         launch,
         "Count",
         (launch,),
     )
-    held = stack.claim(session.id)
+    held = kit.claim(session.id)
     assert held.prompt == "count the lines\n\nObjectives:\n- be exact"
 
 
-def test_a_task_id_belongs_to_one_task_of_its_conversation(stack: Stack) -> None:
+def test_a_task_id_belongs_to_one_task_of_its_conversation(kit: Kit) -> None:
     """A second delegation under the same id is refused; in another conversation it is no second one."""
     options = {"sender": "partner", "recipient": "reviewer"}
-    stack.publish(stack.envelope(task(), correlation=CONVERSATION, **options), "task-delegation", "high")  # type: ignore[arg-type]
-    (first,) = stack.published("task-delegation")
+    kit.publish(kit.envelope(task(), correlation=CONVERSATION, **options), "task-delegation", "high")  # type: ignore[arg-type]
+    (first,) = kit.published("task-delegation")
     message = check(first).message
     chain = (message.header.message_id,)
-    again = stack.envelope(task(), correlation=CONVERSATION, chain=chain, **options)  # type: ignore[arg-type]
-    stack.publish(again, "task-delegation", "high")
-    stack.publish(stack.envelope(task(), **options), "task-delegation", "high")  # type: ignore[arg-type]
-    stack.router().run_once()
-    assert [letter.rule for letter in stack.dead()] == ["task-id"]
-    assert len(roots(stack)) == 2
+    again = kit.envelope(task(), correlation=CONVERSATION, chain=chain, **options)  # type: ignore[arg-type]
+    kit.publish(again, "task-delegation", "high")
+    kit.publish(kit.envelope(task(), **options), "task-delegation", "high")  # type: ignore[arg-type]
+    kit.route()
+    assert [letter.rule for letter in kit.dead()] == ["task-id"]
+    assert len(roots(kit)) == 2
 
 
-def test_a_review_request_starts_the_reviewer_and_an_escalation_the_tech_lead(stack: Stack) -> None:
+def test_a_review_request_starts_the_reviewer_and_an_escalation_the_tech_lead(kit: Kit) -> None:
     """A second escalation in the conversation goes to the tech-lead's session that is there."""
     review = Review(task_id="R-1", title="Look", description="look at it")
     first = new_message_id()
-    data = stack.envelope(
+    data = kit.envelope(
         ReviewRequest(review=review),
         sender="partner",
         recipient="code-reviewer",
         correlation=CONVERSATION,
         message_id=first,
     )
-    stack.publish(data, "review-request", "high")
-    stack.router().run_once()
+    kit.publish(data, "review-request", "high")
+    kit.route()
     for number in (1, 2):
         matter = EscalationMatter(task_id=f"E-{number}", title="Stuck", description=f"help {number}")
-        escalation = stack.envelope(
+        escalation = kit.envelope(
             Escalation(escalation=matter), sender="partner", correlation=CONVERSATION, chain=(first,)
         )
-        stack.publish(escalation, "escalation", "critical")
-        stack.router().run_once()
-    tech_lead, reviewer = roots(stack)
-    assert stack.dead() == []
+        kit.publish(escalation, "escalation", "critical")
+        kit.route()
+    tech_lead, reviewer = roots(kit)
+    assert kit.dead() == []
     assert [reviewer.agent, tech_lead.agent] == ["code-reviewer", "tech-lead"]
-    assert [(i.kind, i.state) for i in stack.parts.ledger.items(tech_lead.id)] == [
+    assert [(i.kind, i.state) for i in kit.parts.ledger.items(tech_lead.id)] == [
         ("escalation", ItemState.QUEUED)
     ]
 
 
-def test_a_foreign_child_is_at_work_without_a_worker(stack: Stack, family: Family) -> None:
+def test_a_foreign_child_is_at_work_without_a_worker(kit: Kit, family: Family) -> None:
     """Nothing is sent to Celery, and nothing waits to be sent again."""
-    child = stack.parts.ledger.session(family.child)
-    assert (child.state, child.busy, stack.sent.runs) == (SessionState.RUNNING, True, [])
-    assert [lease.session for lease in stack.parts.ledger.sweep.leases(0)] == [family.lead.session.id]
+    child = kit.parts.ledger.session(family.child)
+    assert (child.state, child.busy, kit.sent.runs) == (SessionState.RUNNING, True, [])
+    assert [lease.session for lease in kit.parts.ledger.sweep.leases(0)] == [family.lead.session.id]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_foreign_child_is_at_work_without_a_worker(stack: Stack, family: Famil
     ],
 )
 def test_the_end_that_a_program_reports_is_the_commit_of_its_session(
-    stack: Stack, family: Family, said: Any, state: SessionState, status: str
+    kit: Kit, family: Family, said: Any, state: SessionState, status: str
 ) -> None:
     """The parent is owed one callback, with the result, and sees if it is not all of it; a second report changes nothing."""
     text = "it is 42"
@@ -208,8 +209,8 @@ def test_the_end_that_a_program_reports_is_the_commit_of_its_session(
     else:
         body = TaskCompletion(task_id=family.child, status=said, summary="found", result=text)
     for _ in range(2):
-        say(stack, family, body, body.type, "critical" if said == "error" else "high")
-    ledger, root = stack.parts.ledger, family.lead.session.id
+        say(kit, family, body, body.type, "critical" if said == "error" else "high")
+    ledger, root = kit.parts.ledger, family.lead.session.id
     assert ledger.result(family.child) == (state, text)
     (item,) = ledger.items(root)
     assert (item.kind, item.status, item.state) == ("completion", status, ItemState.QUEUED)
@@ -219,129 +220,127 @@ def test_the_end_that_a_program_reports_is_the_commit_of_its_session(
     assert f'status="{status}"' in render_callbacks([callback])
 
 
-def test_a_foreign_completion_after_the_time_limit_is_a_timeout(stack: Stack, family: Family) -> None:
+def test_a_foreign_completion_after_the_time_limit_is_a_timeout(kit: Kit, family: Family) -> None:
     """No sweep has noticed yet that the time has passed."""
-    stack.redis.hset(ledger_keys.session(family.child), "limit_due_ms", stack.parts.ledger.server_ms() - 1)
+    kit.redis.hset(ledger_keys.session(family.child), "limit_due_ms", kit.parts.ledger.server_ms() - 1)
     done = TaskCompletion(task_id=family.child, status="success", summary="found", result="it is 42")
-    say(stack, family, done, "task-completion")
+    say(kit, family, done, "task-completion")
     why = "it was not done within its time limit"
-    assert stack.parts.ledger.result(family.child) == (SessionState.FAILED, why)
-    (callback,) = stack.parts.ledger.items(family.lead.session.id)
+    assert kit.parts.ledger.result(family.child) == (SessionState.FAILED, why)
+    (callback,) = kit.parts.ledger.items(family.lead.session.id)
     assert (callback.status, callback.state) == ("failed", ItemState.QUEUED)
     found = callback_from(callback, why)
     assert found.error == why
-    assert stack.redis.zcard(ledger_keys.timers(0)) == 0
+    assert kit.redis.zcard(ledger_keys.timers(0)) == 0
 
 
-def test_a_large_foreign_result_is_fetched(stack: Stack, family: Family) -> None:
+def test_a_large_foreign_result_is_fetched(kit: Kit, family: Family) -> None:
     """What is stored apart arrives whole."""
     text = "x" * 300_000
     done = TaskCompletion(task_id=family.child, status="success", summary="found", result=text)
-    data = family.envelope(stack, done)
+    data = family.envelope(kit, done)
     message = check(data).message
     assert message is not None
-    encrypter = Encrypter(BlobStore(stack.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
-    signer = stack.parts.keyring.signer("partner")
-    sealed = sign_message(encrypter.seal(message), signer, now_ms=int(stack.redis.time()[0]) * 1000)
+    encrypter = Encrypter(BlobStore(kit.redis), compress_above=1000, claim_check_above=2000, blob_ttl_s=60)
+    signer = kit.parts.keyring.signer("partner")
+    sealed = sign_message(encrypter.seal(message), signer, now_ms=int(kit.redis.time()[0]) * 1000)
     assert len(sealed) < 10_000
-    stack.publish(sealed, "task-completion", "high")
-    stack.router("three").run_once()
-    assert stack.parts.ledger.result(family.child) == (SessionState.FINISHED, text)
+    kit.publish(sealed, "task-completion", "high")
+    kit.route("three")
+    assert kit.parts.ledger.result(family.child) == (SessionState.FINISHED, text)
 
 
-def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(stack: Stack, family: Family) -> None:
+def test_foreign_progress_shows_and_a_blocker_reaches_the_parent(kit: Kit, family: Family) -> None:
     """Progress is a fact of the session; a blocked task is something the parent must hear."""
     update = StatusUpdate(
         task_id=family.child, status="in-progress", progress_percentage=30, current_activity="reading"
     )
-    say(stack, family, update, "status-update", "normal")
-    child = stack.parts.ledger.session(family.child)
+    say(kit, family, update, "status-update", "normal")
+    child = kit.parts.ledger.session(family.child)
     assert (child.progress, child.activity) == (30, "reading")
     blocked = StatusUpdate(task_id=family.child, status="blocked", blockers=(Blocker(text="no key"),))
-    say(stack, family, blocked, "status-update", "normal")
-    items = stack.parts.ledger.items(family.lead.session.id)
-    texts = stack.parts.ledger.texts(family.lead.session.id, [i.id for i in items])
+    say(kit, family, blocked, "status-update", "normal")
+    items = kit.parts.ledger.items(family.lead.session.id)
+    texts = kit.parts.ledger.texts(family.lead.session.id, [i.id for i in items])
     assert [(i.kind, texts.get(i.id)) for i in items] == [("blocker", "no key"), ("completion", None)]
     callback = callback_from(items[0], "no key")  # nobody could take a reply
     assert (callback.can_reply, "Please answer" in render_callbacks([callback])) == (False, False)
-    child = stack.parts.ledger.session(family.child)
+    child = kit.parts.ledger.session(family.child)
     assert (child.progress, child.activity) == (30, "blocked: no key")
     stuck = StatusUpdate(
         task_id=family.child, status="blocked", progress_percentage=60, current_activity="waiting for a key"
     )
-    say(stack, family, stuck, "status-update", "normal")
-    child = stack.parts.ledger.session(family.child)
+    say(kit, family, stuck, "status-update", "normal")
+    child = kit.parts.ledger.session(family.child)
     assert (child.progress, child.activity) == (60, "waiting for a key")
 
 
-def test_titles_and_activities_of_programs_are_cut_and_their_texts_are_not(
-    stack: Stack, family: Family
-) -> None:
+def test_titles_and_activities_of_programs_are_cut_and_their_texts_are_not(kit: Kit, family: Family) -> None:
     """Each look at a session reads them."""
     long = "x" * 100_000
     update = StatusUpdate(task_id=family.child, status="in-progress", current_activity=long)
-    say(stack, family, update, "status-update", "normal")
-    say(stack, family, Query(query_type="ask-for-help", subject=long), "query")
-    data = stack.envelope(
+    say(kit, family, update, "status-update", "normal")
+    say(kit, family, Query(query_type="ask-for-help", subject=long), "query")
+    data = kit.envelope(
         TaskDelegation(task=Task(task_id="T-1", title=long, description=long)),
         sender="partner",
         recipient="reviewer",
     )
-    stack.publish(data, "task-delegation", "high")
-    stack.router("four").run_once()
-    ledger, lead = stack.parts.ledger, family.lead.session.id
+    kit.publish(data, "task-delegation", "high")
+    kit.route("four")
+    ledger, lead = kit.parts.ledger, family.lead.session.id
     (asked,) = [item for item in ledger.items(lead) if item.kind == "query"]
-    begun = roots(stack)[0]
+    begun = roots(kit)[0]
     cut = [ledger.session(family.child).activity, asked.title, begun.title]
     assert [text.endswith("x\n[cut]") and len(text) < 20_000 for text in cut] == [True] * 3
     assert long in ledger.texts(lead, [asked.id])[asked.id]
-    assert stack.claim(begun.id).prompt == long
+    assert kit.claim(begun.id).prompt == long
 
 
 @pytest.mark.parametrize("urgency", ["critical", "low", None])
-def test_the_urgency_of_a_query_is_its_priority(stack: Stack, family: Family, urgency: str | None) -> None:
+def test_the_urgency_of_a_query_is_its_priority(kit: Kit, family: Family, urgency: str | None) -> None:
     """In the queue of who is asked, whatever stream it came in; without one that of its stream counts."""
-    say(stack, family, Query(query_type="ask-for-help", subject="?", urgency=urgency), "query", "normal")  # type: ignore[arg-type]
-    (item,) = [i for i in stack.parts.ledger.items(family.lead.session.id) if i.kind == "query"]
+    say(kit, family, Query(query_type="ask-for-help", subject="?", urgency=urgency), "query", "normal")  # type: ignore[arg-type]
+    (item,) = [i for i in kit.parts.ledger.items(family.lead.session.id) if i.kind == "query"]
     assert item.priority == (urgency or "normal")
 
 
-def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(stack: Stack) -> None:
+def test_a_blocked_root_of_a_program_shows_where_it_is_stuck(kit: Kit) -> None:
     """Nobody above it could be told; whoever looks at it sees it."""
-    stack.publish(stack.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
-    stack.router().run_once()
-    (session,) = roots(stack)
+    kit.publish(kit.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
+    kit.route()
+    (session,) = roots(kit)
     blocked = StatusUpdate(task_id=session.id, status="blocked", blockers=(Blocker(text="no key"),))
-    data = stack.envelope(
+    data = kit.envelope(
         blocked, sender="partner", recipient="lead", correlation=session.correlation, chain=session.chain
     )
-    stack.publish(data, "status-update")
-    assert stack.router("two").run_once().done == 1
-    assert stack.parts.ledger.session(session.id).activity == "blocked: no key"
+    kit.publish(data, "status-update")
+    assert kit.route("two").done == 1
+    assert kit.parts.ledger.session(session.id).activity == "blocked: no key"
 
 
-def test_people_are_told_of_the_end_of_a_root_of_a_program(stack: Stack) -> None:
+def test_people_are_told_of_the_end_of_a_root_of_a_program(kit: Kit) -> None:
     """As of any other root: the notifier reads of it, and its caller is owed the result."""
-    stack.redis.xgroup_create(keys.notices(0), "notify:webhook", mkstream=True)
-    stack.publish(stack.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
-    stack.router().run_once()
-    (session,) = roots(stack)
+    kit.redis.xgroup_create(keys.notices(0), "notify:webhook", mkstream=True)
+    kit.publish(kit.envelope(task(), sender="lead", recipient="partner"), "task-delegation", "high")
+    kit.route()
+    (session,) = roots(kit)
     done = TaskCompletion(task_id=session.id, status="success", summary="found", result="it is 42")
-    data = stack.envelope(
+    data = kit.envelope(
         done, sender="partner", recipient="lead", correlation=session.correlation, chain=session.chain
     )
-    stack.publish(data, "task-completion")
-    assert stack.router("two").run_once().done == 1
-    assert stack.parts.ledger.result(session.id) == (SessionState.FINISHED, "it is 42")
-    told = [(facts[b"event"], facts[b"session"]) for _, facts in stack.redis.xrange(keys.notices(0))]
+    kit.publish(data, "task-completion")
+    assert kit.route("two").done == 1
+    assert kit.parts.ledger.result(session.id) == (SessionState.FINISHED, "it is 42")
+    told = [(facts[b"event"], facts[b"session"]) for _, facts in kit.redis.xrange(keys.notices(0))]
     assert told == [(b"finished", session.id.encode())]
-    assert stack.redis.zscore(ledger_keys.results(0), session.id) is not None
+    assert kit.redis.zscore(ledger_keys.results(0), session.id) is not None
 
 
-def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
+def test_a_foreign_query_can_be_answered(kit: Kit, family: Family) -> None:
     """It is a question in the parent's queue that stays open until its reply."""
-    asked = say(stack, family, Query(query_type="ask-for-help", subject="which one?"), "query", "normal")
-    ledger = stack.parts.ledger
+    asked = say(kit, family, Query(query_type="ask-for-help", subject="which one?"), "query", "normal")
+    ledger = kit.parts.ledger
     question = next(i for i in ledger.items(family.lead.session.id) if i.kind == "query")
     assert (question.child, question.extra["message"], question.extra["question"]) == (
         family.child,
@@ -352,20 +351,20 @@ def test_a_foreign_query_can_be_answered(stack: Stack, family: Family) -> None:
     assert asker_of(question.id) == family.child
 
 
-def test_the_system_itself_answers_how_far_a_session_is(stack: Stack, family: Family) -> None:
+def test_the_system_itself_answers_how_far_a_session_is(kit: Kit, family: Family) -> None:
     """The program has the reply in its inbox, signed; nobody is asked, and the same question again is answered once."""
-    ledger = stack.parts.ledger
+    ledger = kit.parts.ledger
     ledger.status(family.lead.claim, effect="s", progress=40, activity="reading", envelope=None)
     queued = len(ledger.items(family.lead.session.id))
     query = Query(query_type="get-status", subject="how far are you?")
     asked = new_message_id()
-    data = family.envelope(stack, query, message_id=asked)
+    data = family.envelope(kit, query, message_id=asked)
     for _ in range(2):
-        stack.publish(data, "query", "normal")
-    stack.router("three").run_once()
-    stack.router("four").run_once()
-    assert stack.dead() == []
-    inbox = [fields[b"envelope"] for _, fields in stack.redis.xrange(keys.inbox(0, "partner"))]
+        kit.publish(data, "query", "normal")
+    kit.route("three")
+    kit.route("four")
+    assert kit.dead() == []
+    inbox = [fields[b"envelope"] for _, fields in kit.redis.xrange(keys.inbox(0, "partner"))]
     replies = [check(one) for one in inbox]
     (reply,) = [one.message for one in replies if one.message and one.message.body.type == "reply"]
     assert isinstance(reply.body, Reply)
@@ -378,9 +377,9 @@ def test_the_system_itself_answers_how_far_a_session_is(stack: Stack, family: Fa
     assert ledger.session(family.child).questions == ()
 
 
-def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family: Family) -> None:
+def test_a_foreign_reply_answers_the_question_of_our_agent(kit: Kit, family: Family) -> None:
     """The question is found by the message that asked it, and closed."""
-    ledger, lead = stack.parts.ledger, family.lead
+    ledger, lead = kit.parts.ledger, family.lead
     asked = new_message_id()
     ledger.enqueue(
         family.child,
@@ -392,16 +391,16 @@ def test_a_foreign_reply_answers_the_question_of_our_agent(stack: Stack, family:
         extra={"message": asked, "question": True},
     )
     assert ledger.session(lead.session.id).questions == ("itm_00question",)
-    say(stack, family, Reply(in_reply_to=asked, answer="seven"), "reply")
+    say(kit, family, Reply(in_reply_to=asked, answer="seven"), "reply")
     assert ledger.session(lead.session.id).questions == ()
     reply = next(i for i in ledger.items(lead.session.id) if i.kind == "reply")
     assert ledger.texts(lead.session.id, [reply.id]) == {reply.id: "seven"}
     assert (reply.id, reply.extra["answers"]) == (reply_id("itm_00question"), "itm_00question")
 
 
-def test_no_program_answers_an_approval_even_of_its_own_parent(stack: Stack, family: Family) -> None:
+def test_no_program_answers_an_approval_even_of_its_own_parent(kit: Kit, family: Family) -> None:
     """Neither with a key of its own nor as an agent: only a person's answer, outside of all messages, counts."""
-    ledger, lead = stack.parts.ledger, family.lead
+    ledger, lead = kit.parts.ledger, family.lead
     text = canonical({"version": 1})
     request = ApprovalRequest(
         tool="deploy",
@@ -411,7 +410,7 @@ def test_no_program_answers_an_approval_even_of_its_own_parent(stack: Stack, fam
         session=lead.session.id,
         run=lead.claim.run,
     )
-    letter = stack.parts.message_factory.query(
+    letter = kit.parts.message_factory.query(
         sender="lead",
         recipient="operator",
         question=str(request),
@@ -427,10 +426,10 @@ def test_no_program_answers_an_approval_even_of_its_own_parent(stack: Stack, fam
         envelope=letter,
     )
     yes = Decision(approval=approval, approved=True, digest=request.digest).model_dump_json()
-    data = family.envelope(stack, Reply(in_reply_to=letter.message_id, answer=yes))
-    stack.publish(data, "reply", "high")
-    stack.router("three").run_once()
-    assert [dead.rule for dead in stack.dead()] == ["unauthorised"]
+    data = family.envelope(kit, Reply(in_reply_to=letter.message_id, answer=yes))
+    kit.publish(data, "reply", "high")
+    kit.route("three")
+    assert [dead.rule for dead in kit.dead()] == ["unauthorised"]
     assert ledger.session(lead.session.id).approvals == (approval,)
     assert ledger.item(lead.session.id, decision_id(approval)) is None
     # The transition itself refuses it, wherever the router might be led astray.
@@ -441,10 +440,10 @@ def test_no_program_answers_an_approval_even_of_its_own_parent(stack: Stack, fam
     assert ledger.session(lead.session.id).approvals == (approval,)
 
 
-def test_a_foreign_message_reaches_the_session_its_chain_names(stack: Stack, family: Family) -> None:
+def test_a_foreign_message_reaches_the_session_its_chain_names(kit: Kit, family: Family) -> None:
     """It is an item of the parent's queue, of the kind the sender chose."""
-    say(stack, family, Message(message_type="hint", content="look there"), "message", "normal")
-    assert "hint" in [i.kind for i in stack.parts.ledger.items(family.lead.session.id)]
+    say(kit, family, Message(message_type="hint", content="look there"), "message", "normal")
+    assert "hint" in [i.kind for i in kit.parts.ledger.items(family.lead.session.id)]
 
 
 @pytest.mark.parametrize("way", ["stream", "send", "replay"])
@@ -452,43 +451,43 @@ def test_a_foreign_message_reaches_the_session_its_chain_names(stack: Stack, fam
     "word", ["completion", "prompt", "reply", "aggregated", "Completion", "query", "blocker", "escalation"]
 )
 def test_no_program_makes_what_only_the_system_makes(
-    stack: Stack, family: Family, tmp_path: Path, way: str, word: str
+    kit: Kit, family: Family, tmp_path: Path, way: str, word: str
 ) -> None:
     """A message is a message, whatever it calls itself and on whichever way it comes; none is taken for more."""
-    ledger, root = stack.parts.ledger, family.lead.session.id
+    ledger, root = kit.parts.ledger, family.lead.session.id
     before = ledger.session(root)
     body = Message(message_type=word, content="ok")
     options = {"sender": "partner", "correlation": family.lead.session.correlation, "chain": family.chain}
     if way == "replay":
-        data = stack.envelope(body, recipient="nobody", **options)  # type: ignore[arg-type]
-        stack.publish(data, "message")
-        router = stack.router("three", jitter=lambda: 0.0)
+        data = kit.envelope(body, recipient="nobody", **options)  # type: ignore[arg-type]
+        kit.publish(data, "message")
+        router = kit.router("three", jitter=lambda: 0.0)
         while not router.run_once().dead:
-            stack.wake()
-        stack.parts.agents.announce([AgentRecord(name="nobody", role="coordinator")])
-        (letter,) = stack.dead()
-        data = stack.envelope(body, recipient="lead", **options)  # type: ignore[arg-type]
+            kit.wake()
+        kit.parts.agents.announce([AgentRecord(name="nobody", role="coordinator")])
+        (letter,) = kit.dead()
+        data = kit.envelope(body, recipient="lead", **options)  # type: ignore[arg-type]
         letter = letter.model_copy(update={"data": data})
-        assert Replays(stack.parts).replay(letter) is not None
+        assert Replays(kit.parts).replay(letter) is not None
     elif way == "send":
         file = tmp_path / "message.xml"
-        file.write_bytes(stack.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
-        assert stack.run("message", "send", str(file)).exit_code == 0
+        file.write_bytes(kit.envelope(body, recipient="lead", **options))  # type: ignore[arg-type]
+        assert kit.orchestra("message", "send", str(file)).exit_code == 0
     else:
-        stack.publish(stack.envelope(body, recipient="lead", **options), "message")  # type: ignore[arg-type]
-    stack.router("four").run_once()
-    assert stack.dead() == []
+        kit.publish(kit.envelope(body, recipient="lead", **options), "message")  # type: ignore[arg-type]
+    kit.route("four")
+    assert kit.dead() == []
     items = [i for i in ledger.items(root) if i.id.startswith("itm_")]
     assert [(i.kind, i.agent) for i in items] == [(f"agent-{word}", "partner")]
     after = ledger.session(root)
     assert (after.delivered, after.dead, after.pending) == (before.delivered, before.dead, before.pending)
 
 
-def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Stack, family: Family) -> None:
+def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(kit: Kit, family: Family) -> None:
     """Neither a reply to nothing nor one to a question put to somebody else reaches a session."""
-    ledger, lead = stack.parts.ledger, family.lead
+    ledger, lead = kit.parts.ledger, family.lead
     other = child_session_id(lead.session.id, "two")
-    letter = stack.parts.message_factory.delegation(
+    letter = kit.parts.message_factory.delegation(
         sender="lead",
         recipient="reviewer",
         task_id=other,
@@ -516,98 +515,98 @@ def test_a_reply_of_a_program_counts_once_and_only_where_it_was_asked(stack: Sta
         extra={"message": asked},
     )
     for message_id in (new_message_id(), asked):
-        data = family.envelope(stack, Reply(in_reply_to=message_id, answer="forged"))
-        stack.publish(data, "reply", "high")
-    stack.router("three").run_once()
-    assert sorted(letter.rule for letter in stack.dead()) == ["session-over", "unauthorised"]
+        data = family.envelope(kit, Reply(in_reply_to=message_id, answer="forged"))
+        kit.publish(data, "reply", "high")
+    kit.route("three")
+    assert sorted(letter.rule for letter in kit.dead()) == ["session-over", "unauthorised"]
     assert [i for i in ledger.items(lead.session.id) if i.kind == "reply"] == []
     assert ledger.session(lead.session.id).questions == ("itm_00other",)
 
 
-def test_nobody_reports_for_a_session_that_is_not_theirs(stack: Stack, family: Family) -> None:
+def test_nobody_reports_for_a_session_that_is_not_theirs(kit: Kit, family: Family) -> None:
     """A completion by another program, or of a session that a worker runs, is refused."""
     for task_id in (family.child, family.lead.session.id):
         body = TaskCompletion(task_id=task_id, status="success", summary="mine")
         sender = "other" if task_id == family.child else "partner"
-        stack.parts.agents.announce(
-            [stack.parts.agents.get("partner").model_copy(update={"name": "other"})]  # type: ignore[union-attr]
+        kit.parts.agents.announce(
+            [kit.parts.agents.get("partner").model_copy(update={"name": "other"})]  # type: ignore[union-attr]
         )
-        data = stack.envelope(
+        data = kit.envelope(
             body,
             sender=sender,
             recipient="lead",
             correlation=family.lead.session.correlation,
             chain=family.chain,
         )
-        stack.publish(data, "task-completion", "high")
-    stack.router("three").run_once()
-    stack.wake()
-    stack.router("four", clock=At(int(stack.redis.time()[0]) * 1000 + 20_000)).run_once()
-    assert [letter.rule for letter in stack.dead()] == ["session-unknown", "session-unknown"]
-    assert stack.parts.ledger.session(family.child).state == SessionState.RUNNING
+        kit.publish(data, "task-completion", "high")
+    kit.route("three")
+    kit.wake()
+    kit.router("four", clock=At(int(kit.redis.time()[0]) * 1000 + 20_000)).run_once()
+    assert [letter.rule for letter in kit.dead()] == ["session-unknown", "session-unknown"]
+    assert kit.parts.ledger.session(family.child).state == SessionState.RUNNING
 
 
-def test_a_foreign_program_delegates_from_the_session_it_runs(stack: Stack, family: Family) -> None:
+def test_a_foreign_program_delegates_from_the_session_it_runs(kit: Kit, family: Family) -> None:
     """The child is below its session in the tree, and owes it an envelope instead of a callback."""
-    data = family.envelope(stack, task(), recipient="reviewer")
-    stack.publish(data, "task-delegation", "high")
-    stack.router("three").run_once()
-    (dispatch, _), *_ = stack.sent.runs
-    child = stack.parts.ledger.session(dispatch.session)
+    data = family.envelope(kit, task(), recipient="reviewer")
+    kit.publish(data, "task-delegation", "high")
+    kit.route("three")
+    (dispatch, _), *_ = kit.sent.runs
+    child = kit.parts.ledger.session(dispatch.session)
     assert (child.parent, child.root, child.depth, child.callback) == (
         family.child,
         family.lead.session.root,
         2,
         False,
     )
-    assert stack.parts.ledger.session(family.child).launched == 0
+    assert kit.parts.ledger.session(family.child).launched == 0
 
 
-def test_what_follows_upon_a_launch_in_the_same_round_finds_it(stack: Stack) -> None:
+def test_what_follows_upon_a_launch_in_the_same_round_finds_it(kit: Kit) -> None:
     """A task and a message to its session, published together, are both carried out."""
     launch, correlation = new_message_id(), new_message_id()
     options = {"sender": "partner", "recipient": "reviewer", "correlation": correlation}
-    stack.publish(stack.envelope(task(), message_id=launch, **options), "task-delegation", "high")  # type: ignore[arg-type]
-    said = stack.envelope(Message(content="and hurry"), chain=(launch,), **options)  # type: ignore[arg-type]
-    stack.publish(said, "message")
-    handled = stack.router().run_once()
-    (session,) = roots(stack)
+    kit.publish(kit.envelope(task(), message_id=launch, **options), "task-delegation", "high")  # type: ignore[arg-type]
+    said = kit.envelope(Message(content="and hurry"), chain=(launch,), **options)  # type: ignore[arg-type]
+    kit.publish(said, "message")
+    handled = kit.route()
+    (session,) = roots(kit)
     assert (handled.done, handled.parked) == (2, 0)
-    assert [i.kind for i in stack.parts.ledger.items(session.id)] == ["message"]
+    assert [i.kind for i in kit.parts.ledger.items(session.id)] == ["message"]
 
 
-def test_the_root_hears_once_of_a_conversation_that_runs_away(stack: Stack, family: Family) -> None:
+def test_the_root_hears_once_of_a_conversation_that_runs_away(kit: Kit, family: Family) -> None:
     """More messages than the limit are refused; who began it all is told."""
-    stack.settings = load_settings(
-        redis_url=stack.settings.redis_url, data=stack.settings.data, conversation_max_messages=3
+    kit.settings = load_settings(
+        redis_url=kit.settings.redis_url, data=kit.settings.data, conversation_max_messages=3
     )
     for number in range(6):
-        data = stack.envelope(
+        data = kit.envelope(
             Message(content=str(number)),
             sender="lead",
             recipient="reviewer",
             correlation=family.lead.session.correlation,
             chain=family.lead.session.chain,
         )
-        stack.publish(data, "message")
-    stack.router("three").run_once()
-    assert {letter.rule for letter in stack.dead()} == {"conversation-limit"}
-    told = [i for i in stack.parts.ledger.items(family.lead.session.root) if i.kind == "error"]
+        kit.publish(data, "message")
+    kit.route("three")
+    assert {letter.rule for letter in kit.dead()} == {"conversation-limit"}
+    told = [i for i in kit.parts.ledger.items(family.lead.session.root) if i.kind == "error"]
     assert [(i.agent, i.priority) for i in told] == [("router", "critical")]
 
 
-def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
+def test_a_review_that_is_not_done_in_time_fails(kit: Kit) -> None:
     """The time is the table's 24 hours, or what the request's retry policy says."""
     review = Review(task_id="R-1", title="Look", description="look at it")
     policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=1)
     for retry in (None, policy):
-        data = stack.envelope(
+        data = kit.envelope(
             ReviewRequest(review=review), sender="partner", recipient="code-reviewer", retry=retry
         )
-        stack.publish(data, "review-request", "high")
-    stack.router().run_once()
-    quick, slow = sorted(roots(stack), key=lambda s: stack.redis.zscore("ao:{00}:timers", f"review|{s.id}"))
-    parts = stack.parts
+        kit.publish(data, "review-request", "high")
+    kit.route()
+    quick, slow = sorted(roots(kit), key=lambda s: kit.redis.zscore("ao:{00}:timers", f"review|{s.id}"))
+    parts = kit.parts
     reaper = Reaper(parts.ledger, Delivery(parts.ledger, lambda _: None), settle=lambda _: None)
     deadline = time.monotonic() + 40
     while parts.ledger.session(quick.id).state is not SessionState.FAILED:
@@ -619,34 +618,34 @@ def test_a_review_that_is_not_done_in_time_fails(stack: Stack) -> None:
 
 
 def test_what_a_program_launches_for_its_task_is_in_the_audit_trail_under_an_id_of_its_own(
-    stack: Stack, family: Family
+    kit: Kit, family: Family
 ) -> None:
     """The doctor finds the session that a launch began by its message, not by the program's task-id."""
-    launch = family.envelope(stack, task(), recipient="reviewer")
-    stack.publish(launch, "task-delegation", "high")
-    stack.router("three").run_once()
-    (grandchild,) = [s for s in stack.parts.ledger.tree(family.lead.session.id) if s.parent == family.child]
-    store = AuditStore(stack.settings.audit_database)
-    AuditWriter(stack.redis, store, consumer="w", sources=all_streams()).run_once()
-    doctor = Doctor(stack.parts, audit=AuditReader(store), sleep=lambda _: None)
+    launch = family.envelope(kit, task(), recipient="reviewer")
+    kit.publish(launch, "task-delegation", "high")
+    kit.route("three")
+    (grandchild,) = [s for s in kit.parts.ledger.tree(family.lead.session.id) if s.parent == family.child]
+    store = AuditStore(kit.settings.audit_database)
+    AuditWriter(kit.redis, store, consumer="w", sources=all_streams()).run_once()
+    doctor = Doctor(kit.parts, audit=AuditReader(store), sleep=lambda _: None)
     assert doctor.examine(watch_leases=False).holds
-    stack.redis.delete(ledger_keys.session(grandchild.id))
+    kit.redis.delete(ledger_keys.session(grandchild.id))
     assert not doctor.examine(watch_leases=False).holds
     store.close()
 
 
 @pytest.mark.parametrize("ends", ["finished", "stopped"])
-def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: str) -> None:
+def test_a_review_that_is_over_has_no_time_limit_any_more(kit: Kit, ends: str) -> None:
     """Neither its end leaves one behind, nor does a copy of the request bring it back; a user may go on with it."""
     review = Review(task_id="R-1", title="Look", description="look at it")
-    data = stack.envelope(ReviewRequest(review=review), sender="partner", recipient="code-reviewer")
-    stack.publish(data, "review-request", "high")
-    stack.router().run_once()
-    ledger, (session,) = stack.parts.ledger, roots(stack)
-    assert stack.redis.zscore("ao:{00}:timers", f"review|{session.id}") is not None
-    held = stack.claim(session.id)
+    data = kit.envelope(ReviewRequest(review=review), sender="partner", recipient="code-reviewer")
+    kit.publish(data, "review-request", "high")
+    kit.route()
+    ledger, (session,) = kit.parts.ledger, roots(kit)
+    assert kit.redis.zscore("ao:{00}:timers", f"review|{session.id}") is not None
+    held = kit.claim(session.id)
     if ends == "finished":
-        letter = stack.parts.message_factory.completion(
+        letter = kit.parts.message_factory.completion(
             sender="code-reviewer",
             recipient="partner",
             task_id=session.id,
@@ -658,28 +657,28 @@ def test_a_review_that_is_over_has_no_time_limit_any_more(stack: Stack, ends: st
         )
     else:
         ledger.stop(session.id, "enough", force=True)
-    stack.publish(data, "review-request", "high")
-    stack.publish(data.replace(b"look at it", b"look at  it"), "review-request", "high")
-    stack.router("two").run_once()
+    kit.publish(data, "review-request", "high")
+    kit.publish(data.replace(b"look at it", b"look at  it"), "review-request", "high")
+    kit.route("two")
     assert ledger.session(session.id).state == ends
-    assert stack.redis.zscore("ao:{00}:timers", f"review|{session.id}") is None
+    assert kit.redis.zscore("ao:{00}:timers", f"review|{session.id}") is None
 
 
-def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(stack: Stack) -> None:
+def test_a_review_of_our_own_has_its_time_limit_until_it_is_over(kit: Kit) -> None:
     """As one that a program asks for."""
-    ledger, root = stack.parts.ledger, stack.submit()
-    stack.router().run_once()
-    child = stack.launch(stack.claim(root), "code-reviewer", matter=Review()).child_id
-    stack.router("two").run_once()
-    assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
+    ledger, root = kit.parts.ledger, kit.send()
+    kit.route()
+    child = kit.assign(kit.claim(root), "code-reviewer", matter=Review()).child_id
+    kit.route("two")
+    assert kit.redis.zscore("ao:{00}:timers", f"review|{child}") is not None
     ledger.stop(child, "enough", force=True)
-    assert stack.redis.zscore("ao:{00}:timers", f"review|{child}") is None
+    assert kit.redis.zscore("ao:{00}:timers", f"review|{child}") is None
 
 
-def as_snoop(stack: Stack, family: Family, body: object, **about: object) -> bytes:
+def as_snoop(kit: Kit, family: Family, body: object, **about: object) -> bytes:
     """What a registered program says that has read the family's chain and was told nothing."""
-    stack.parts.agents.announce([AgentRecord(name="snoop", role="coordinator", executor="foreign")])
-    return stack.envelope(
+    kit.parts.agents.announce([AgentRecord(name="snoop", role="coordinator", executor="foreign")])
+    return kit.envelope(
         body,  # type: ignore[arg-type]
         sender="snoop",
         correlation=family.lead.session.correlation,
@@ -688,14 +687,14 @@ def as_snoop(stack: Stack, family: Family, body: object, **about: object) -> byt
     )
 
 
-def give_up(stack: Stack, number: int) -> None:
+def give_up(kit: Kit, number: int) -> None:
     """Route until so many messages are dead letters, however patient the router is."""
-    later = int(stack.redis.time()[0]) * 1000
+    later = int(kit.redis.time()[0]) * 1000
     for turn in range(20):
-        if len(stack.dead()) == number:
+        if len(kit.dead()) == number:
             return
-        stack.router(f"turn-{turn}", clock=At(later + turn * 10_100), jitter=lambda: 0.0).run_once()
-        stack.wake()
+        kit.router(f"turn-{turn}", clock=At(later + turn * 10_100), jitter=lambda: 0.0).run_once()
+        kit.wake()
     raise AssertionError("it is no dead letter yet")
 
 
@@ -718,35 +717,35 @@ STRANGE = {
 
 @pytest.mark.parametrize("said", list(STRANGE))
 def test_a_stranger_says_nothing_in_a_conversation_whose_chain_it_has_read(
-    stack: Stack, family: Family, said: str
+    kit: Kit, family: Family, said: str
 ) -> None:
     """It is refused with the reason, which its sender gets; nobody in the conversation hears of it."""
-    ledger = stack.parts.ledger
+    ledger = kit.parts.ledger
     before = {s.id: len(ledger.items(s.id)) for s in ledger.tree(family.lead.session.root)}
     body, recipient = STRANGE[said]
-    stack.publish(as_snoop(stack, family, body, recipient=recipient), body.type)
-    give_up(stack, 1)
-    (letter,) = stack.dead()
+    kit.publish(as_snoop(kit, family, body, recipient=recipient), body.type)
+    give_up(kit, 1)
+    (letter,) = kit.dead()
     assert letter.rule == "conversation-party"
     assert "'snoop' has no part in conversation" in letter.reason
     assert {s.id: len(ledger.items(s.id)) for s in ledger.tree(family.lead.session.root)} == before
-    assert len(roots(stack)) == 1
-    told = [check(data).message for data in stack.published("error")]
+    assert len(roots(kit)) == 1
+    told = [check(data).message for data in kit.published("error")]
     assert "snoop" in [m.header.recipient.agent_name for m in told if m is not None]
 
 
-def test_a_stranger_does_not_get_into_a_conversation_by_trying(stack: Stack, family: Family) -> None:
+def test_a_stranger_does_not_get_into_a_conversation_by_trying(kit: Kit, family: Family) -> None:
     """What is refused leaves no part in it behind."""
     for number, kind in enumerate(("task-delegation", "message"), 1):
         body, recipient = STRANGE[kind]
-        stack.publish(as_snoop(stack, family, body, recipient=recipient), kind)
-        give_up(stack, number)
-    assert [letter.rule for letter in stack.dead()] == ["conversation-party"] * 2
+        kit.publish(as_snoop(kit, family, body, recipient=recipient), kind)
+        give_up(kit, number)
+    assert [letter.rule for letter in kit.dead()] == ["conversation-party"] * 2
 
 
-def test_whoever_was_told_something_in_a_conversation_may_speak_in_it(stack: Stack, family: Family) -> None:
+def test_whoever_was_told_something_in_a_conversation_may_speak_in_it(kit: Kit, family: Family) -> None:
     """A message is enough; so does the operator, who has part in all."""
-    hello = stack.envelope(
+    hello = kit.envelope(
         Message(content="help partner"),
         sender="lead",
         recipient="snoop",
@@ -754,38 +753,38 @@ def test_whoever_was_told_something_in_a_conversation_may_speak_in_it(stack: Sta
         chain=family.lead.session.chain,
     )
     body, recipient = STRANGE["task-delegation"]
-    work = as_snoop(stack, family, body, recipient=recipient)
-    stack.publish(hello, "message")
-    stack.router("three").run_once()
-    stack.publish(work, "task-delegation", "high")
-    own = stack.envelope(
+    work = as_snoop(kit, family, body, recipient=recipient)
+    kit.publish(hello, "message")
+    kit.route("three")
+    kit.publish(work, "task-delegation", "high")
+    own = kit.envelope(
         task("T-operator"),
         sender="operator",
         recipient="reviewer",
         correlation=family.lead.session.correlation,
         chain=family.chain,
     )
-    stack.publish(own, "task-delegation", "high")
-    stack.router("four").run_once()
-    assert stack.dead() == []
-    assert {s.delegator for s in roots(stack)[:2]} == {"operator", "snoop"}  # begun in one millisecond
+    kit.publish(own, "task-delegation", "high")
+    kit.route("four")
+    assert kit.dead() == []
+    assert {s.delegator for s in roots(kit)[:2]} == {"operator", "snoop"}  # begun in one millisecond
 
 
 def test_a_chain_of_messages_that_nobody_knows_is_refused_under_a_new_correlation_id_too(
-    stack: Stack,
+    kit: Kit,
 ) -> None:
     """It would put words of an earlier conversation into the mouths of others."""
-    router = stack.router()
+    router = kit.router()
     body = TaskDelegation(task=Task(task_id="T", title="x", description="x"))
-    data = stack.envelope(
+    data = kit.envelope(
         body,
         sender="partner",
         recipient="reviewer",
         correlation=new_message_id(),
         chain=(new_message_id(), new_message_id()),
     )
-    stack.publish(data, "task-delegation", "high")
+    kit.publish(data, "task-delegation", "high")
     router.run_once()
-    (dead,) = [dead for dead in stack.dead() if dead.type == "task-delegation"]
+    (dead,) = [dead for dead in kit.dead() if dead.type == "task-delegation"]
     assert dead.rule == "conversation-chain"
-    assert roots(stack) == []
+    assert roots(kit) == []

@@ -26,7 +26,8 @@ from orchestrator.ids import new_message_id, root_session_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.router.validation.validator import RULES, Validator
-from tests.integration.router.conftest import Ahead, At, Stack
+from tests.clock import Ahead, At
+from tests.kit import Kit
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
 HELLO = Message(content="hello")
@@ -55,158 +56,156 @@ def task(task_id: str = "T-1") -> TaskDelegation:
     return TaskDelegation(task=Task(task_id=task_id, title="Count", description="count the lines"))
 
 
-def signed_by(stack: Stack, signer: Signer, *, at_ms: int | None = None, **header: Any) -> bytes:
+def signed_by(kit: Kit, signer: Signer, *, at_ms: int | None = None, **header: Any) -> bytes:
     """An update of `lead` under any signature."""
-    message = check(stack.envelope(UPDATE, retry=ONCE, **header)).message
+    message = check(kit.envelope(UPDATE, retry=ONCE, **header)).message
     assert message is not None
-    now_ms = int(stack.redis.time()[0]) * 1000 if at_ms is None else at_ms
+    now_ms = int(kit.redis.time()[0]) * 1000 if at_ms is None else at_ms
     return sign_message(message, signer, now_ms=now_ms)
 
 
-def stranger(stack: Stack) -> KeyStore:
+def stranger(kit: Kit) -> KeyStore:
     """The keys of a host that has nothing to do with this stack."""
-    return KeyStore(stack.settings.data / "stranger", "Ed25519")
+    return KeyStore(kit.settings.data / "stranger", "Ed25519")
 
 
-def not_certified(stack: Stack) -> bytes:
-    store = stranger(stack)
+def not_certified(kit: Kit) -> bytes:
+    store = stranger(kit)
     signer = store.signer("lead")
     certificate = store.certificate(signer.key_id)
-    stack.redis.hset(keys.public_keys(), signer.key_id, certificate.pem)
-    return signed_by(stack, signer)
+    kit.redis.hset(keys.public_keys(), signer.key_id, certificate.pem)
+    return signed_by(kit, signer)
 
 
-def another_owner(stack: Stack) -> bytes:
-    theirs = stack.parts.keyring.signer("partner")
-    return signed_by(stack, dataclasses.replace(theirs, agent="lead"))
+def another_owner(kit: Kit) -> bytes:
+    theirs = kit.parts.keyring.signer("partner")
+    return signed_by(kit, dataclasses.replace(theirs, agent="lead"))
 
 
-def revoked(stack: Stack) -> bytes:
-    data = stack.envelope(UPDATE, retry=ONCE)
-    stack.parts.keyring.registry.revoke(stack.parts.keyring.signer("lead").key_id)
+def revoked(kit: Kit) -> bytes:
+    data = kit.envelope(UPDATE, retry=ONCE)
+    kit.parts.keyring.registry.revoke(kit.parts.keyring.signer("lead").key_id)
     return data
 
 
-def rotated(stack: Stack) -> bytes:
-    ring = stack.parts.keyring
+def rotated(kit: Kit) -> bytes:
+    ring = kit.parts.keyring
     old = ring.signer("lead")
     ring.store.rotate("lead", overlap_s=0)
     ring.registry.register_all()
-    return signed_by(stack, old, at_ms=int(stack.redis.time()[0] + 60) * 1000)
+    return signed_by(kit, old, at_ms=int(kit.redis.time()[0] + 60) * 1000)
 
 
-def seen(stack: Stack) -> bytes:
-    data = stack.envelope(UPDATE)
-    stack.publish(data, "status-update")
-    assert stack.router("before").run_once().done == 1
+def seen(kit: Kit) -> bytes:
+    data = kit.envelope(UPDATE)
+    kit.publish(data, "status-update")
+    assert kit.route("before").done == 1
     return data
 
 
-def id_used_before(stack: Stack) -> bytes:
-    header = check(seen(stack)).message
-    return stack.envelope(
-        StatusUpdate(task_id="other", status="blocked"), message_id=header.header.message_id
-    )
+def id_used_before(kit: Kit) -> bytes:
+    header = check(seen(kit)).message
+    return kit.envelope(StatusUpdate(task_id="other", status="blocked"), message_id=header.header.message_id)
 
 
-def taken_task(stack: Stack) -> bytes:
+def taken_task(kit: Kit) -> bytes:
     first, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
-    stack.publish(stack.envelope(task(), message_id=first, **about), "task-delegation", "high")
-    assert stack.router("before").run_once().done == 1
-    return stack.envelope(task(), chain=(first,), **about)
+    kit.publish(kit.envelope(task(), message_id=first, **about), "task-delegation", "high")
+    assert kit.route("before").done == 1
+    return kit.envelope(task(), chain=(first,), **about)
 
 
-def session_of_others(stack: Stack) -> bytes:
-    session = stack.submit(agent="reviewer")
-    return stack.envelope(task(session), sender="partner", recipient="reviewer")
+def session_of_others(kit: Kit) -> bytes:
+    session = kit.send(agent="reviewer")
+    return kit.envelope(task(session), sender="partner", recipient="reviewer")
 
 
-def word_of_a_stranger(stack: Stack) -> bytes:
+def word_of_a_stranger(kit: Kit) -> bytes:
     first, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"recipient": "reviewer", "correlation": conversation}
-    begun = stack.envelope(task(), sender="partner", message_id=first, **about)
-    stack.publish(begun, "task-delegation", "high")
-    assert stack.router("before").run_once().done == 1
+    begun = kit.envelope(task(), sender="partner", message_id=first, **about)
+    kit.publish(begun, "task-delegation", "high")
+    assert kit.route("before").done == 1
     stranger = AgentRecord(name="stranger", role="coordinator", executor="foreign")
-    stack.parts.agents.announce([stranger])
-    return stack.envelope(HELLO, sender="stranger", chain=(first,), **about)
+    kit.parts.agents.announce([stranger])
+    return kit.envelope(HELLO, sender="stranger", chain=(first,), **about)
 
 
-def begun(stack: Stack, recipient: str) -> dict[str, Any]:
+def begun(kit: Kit, recipient: str) -> dict[str, Any]:
     """The header of what the partner says to the session that it has begun."""
     first, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": recipient, "correlation": conversation}
-    stack.publish(stack.envelope(task(), message_id=first, **about), "task-delegation", "high")
-    assert stack.router("before").run_once().done == 1
+    kit.publish(kit.envelope(task(), message_id=first, **about), "task-delegation", "high")
+    assert kit.route("before").done == 1
     return {**about, "chain": (first,), "retry": ONCE}
 
 
-def work_of_a_stranger(stack: Stack) -> bytes:
-    about = begun(stack, "reviewer")
-    stack.parts.agents.announce([AgentRecord(name="stranger", role="coordinator", executor="foreign")])
-    return stack.envelope(task("T-2"), **{**about, "sender": "stranger"})
+def work_of_a_stranger(kit: Kit) -> bytes:
+    about = begun(kit, "reviewer")
+    kit.parts.agents.announce([AgentRecord(name="stranger", role="coordinator", executor="foreign")])
+    return kit.envelope(task("T-2"), **{**about, "sender": "stranger"})
 
 
-def to_one_that_is_stopped(stack: Stack) -> bytes:
-    about = begun(stack, "lead")
-    (session,) = stack.parts.ledger.roots(0)
-    stack.parts.ledger.stop(session.id, "by its user", force=True)
-    return stack.envelope(HELLO, **about)
+def to_one_that_is_stopped(kit: Kit) -> bytes:
+    about = begun(kit, "lead")
+    (session,) = kit.parts.ledger.roots(0)
+    kit.parts.ledger.stop(session.id, "by its user", force=True)
+    return kit.envelope(HELLO, **about)
 
 
-def report_of(stack: Stack, session: str) -> bytes:
+def report_of(kit: Kit, session: str) -> bytes:
     done = TaskCompletion(task_id=session, status="success", summary="done", result="done")
-    return stack.envelope(done, sender="partner", recipient="operator", retry=ONCE)
+    return kit.envelope(done, sender="partner", recipient="operator", retry=ONCE)
 
 
-def before_it_began(stack: Stack) -> bytes:
-    session = stack.submit(agent="partner")
-    assert stack.redis.xtrim(keys.messages(0, "task-delegation", "high"), maxlen=0) == 1
-    return report_of(stack, session)
+def before_it_began(kit: Kit) -> bytes:
+    session = kit.send(agent="partner")
+    assert kit.redis.xtrim(keys.messages(0, "task-delegation", "high"), maxlen=0) == 1
+    return report_of(kit, session)
 
 
-def for_a_worker_of_ours(stack: Stack) -> bytes:
-    session = stack.submit(agent="partner")
-    stack.parts.agents.announce([AgentRecord(name="partner", role="coordinator")])
-    assert stack.router("before").run_once().done == 1
-    stack.claim(session)
-    stack.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
-    return report_of(stack, session)
+def for_a_worker_of_ours(kit: Kit) -> bytes:
+    session = kit.send(agent="partner")
+    kit.parts.agents.announce([AgentRecord(name="partner", role="coordinator")])
+    assert kit.route("before").done == 1
+    kit.claim(session)
+    kit.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
+    return report_of(kit, session)
 
 
-def another_chain(stack: Stack) -> bytes:
+def another_chain(kit: Kit) -> bytes:
     conversation = new_message_id()
-    stack.publish(stack.envelope(HELLO, correlation=conversation), "message")
-    assert stack.router("before").run_once().done == 1
-    return stack.envelope(HELLO, correlation=conversation, chain=(new_message_id(),))
+    kit.publish(kit.envelope(HELLO, correlation=conversation), "message")
+    assert kit.route("before").done == 1
+    return kit.envelope(HELLO, correlation=conversation, chain=(new_message_id(),))
 
 
-def unreadable(stack: Stack) -> bytes:
+def unreadable(kit: Kit) -> bytes:
     body = CompressedBody(type="task-delegation", size=3, sha256="0" * 64, content="AAAA")
-    return stack.envelope(body, sender="partner", recipient="reviewer")
+    return kit.envelope(body, sender="partner", recipient="reviewer")
 
 
-def upwards(stack: Stack) -> bytes:
-    return stack.envelope(task(), sender="reviewer", recipient="lead")
+def upwards(kit: Kit) -> bytes:
+    return kit.envelope(task(), sender="reviewer", recipient="lead")
 
 
-def lead(body: Body, **header: Any) -> Callable[[Stack], bytes]:
-    return lambda stack: stack.envelope(body, **{"retry": ONCE, **header})
+def lead(body: Body, **header: Any) -> Callable[[Kit], bytes]:
+    return lambda kit: kit.envelope(body, **{"retry": ONCE, **header})
 
 
 #: Case → rule and the message that breaks it.
-CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
+CASES: dict[str, tuple[str, Callable[[Kit], bytes]]] = {
     "unsigned": (
         "signature-missing",
-        lambda stack: (good := stack.envelope(UPDATE))[: good.index(b"<signature>")] + b"</agent-message>",
+        lambda kit: (good := kit.envelope(UPDATE))[: good.index(b"<signature>")] + b"</agent-message>",
     ),
-    "changed": ("signature-invalid", lambda stack: stack.envelope(UPDATE).replace(b">40<", b">90<")),
+    "changed": ("signature-invalid", lambda kit: kit.envelope(UPDATE).replace(b">40<", b">90<")),
     "algorithm": (
         "signature-algorithm",
-        lambda stack: stack.envelope(UPDATE).replace(b">Ed25519<", b">RSA-SHA256<"),
+        lambda kit: kit.envelope(UPDATE).replace(b">Ed25519<", b">RSA-SHA256<"),
     ),
-    "key unknown": ("key-unknown", lambda stack: signed_by(stack, stranger(stack).signer("lead"))),
+    "key unknown": ("key-unknown", lambda kit: signed_by(kit, stranger(kit).signer("lead"))),
     "key not certified": ("key-not-certified", not_certified),
     "key of another": ("key-owner", another_owner),
     "signer is not the sender": ("signer-sender", lead(UPDATE, signer="partner")),
@@ -214,8 +213,8 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
     "key retired": ("key-retired", rotated),
     "key too young": (
         "key-too-young",
-        lambda stack: signed_by(
-            stack, dataclasses.replace(stack.parts.keyring.signer("lead"), created_ms=0), at_ms=1
+        lambda kit: signed_by(
+            kit, dataclasses.replace(kit.parts.keyring.signer("lead"), created_ms=0), at_ms=1
         ),
     ),
     "expired": ("expired", lead(UPDATE, timestamp=PAST, expiration=LATER)),
@@ -249,7 +248,7 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
     "work of a stranger": ("conversation-party", work_of_a_stranger),
     "work after a message that nobody knows": (
         "conversation-chain",
-        lambda stack: stack.envelope(
+        lambda kit: kit.envelope(
             task(),
             sender="partner",
             recipient="reviewer",
@@ -264,29 +263,29 @@ CASES: dict[str, tuple[str, Callable[[Stack], bytes]]] = {
 }
 
 
-def validate(stack: Stack, data: bytes, *options: str) -> Result:
+def validate(kit: Kit, data: bytes, *options: str) -> Result:
     """`orchestra message validate --online --json -`."""
-    return stack.run("message", "validate", "--online", "--json", "-", *options, stdin=data)
+    return kit.orchestra("message", "validate", "--online", "--json", "-", *options, stdin=data)
 
 
-def refused(stack: Stack, data: bytes) -> list[str]:
+def refused(kit: Kit, data: bytes) -> list[str]:
     """The rules under which a router gives the message up, however often it has to look."""
     message = check(data).message
-    row = stack.parts.routing[message.body.type]
-    stack.publish(data, message.body.type, message.header.priority or row.priority)
-    now_ms = int(stack.redis.time()[0]) * 1000
+    row = kit.parts.routing[message.body.type]
+    kit.publish(data, message.body.type, message.header.priority or row.priority)
+    now_ms = int(kit.redis.time()[0]) * 1000
     for number in range(5):
-        router = stack.router(f"r{number}", clock=At(now_ms + number * 20_000), jitter=lambda: 0.0)
+        router = kit.router(f"r{number}", clock=At(now_ms + number * 20_000), jitter=lambda: 0.0)
         duplicates = router.run_once().duplicates
-        if stack.dead() or duplicates:
-            return [*(["duplicate"] * duplicates), *(letter.rule for letter in stack.dead())]
-        stack.wake()
+        if kit.dead() or duplicates:
+            return [*(["duplicate"] * duplicates), *(letter.rule for letter in kit.dead())]
+        kit.wake()
     raise AssertionError("the message was not refused")
 
 
-def snapshot(stack: Stack) -> dict[bytes, Any]:
+def snapshot(kit: Kit) -> dict[bytes, Any]:
     """All of the server; a hash without its order, which reading may change."""
-    redis = stack.redis
+    redis = kit.redis
     return {
         name: redis.hgetall(name) if redis.type(name) == b"hash" else redis.dump(name)
         for name in redis.scan_iter()
@@ -294,13 +293,13 @@ def snapshot(stack: Stack) -> dict[bytes, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(stack: Stack, case: str) -> None:
+def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(kit: Kit, case: str) -> None:
     """The same rule from both, nothing changed by asking."""
     rule, build = CASES[case]
-    data = build(stack)
-    before = snapshot(stack)
-    result = validate(stack, data)
-    assert snapshot(stack) == before
+    data = build(kit)
+    before = snapshot(kit)
+    result = validate(kit, data)
+    assert snapshot(kit) == before
     (row,) = json.loads(result.stdout)["documents"]
     errors = {error["rule"]: error for error in row["findings"] if error["severity"] == "error"}
     assert (result.exit_code, row["valid"]) == (1, False)
@@ -308,7 +307,7 @@ def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(stack: S
     assert {"line", "path", "value", "message"} <= errors[rule].keys()
     assert errors[rule]["path"].startswith("/agent-message")
     assert len(errors[rule]["message"]) > 20
-    assert refused(stack, data) == [rule]
+    assert refused(kit, data) == [rule]
 
 
 def test_every_rule_of_the_table_is_shown(root: Path) -> None:
@@ -326,74 +325,74 @@ def test_every_rule_of_the_table_is_in_the_documentation(root: Path) -> None:
     assert [rule for rule in (*RULES, *SIGNATURE_RULES) if f"| `{rule}` |" not in page] == []
 
 
-def test_a_message_that_would_be_accepted_is_valid(stack: Stack) -> None:
+def test_a_message_that_would_be_accepted_is_valid(kit: Kit) -> None:
     """A task of our own, one of an external program, what that says to its session and of its own, and a report."""
-    about = begun(stack, "lead")
-    session = stack.submit(agent="partner")
-    assert stack.router("before").run_once().done == 1
-    report = report_of(stack, session)
-    hello = stack.envelope(HELLO, **about)
+    about = begun(kit, "lead")
+    session = kit.send(agent="partner")
+    assert kit.route("before").done == 1
+    report = report_of(kit, session)
+    hello = kit.envelope(HELLO, **about)
     how_far = StatusUpdate(task_id=session, status="in-progress", progress_percentage=40)
-    stack.submit("another", agent="reviewer")
-    ours = stack.published("task-delegation")[-1]
-    theirs = stack.envelope(task(), sender="partner", recipient="reviewer")
+    kit.send("another", agent="reviewer")
+    ours = kit.published("task-delegation")[-1]
+    theirs = kit.envelope(task(), sender="partner", recipient="reviewer")
     said = [
         (theirs, "task-delegation", "high"),
         (hello, "message", "normal"),
-        (stack.envelope(how_far, sender="partner", recipient="operator"), "status-update", "low"),
+        (kit.envelope(how_far, sender="partner", recipient="operator"), "status-update", "low"),
         (report, "task-completion", "high"),
-        (stack.envelope(UPDATE), "status-update", "low"),
+        (kit.envelope(UPDATE), "status-update", "low"),
     ]
     for data in (ours, *(one for one, *_ in said)):
-        before = snapshot(stack)
-        result = validate(stack, data)
+        before = snapshot(kit)
+        result = validate(kit, data)
         assert (result.exit_code, json.loads(result.stdout)["documents"][0]["findings"]) == (0, [])
-        assert snapshot(stack) == before
+        assert snapshot(kit) == before
     for data, kind, priority in said:
-        stack.publish(data, kind, priority)
-    router = stack.router()
-    assert (sum(router.run_once().done for _ in range(3)), stack.dead()) == (6, [])
+        kit.publish(data, kind, priority)
+    router = kit.router()
+    assert (sum(router.run_once().done for _ in range(3)), kit.dead()) == (6, [])
 
 
-def test_a_redelivery_is_a_duplicate_and_no_second_task(stack: Stack) -> None:
+def test_a_redelivery_is_a_duplicate_and_no_second_task(kit: Kit) -> None:
     """The task-id of a message belongs to that message, however often it comes."""
-    data = stack.envelope(task(), sender="partner", recipient="reviewer")
+    data = kit.envelope(task(), sender="partner", recipient="reviewer")
     for _ in range(2):
-        stack.publish(data, "task-delegation", "high")
-    handled = stack.router().run_once()
-    assert (handled.done, handled.duplicates, stack.dead()) == (1, 1, [])
-    (row,) = json.loads(validate(stack, data).stdout)["documents"]
+        kit.publish(data, "task-delegation", "high")
+    handled = kit.route()
+    assert (handled.done, handled.duplicates, kit.dead()) == (1, 1, [])
+    (row,) = json.loads(validate(kit, data).stdout)["documents"]
     assert [error["rule"] for error in row["findings"]] == ["duplicate"]
 
 
-def test_warnings_and_infos_do_not_refuse(stack: Stack) -> None:
+def test_warnings_and_infos_do_not_refuse(kit: Kit) -> None:
     """What is seldom wise is said and done."""
     often = RetryPolicy(max_attempts=20, backoff_strategy="exponential", timeout_seconds=60)
-    data = stack.envelope(UPDATE, retry=often)
-    result = validate(stack, data)
+    data = kit.envelope(UPDATE, retry=often)
+    result = validate(kit, data)
     (row,) = json.loads(result.stdout)["documents"]
     assert (result.exit_code, row["valid"]) == (0, True)
     assert {error["severity"] for error in row["findings"]} == {"warning"}
-    stack.publish(data, "status-update")
-    assert stack.router().run_once().done == 1
+    kit.publish(data, "status-update")
+    assert kit.route().done == 1
 
 
-def test_where_signatures_are_optional_an_unsigned_message_is_valid(stack: Stack) -> None:
+def test_where_signatures_are_optional_an_unsigned_message_is_valid(kit: Kit) -> None:
     """The setting holds for both; what is signed is still verified."""
     options = {"ORCHESTRA_SIGNATURES_REQUIRED": "false"}
-    lax = Stack(stack.redis, stack.settings.model_copy(update={"signatures_required": False}), stack.parts)
-    unsigned = CASES["unsigned"][1](stack)
+    lax = kit.beside(signatures_required=False)
+    unsigned = CASES["unsigned"][1](kit)
     command = ["message", "validate", "--online", "--json", "-"]
-    result = stack.run(*command, stdin=unsigned, env=options)
+    result = kit.orchestra(*command, stdin=unsigned, env=options)
     (row,) = json.loads(result.stdout)["documents"]
     assert (result.exit_code, row["valid"]) == (0, True)
     assert [(error["rule"], error["severity"]) for error in row["findings"]] == [
         ("signature-missing", "info")
     ]
-    stack.publish(unsigned, "status-update")
-    assert lax.router().run_once().done == 1
-    changed = CASES["changed"][1](stack)
-    assert stack.run(*command, stdin=changed, env=options).exit_code == 1
+    kit.publish(unsigned, "status-update")
+    assert lax.route().done == 1
+    changed = CASES["changed"][1](kit)
+    assert kit.orchestra(*command, stdin=changed, env=options).exit_code == 1
     assert refused(lax, changed) == ["signature-invalid"]
 
 
@@ -406,19 +405,19 @@ def test_without_a_stack_there_is_one_line_that_says_so(tmp_path: Path) -> None:
     assert "no stack is running" in result.stderr
 
 
-def test_an_entry_without_an_envelope_is_a_dead_letter(stack: Stack) -> None:
+def test_an_entry_without_an_envelope_is_a_dead_letter(kit: Kit) -> None:
     """Nothing but the field `envelope` is read."""
-    stack.router("before").run_once()
-    stack.redis.xadd(keys.messages(0, "message", "normal"), {"xml": "<agent-message/>"})
-    assert stack.router().run_once().dead == 1
-    assert [letter.rule for letter in stack.dead()] == ["no-envelope"]
+    kit.route("before")
+    kit.redis.xadd(keys.messages(0, "message", "normal"), {"xml": "<agent-message/>"})
+    assert kit.route().dead == 1
+    assert [letter.rule for letter in kit.dead()] == ["no-envelope"]
 
 
-def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_router_stumbles_over_is_a_dead_letter(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a message does to the code, it ends as a dead letter and the loop goes on."""
-    data = stack.envelope(UPDATE)
-    stack.publish(data, "status-update")
-    stack.publish(stack.envelope(HELLO), "message")
+    data = kit.envelope(UPDATE)
+    kit.publish(data, "status-update")
+    kit.publish(kit.envelope(HELLO), "message")
 
     def stumble(self: Validator, message: Any, **_: Any) -> Any:
         if message.body.type == "status-update":
@@ -426,19 +425,19 @@ def test_what_a_router_stumbles_over_is_a_dead_letter(stack: Stack, monkeypatch:
         return iter(())
 
     monkeypatch.setattr(Validator, "faults", stumble)
-    handled = stack.router().run_once()
-    assert (handled.done, handled.dead, stack.pending()) == (1, 1, 0)
-    assert [letter.rule for letter in stack.dead()] == ["internal-error"]
+    handled = kit.route()
+    assert (handled.done, handled.dead, kit.pending()) == (1, 1, 0)
+    assert [letter.rule for letter in kit.dead()] == ["internal-error"]
 
 
 @pytest.mark.parametrize(
     "refusal", ["BUSY Redis is busy running a script.", "NOPERM this user has no permissions"]
 )
 def test_what_the_server_refuses_to_everybody_is_no_fault_of_the_message(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: str
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     """Somebody's script runs for seconds while a signer's key is looked up: the message is routed afterwards."""
-    stack.publish(stack.envelope(Message(content="x")), "message")
+    kit.publish(kit.envelope(Message(content="x")), "message")
 
     def refuse(*_: object, **__: object) -> None:
         error = (
@@ -449,30 +448,28 @@ def test_what_the_server_refuses_to_everybody_is_no_fault_of_the_message(
     with monkeypatch.context() as refusing:
         refusing.setattr(Validator, "digest", refuse)
         with pytest.raises(redis_py.ResponseError):
-            stack.router().run_once()
-    assert stack.router("r2", reclaim_idle_ms=0).run_once().done == 1
-    assert stack.dead() == []
+            kit.route()
+    assert kit.route("r2", reclaim_idle_ms=0).done == 1
+    assert kit.dead() == []
 
 
 @pytest.mark.parametrize("minutes", [10, 600])
-def test_a_clock_that_is_set_back_fails_nothing(stack: Stack, minutes: int) -> None:
+def test_a_clock_that_is_set_back_fails_nothing(kit: Kit, minutes: int) -> None:
     """Neither what was said before, which is dated ahead now, nor what is signed after with keys that are younger."""
-    clock = Ahead(stack.redis)
-    before = stack.submit()
+    clock = Ahead(kit.redis)
+    before = kit.send()
     clock.skip(-minutes * 60_000)
-    router = stack.router(clock=clock)
+    router = kit.router(clock=clock)
     assert router.run_once().done == 1
-    assert stack.parts.ledger.session(before).run
-    message = check(
-        stack.envelope(UPDATE, sender="lead", timestamp=Timestamp.from_ms(clock.now_ms()))
-    ).message
+    assert kit.parts.ledger.session(before).run
+    message = check(kit.envelope(UPDATE, sender="lead", timestamp=Timestamp.from_ms(clock.now_ms()))).message
     assert message is not None
-    stack.publish(
-        sign_message(message, stack.parts.keyring.signer("lead"), now_ms=clock.now_ms()), "status-update"
+    kit.publish(
+        sign_message(message, kit.parts.keyring.signer("lead"), now_ms=clock.now_ms()), "status-update"
     )
     router.run_once()
-    assert stack.dead() == []
+    assert kit.dead() == []
     # A copy is known for one as long as it may be accepted.
-    sent = stack.parts.ledger.session(before).message.lower()
+    sent = kit.parts.ledger.session(before).message.lower()
     mark = keys.seen(0, "operator", sent)
-    assert stack.redis.pttl(mark) > stack.settings.message_max_age_s * 1000 + (minutes - 1) * 60_000
+    assert kit.redis.pttl(mark) > kit.settings.message_max_age_s * 1000 + (minutes - 1) * 60_000

@@ -18,8 +18,9 @@ from orchestrator.ids import root_session_id
 from orchestrator.operations.table import SUBMIT
 from orchestrator.operations.values import Mark
 from orchestrator.policy.budget import NANO
-from tests.integration.router.conftest import Ahead, Stack
+from tests.clock import Ahead
 from tests.integration.router.test_trail import write
+from tests.kit import Kit
 
 LATER = AgentRecord(name="later", role="specialist")
 
@@ -29,44 +30,42 @@ def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
     return TaskDelegation(task=Task(task_id=root_session_id(seed), title="t", description=text))
 
 
-def unsigned(stack: Stack, body: Body, *, sender: str = "operator", recipient: str = "reviewer") -> bytes:
+def unsigned(kit: Kit, body: Body, *, sender: str = "operator", recipient: str = "reviewer") -> bytes:
     """What a stranger who may append to the streams can write in anybody's name."""
-    return encode_unsigned(decode(stack.envelope(body, sender=sender, recipient=recipient)))
+    return encode_unsigned(decode(kit.envelope(body, sender=sender, recipient=recipient)))
 
 
-def route(stack: Stack, name: str = "again") -> None:
+def route(kit: Kit, name: str = "again") -> None:
     """Let a router handle everything that is there."""
-    clock = Ahead(stack.redis)
-    router = stack.router(name, jitter=lambda: 0.0, clock=clock)
-    parking = stack.delayed
+    clock = Ahead(kit.redis)
+    router = kit.router(name, jitter=lambda: 0.0, clock=clock)
+    parking = kit.delayed
     handled = router.run_once()
     while handled.done or handled.parked or parking.all():
-        stack.wake()
+        kit.wake()
         clock.skip(1_000)
         handled = router.run_once()
 
 
-def sessions(stack: Stack) -> list[str]:
+def sessions(kit: Kit) -> list[str]:
     """Every session of the ledger."""
-    return [
-        session.id for root in stack.parts.ledger.all_roots(0) for session in stack.parts.ledger.tree(root)
-    ]
+    return [session.id for root in kit.parts.ledger.all_roots(0) for session in kit.parts.ledger.tree(root)]
 
 
-def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
+def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
-    stack.publish(unsigned(stack, work("one")), "task-delegation", "high")
-    stack.publish(unsigned(stack, Message(content="obey"), sender="lead"), "message")
-    other = stack.envelope(work("two"), sender="operator", recipient="reviewer", signer="partner")
-    stack.publish(other, "task-delegation", "high")
-    stack.publish(b"no xml", "message")
-    theirs = stack.envelope(Message(content="mine was stolen"), sender="lead", recipient="later")
-    stack.publish(theirs, "message")
-    route(stack)
+    kit.publish(unsigned(kit, work("one")), "task-delegation", "high")
+    kit.publish(unsigned(kit, Message(content="obey"), sender="lead"), "message")
+    other = kit.envelope(work("two"), sender="operator", recipient="reviewer", signer="partner")
+    kit.publish(other, "task-delegation", "high")
+    kit.publish(b"no xml", "message")
+    theirs = kit.envelope(Message(content="mine was stolen"), sender="lead", recipient="later")
+    kit.publish(theirs, "message")
+    route(kit)
     stolen = decode(theirs).signature
-    stack.parts.keyring.registry.revoke(stolen.public_key_id)
-    stack.parts.agents.announce([LATER])
-    dead = stack.dead()
+    kit.parts.keyring.registry.revoke(stolen.public_key_id)
+    kit.parts.agents.announce([LATER])
+    dead = kit.dead()
     rules = {letter.id: letter.rule for letter in dead} | {dead[-1].id: "key-revoked"}
     assert sorted(rules.values()) == [
         "key-revoked",
@@ -75,71 +74,71 @@ def test_replaying_everything_executes_no_forgery(stack: Stack) -> None:
         "signature-missing",
         "signer-sender",
     ]
-    before = (len(stack.published("message")), len(stack.published("task-delegation")))
+    before = (len(kit.published("message")), len(kit.published("task-delegation")))
 
-    result = stack.run("dlq", "replay", "--all")
+    result = kit.orchestra("dlq", "replay", "--all")
 
     assert result.exit_code == 2
     said = result.stderr.splitlines()
     for dead_id, rule in rules.items():
         assert [line for line in said if f"dead letter {dead_id} was not replayed: {rule}: " in line], said
     assert said[-1] == "0 replayed, 5 refused"
-    assert (len(stack.published("message")), len(stack.published("task-delegation"))) == before
-    assert [letter.id for letter in stack.dead()] == [letter.id for letter in dead]
-    route(stack, "after")
+    assert (len(kit.published("message")), len(kit.published("task-delegation"))) == before
+    assert [letter.id for letter in kit.dead()] == [letter.id for letter in dead]
+    route(kit, "after")
     # Of lead's own message the tech-lead was told before its key was revoked; of the forgeries nobody is.
-    told = [stack.parts.ledger.session(session) for session in sessions(stack)]
+    told = [kit.parts.ledger.session(session) for session in sessions(kit)]
     assert [(one.agent, one.title) for one in told] == [("tech-lead", "message from lead was not accepted")]
-    assert [run.session for run, _ in stack.sent.runs] == [one.id for one in told]
+    assert [run.session for run, _ in kit.sent.runs] == [one.id for one in told]
 
 
-def test_a_program_does_not_become_the_operator_by_a_replay(stack: Stack) -> None:
+def test_a_program_does_not_become_the_operator_by_a_replay(kit: Kit) -> None:
     """Its signature holds, and it names a session's id: the task stays its own and is judged as before."""
-    stack.publish(stack.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
-    route(stack)
-    assert [letter.rule for letter in stack.dead()] == ["session-unknown"]
-    stack.run("dlq", "replay", "--all")
-    route(stack, "after")
-    assert (stack.sent.runs, sessions(stack)) == ([], [])
-    assert [letter.sender for letter in stack.dead()] == ["partner"]
+    kit.publish(kit.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
+    route(kit)
+    assert [letter.rule for letter in kit.dead()] == ["session-unknown"]
+    kit.orchestra("dlq", "replay", "--all")
+    route(kit, "after")
+    assert (kit.sent.runs, sessions(kit)) == ([], [])
+    assert [letter.sender for letter in kit.dead()] == ["partner"]
 
 
-def test_what_verifies_is_replayed_and_what_does_not_stays(stack: Stack) -> None:
+def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     """One refusal holds back nobody's message; the command says both and that not all is done."""
-    stack.publish(stack.envelope(Message(content="honest"), recipient="later"), "message")
-    stack.publish(unsigned(stack, work()), "task-delegation", "high")
-    route(stack)
-    stack.parts.agents.announce([LATER])
-    result = stack.run("dlq", "replay", "--all", "--json")
+    kit.publish(kit.envelope(Message(content="honest"), recipient="later"), "message")
+    kit.publish(unsigned(kit, work()), "task-delegation", "high")
+    route(kit)
+    kit.parts.agents.announce([LATER])
+    result = kit.orchestra("dlq", "replay", "--all", "--json")
     done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
     assert (result.exit_code, sorted(row["how"] for row in done.values())) == (2, ["message", "refused"])
-    (left,) = stack.dead()
+    (left,) = kit.dead()
     assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
     assert {row["how"]: row["done"] for row in done.values()} == {"message": True, "refused": False}
-    route(stack, "after")
-    assert [letter.id for letter in stack.dead()] == [left.id]
+    route(kit, "after")
+    assert [letter.id for letter in kit.dead()] == [left.id]
 
 
-def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) -> None:
+def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> None:
     """Under its own name, with why the original did not count and who asked for it."""
-    stack.publish(unsigned(stack, Message(content="please"), sender="lead", recipient="reviewer"), "message")
-    stack.publish(unsigned(stack, work()), "task-delegation", "high")
-    route(stack)
-    message, task = sorted(stack.dead(), key=lambda letter: letter.type)
+    kit.publish(unsigned(kit, Message(content="please"), sender="lead", recipient="reviewer"), "message")
+    kit.publish(unsigned(kit, work()), "task-delegation", "high")
+    route(kit)
+    message, task = sorted(kit.dead(), key=lambda letter: letter.type)
     for wrong in (["--all"], [message.id, task.id], []):
-        refused = stack.run("dlq", "replay", "--sign-unverified", *wrong)
+        refused = kit.orchestra("dlq", "replay", "--sign-unverified", *wrong)
         assert (refused.exit_code, "one id" in refused.stderr) == (2, True)
-    said = stack.run("dlq", "replay", "--sign-unverified", message.id)
-    begun = stack.run("dlq", "replay", "--sign-unverified", task.id, "--json")
-    assert (said.exit_code, begun.exit_code, stack.dead()) == (0, 0, [])
-    (session,) = sessions(stack)
+    said = kit.orchestra("dlq", "replay", "--sign-unverified", message.id)
+    begun = kit.orchestra("dlq", "replay", "--sign-unverified", task.id, "--json")
+    assert (said.exit_code, begun.exit_code, kit.dead()) == (0, 0, [])
+    (session,) = sessions(kit)
     assert json.loads(begun.stdout)["replayed"][0]["session"] == session
     renewed = next(
-        m for m in map(decode, stack.published("message")) if m.body.content == "please" and m.signature
+        m for m in map(decode, kit.published("message")) if m.body.content == "please" and m.signature
     )  # type: ignore[union-attr]
     assert renewed.header.sender.agent_name == "operator"
-    write(stack)
-    store = AuditStore(stack.settings.audit_database)
+    write(kit)
+    store = AuditStore(kit.settings.audit_database)
     notes = [
         record.xml.decode()
         for record in store.messages(MESSAGES.c.sender == "operator", MESSAGES.c.type == "message")
@@ -151,31 +150,31 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(stack: Stack) ->
         assert "@" in note
 
 
-def test_what_the_trail_holds_is_verified_before_it_is_said_again(stack: Stack) -> None:
+def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> None:
     """An entry that was refused is in the trail as well; by its message-id it is no more genuine."""
-    data = unsigned(stack, work())
-    stack.publish(data, "task-delegation", "high")
-    route(stack)
-    write(stack)
+    data = unsigned(kit, work())
+    kit.publish(data, "task-delegation", "high")
+    route(kit)
+    write(kit)
     message_id = decode(data).header.message_id
-    refused = stack.run("audit", "replay", message_id)
+    refused = kit.orchestra("audit", "replay", message_id)
     assert (refused.exit_code, "signature-missing" in refused.stderr) == (2, True)
-    assert sessions(stack) == []
-    signed = stack.run("audit", "replay", "--sign-unverified", message_id, "--json")
+    assert sessions(kit) == []
+    signed = kit.orchestra("audit", "replay", "--sign-unverified", message_id, "--json")
     assert json.loads(signed.stdout)["how"] == "task"
-    assert sessions(stack) == [json.loads(signed.stdout)["session"]]
-    notes = [m.body.content for m in map(decode, stack.published("message"))]  # type: ignore[union-attr]
+    assert sessions(kit) == [json.loads(signed.stdout)["session"]]
+    notes = [m.body.content for m in map(decode, kit.published("message"))]  # type: ignore[union-attr]
     assert any(message_id in note and "not verified" in note for note in notes)
 
 
-def test_a_message_in_the_wrong_stream_goes_to_its_own(stack: Stack) -> None:
+def test_a_message_in_the_wrong_stream_goes_to_its_own(kit: Kit) -> None:
     """Its signature holds, so a replay puts right what was wrong with it."""
-    stack.publish(stack.envelope(Message(content="x"), recipient="reviewer"), "query")
-    route(stack)
-    assert [letter.rule for letter in stack.dead()] == ["stream-mismatch"]
-    assert stack.run("dlq", "replay", "--all").exit_code == 0
-    route(stack, "after")
-    assert (stack.dead(), stack.pending(), len(stack.published("message"))) == ([], 0, 1)
+    kit.publish(kit.envelope(Message(content="x"), recipient="reviewer"), "query")
+    route(kit)
+    assert [letter.rule for letter in kit.dead()] == ["stream-mismatch"]
+    assert kit.orchestra("dlq", "replay", "--all").exit_code == 0
+    route(kit, "after")
+    assert (kit.dead(), kit.pending(), len(kit.published("message"))) == ([], 0, 1)
 
 
 # --- What a session was given stands in the message that begins it: a replay of a dead letter gives the new session the same.
@@ -194,35 +193,35 @@ MUCH = LaunchTerms(budget=BudgetLimits(tokens=10**12), plan=True, time_limit_ms=
 LONG, RICH = LaunchTerms(time_limit_ms=10**15 - 1), LaunchTerms(budget=BudgetLimits(nano_usd=10**16 - 1))
 
 
-def too_late(stack: Stack) -> None:
+def too_late(kit: Kit) -> None:
     """A router takes what is there forty days after it was sent."""
-    clock = Ahead(stack.redis)
+    clock = Ahead(kit.redis)
     clock.skip(40 * 86_400_000)
-    stack.router("late", clock=clock).run_once()
-    assert len(stack.dead()) == 1
+    kit.route("late", clock=clock)
+    assert len(kit.dead()) == 1
 
 
-def replayed(stack: Stack) -> str:
+def replayed(kit: Kit) -> str:
     """The session that the replay of the only dead letter makes."""
-    before = set(sessions(stack))
-    assert stack.run("dlq", "replay", "--all", "--json").exit_code == 0
-    return next(iter(set(sessions(stack)) - before))
+    before = set(sessions(kit))
+    assert kit.orchestra("dlq", "replay", "--all", "--json").exit_code == 0
+    return next(iter(set(sessions(kit)) - before))
 
 
-def test_a_replayed_session_has_what_the_old_one_was_given(stack: Stack) -> None:
+def test_a_replayed_session_has_what_the_old_one_was_given(kit: Kit) -> None:
     """Every option of a submit that says something of the session: a new one belongs among these, too."""
     told = {name for name, marks in SUBMIT.marks.items() if Mark.THIS_CALL not in marks}
     assert OPTIONS.keys() | {"agent", "prompt"} == told
-    client = Client(parts=stack.parts)
+    client = Client(parts=kit.parts)
     old = client.submit("reviewer", **OPTIONS).id
-    too_late(stack)
-    new = replayed(stack)
+    too_late(kit)
+    new = replayed(kit)
     limits = {"requests": 7, "tokens": 120_000, "nano": round(2.5 * NANO)}
     assert client.budgets(new)[new].limits == limits
     given, kept = (client.session(session).options for session in (old, new))
     assert kept == given, "name what the message does not repeat in `messages.factory.IN_MESSAGES`"
-    assert f"with {kept}" in stack.run("logs", new).stdout
-    first, message = map(decode, stack.published("task-delegation"))
+    assert f"with {kept}" in kit.orchestra("logs", new).stdout
+    first, message = map(decode, kit.published("task-delegation"))
     header, body = message.header, message.body
     assert isinstance(body, TaskDelegation)
     assert (body.task.title, header.priority, body.launch) == (
@@ -233,37 +232,35 @@ def test_a_replayed_session_has_what_the_old_one_was_given(stack: Stack) -> None
     assert header.retry_policy == first.header.retry_policy
     assert header.expiration
     assert header.expiration.instant_ms - header.timestamp.instant_ms == 3_600_000
-    stack.router("again").run_once()
-    held = stack.claim(new)
+    kit.route("again")
+    held = kit.claim(new)
     assert json.loads(held.task)["objectives"] == [{"text": "a sum"}]
     assert "Objectives:\n- a sum" in held.prompt
-    assert f"limit|{new}".encode() in dict(stack.redis.zscan_iter("ao:{00}:timers"))
+    assert f"limit|{new}".encode() in dict(kit.redis.zscan_iter("ao:{00}:timers"))
 
 
-def test_a_plan_stays_a_plan_and_has_a_budget(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_stays_a_plan_and_has_a_budget(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its session carries it out. A replay gave it as a prompt to the agent, and no budget."""
-    client = Client(parts=stack.parts)
+    client = Client(parts=kit.parts)
     client.submit_plan('[{"sequence": 1, "role": "reviewer", "caller": null, "task": "look"}]', agent="lead")
-    too_late(stack)
+    too_late(kit)
     monkeypatch.setenv("ORCHESTRA_TREE_BUDGET", "tokens=5")
-    new = client.session(replayed(stack))
+    new = client.session(replayed(kit))
     assert (new.planned, client.budgets(new.id)[new.id].limits) == (True, {"tokens": 5})
 
 
 @pytest.mark.parametrize(("terms", "signed"), [(MUCH, False), (LONG, True), (RICH, True)])
-def test_strangers_give_only_a_task_and_nobody_too_much(
-    stack: Stack, terms: LaunchTerms, signed: bool
-) -> None:
+def test_strangers_give_only_a_task_and_nobody_too_much(kit: Kit, terms: LaunchTerms, signed: bool) -> None:
     """The operator who signs a task that does not verify signs no budget and no plan."""
     body = work("stolen", "do this").model_copy(update={"launch": terms})
     parties = {"sender": "operator", "recipient": "reviewer"}
-    data = stack.envelope(body, **parties) if signed else unsigned(stack, body, **parties)
-    stack.publish(data, "task-delegation", "high")
-    too_late(stack)
-    result = stack.run("dlq", "replay", stack.dead()[0].id, *([] if signed else ["--sign-unverified"]))
+    data = kit.envelope(body, **parties) if signed else unsigned(kit, body, **parties)
+    kit.publish(data, "task-delegation", "high")
+    too_late(kit)
+    result = kit.orchestra("dlq", "replay", kit.dead()[0].id, *([] if signed else ["--sign-unverified"]))
     if signed:
         assert (result.exit_code, "cannot be replayed" in result.stderr) == (2, True)
-        assert (sessions(stack), len(stack.dead())) == ([], 1)
+        assert (sessions(kit), len(kit.dead())) == ([], 1)
     else:
-        session = stack.parts.ledger.session(sessions(stack)[0])
+        session = kit.parts.ledger.session(sessions(kit)[0])
         assert (session.planned, session.budgets) == (False, ())

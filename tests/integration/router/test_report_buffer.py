@@ -17,24 +17,25 @@ from orchestrator.messages.factory import Thread
 from orchestrator.redisdb import keys
 from orchestrator.router.batching import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, consumer_name, stream_key
-from tests.integration.router.conftest import Stack, until
+from tests.kit import Kit
+from tests.waiting import until
 
 NOTED = {"already_applied": "1"}
 
 
-def read(stack: Stack) -> bool:
+def read(kit: Kit) -> bool:
     """Whether the router has been given everything that there is."""
-    return not any(row.unread for row in stack.streams.backlog(ROUTER_GROUP, all_streams()))
+    return not any(row.unread for row in kit.streams.backlog(ROUTER_GROUP, all_streams()))
 
 
 class AtWork:
     """A session whose run a worker holds."""
 
-    def __init__(self, stack: Stack, seed: str) -> None:
-        self._stack = stack
-        session = stack.submit(seed)
-        stack.router().run_once()
-        self._held = stack.claim(session)
+    def __init__(self, kit: Kit, seed: str) -> None:
+        self._stack = kit
+        session = kit.send(seed)
+        kit.route()
+        self._held = kit.claim(session)
 
     def finish(self) -> None:
         """Its worker reports that it is done."""
@@ -53,13 +54,13 @@ class AtWork:
         assert done.over
 
 
-def test_the_ledger_says_of_a_report_that_it_has_its_effect(stack: Stack) -> None:
+def test_the_ledger_says_of_a_report_that_it_has_its_effect(kit: Kit) -> None:
     """The report of a session's end does; the launch of one does not, as the router has to start it."""
-    AtWork(stack, "a").finish()
+    AtWork(kit, "a").finish()
     said = {
-        stream.type: [b"already_applied" in fields for _, fields in stack.redis.xrange(stream_key(stream))]
+        stream.type: [b"already_applied" in fields for _, fields in kit.redis.xrange(stream_key(stream))]
         for stream in all_streams()
-        if stack.redis.xlen(stream_key(stream))
+        if kit.redis.xlen(stream_key(stream))
     }
     assert said == {"task-delegation": [False], "task-completion": [True]}
 
@@ -71,9 +72,9 @@ def aside_s(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 @contextmanager
-def routing(stack: Stack) -> Iterator[threading.Event]:
+def routing(kit: Kit) -> Iterator[threading.Event]:
     """A router at work, until the event is set."""
-    stop, router = threading.Event(), stack.router()
+    stop, router = threading.Event(), kit.router()
     router.run_once()
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(router.run, stop)
@@ -85,113 +86,113 @@ def routing(stack: Stack) -> Iterator[threading.Event]:
 
 
 def test_they_let_others_of_their_kind_come_and_what_is_urgent_pass(
-    stack: Stack, aside_s: Callable[[float], None]
+    kit: Kit, aside_s: Callable[[float], None]
 ) -> None:
     """A launch that comes later is carried out first; a second report is routed with the first one."""
     aside_s(1.5)
-    first, second = AtWork(stack, "first"), AtWork(stack, "second")
-    stack.sent.clear()
-    with routing(stack):
+    first, second = AtWork(kit, "first"), AtWork(kit, "second")
+    kit.sent.clear()
+    with routing(kit):
         first.finish()
-        until(lambda: stack.pending() == 1)
-        urgent = stack.submit("urgent")
-        until(lambda: bool(stack.sent.runs))
+        until(lambda: kit.pending() == 1)
+        urgent = kit.send("urgent")
+        until(lambda: bool(kit.sent.runs))
         second.finish()
-        until(lambda: stack.pending() == 2)
-        until(lambda: stack.pending() == 0)
-    assert [dispatch.session for dispatch, _ in stack.sent.runs] == [urgent]
-    assert stack.dead() == []
+        until(lambda: kit.pending() == 2)
+        until(lambda: kit.pending() == 0)
+    assert [dispatch.session for dispatch, _ in kit.sent.runs] == [urgent]
+    assert kit.dead() == []
 
 
 def test_what_others_write_into_the_same_stream_is_not_put_aside(
-    stack: Stack, aside_s: Callable[[float], None]
+    kit: Kit, aside_s: Callable[[float], None]
 ) -> None:
     """The report of an external program is all that the ledger hears of its session."""
     aside_s(30)
-    session = AtWork(stack, "ours")
-    with routing(stack):
+    session = AtWork(kit, "ours")
+    with routing(kit):
         session.finish()
-        until(lambda: stack.pending() == 1)
+        until(lambda: kit.pending() == 1)
         done = TaskCompletion(task_id="theirs", status="success", summary="ok", result="42")
         message_id = new_message_id()
-        data = stack.envelope(done, message_id=message_id)
-        stack.publish(data, "task-completion", "high")
-        until(lambda: bool(stack.redis.exists(keys.seen(0, "lead", message_id))))
-        assert stack.pending() == 1
+        data = kit.envelope(done, message_id=message_id)
+        kit.publish(data, "task-completion", "high")
+        until(lambda: bool(kit.redis.exists(keys.seen(0, "lead", message_id))))
+        assert kit.pending() == 1
 
 
 def test_while_a_task_waits_for_others_every_report_is_heard_at_once(
-    stack: Stack, aside_s: Callable[[float], None]
+    kit: Kit, aside_s: Callable[[float], None]
 ) -> None:
     """It may be what the task waits for."""
     aside_s(30)
-    session = AtWork(stack, "ours")
+    session = AtWork(kit, "ours")
     waiting = Task(
         task_id="t", title="t", description="d", dependencies=(Dependency(task_id="u", type="blocks-on"),)
     )
-    stack.publish(
-        stack.envelope(TaskDelegation(task=waiting), sender="partner", recipient="reviewer"),
+    kit.publish(
+        kit.envelope(TaskDelegation(task=waiting), sender="partner", recipient="reviewer"),
         "task-delegation",
         "high",
     )
-    with routing(stack):
-        until(lambda: stack.pending() == 0)
+    with routing(kit):
+        until(lambda: kit.pending() == 0)
         session.finish()
-        until(lambda: read(stack) and stack.pending() == 0)
+        until(lambda: read(kit) and kit.pending() == 0)
 
 
-def test_one_that_is_alone_is_routed_when_its_time_is_up(stack: Stack) -> None:
+def test_one_that_is_alone_is_routed_when_its_time_is_up(kit: Kit) -> None:
     """Without any other to come."""
-    session = AtWork(stack, "ours")
-    with routing(stack):
+    session = AtWork(kit, "ours")
+    with routing(kit):
         session.finish()
-        until(lambda: read(stack) and stack.pending() == 0)
+        until(lambda: read(kit) and kit.pending() == 0)
 
 
-def test_many_do_not_wait_for_that(stack: Stack, aside_s: Callable[[float], None]) -> None:
+def test_many_do_not_wait_for_that(kit: Kit, aside_s: Callable[[float], None]) -> None:
     """They are a round's worth."""
     aside_s(30)
-    sessions = [AtWork(stack, str(number)) for number in range(MANY)]
-    with routing(stack):
+    sessions = [AtWork(kit, str(number)) for number in range(MANY)]
+    with routing(kit):
         for session in sessions:
             session.finish()
-        until(lambda: read(stack) and stack.pending() == 0)
+        until(lambda: read(kit) and kit.pending() == 0)
 
 
-def test_a_router_that_is_stopped_leaves_none_behind(stack: Stack, aside_s: Callable[[float], None]) -> None:
+def test_a_router_that_is_stopped_leaves_none_behind(kit: Kit, aside_s: Callable[[float], None]) -> None:
     """What it has buffered it routes before it goes."""
     aside_s(30)
-    session = AtWork(stack, "ours")
-    with routing(stack) as stop:
+    session = AtWork(kit, "ours")
+    with routing(kit) as stop:
         session.finish()
-        until(lambda: stack.pending() == 1)
+        until(lambda: kit.pending() == 1)
         stop.set()
-    assert (stack.pending(), stack.dead()) == (0, [])
+    assert (kit.pending(), kit.dead()) == (0, [])
 
 
 def test_a_router_that_is_made_anew_after_an_outage_routes_what_the_one_before_had_read(
-    stack: Stack, aside_s: Callable[[float], None]
+    kit: Kit, aside_s: Callable[[float], None]
 ) -> None:
     """The entries do not wait until they count as left behind: the router before was of the same process."""
     aside_s(30)
-    session, before = AtWork(stack, "ours"), stack.router(consumer_name("router"))
+    session, before = AtWork(kit, "ours"), kit.router(consumer_name("router"))
     before.run_once()
     session.finish()
     before.run_once(block_ms=500)
-    assert stack.pending() == 1
-    after = stack.router(consumer_name("router"))
+    assert kit.pending() == 1
+    after = kit.router(consumer_name("router"))
     until(lambda: bool(after.run_once().done))
-    assert (stack.pending(), stack.dead()) == (0, [])
+    assert (kit.pending(), kit.dead()) == (0, [])
 
 
-def test_who_says_so_of_a_message_gains_nothing(stack: Stack, aside_s: Callable[[float], None]) -> None:
+def test_who_says_so_of_a_message_gains_nothing(kit: Kit, aside_s: Callable[[float], None]) -> None:
     """Anybody who may append can write the field: the message is judged like any other."""
     aside_s(0)
     update = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
-    old = stack.envelope(update, timestamp=Timestamp("2020-01-01T00:00:00Z"))
-    forged = stack.envelope(update, signer="partner")
-    for data in (old, forged, stack.envelope(update)):
-        stack.publish(data, "status-update", extra=NOTED)
-    with routing(stack):
-        until(lambda: read(stack) and stack.pending() == 0)
-    assert sorted(letter.rule for letter in stack.dead()) == ["signer-sender", "too-old"]
+    old = kit.envelope(update, timestamp=Timestamp("2020-01-01T00:00:00Z"))
+    forged = kit.envelope(update, signer="partner")
+    for data in (old, forged, kit.envelope(update)):
+        kit.publish(data, "status-update", extra=NOTED)
+    with routing(kit):
+        until(lambda: read(kit) and kit.pending() == 0)
+    assert sorted(letter.rule for letter in kit.dead()) == ["signer-sender", "too-old"]

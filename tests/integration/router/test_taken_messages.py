@@ -36,8 +36,8 @@ from orchestrator.ledger import Ledger
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import MARK_MARGIN_MS
 from orchestrator.streams import StreamId, stream_key
-from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import write
+from tests.kit import Kit
 
 TASK = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
 SAID: dict[str, Body] = {
@@ -59,262 +59,260 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def thief(stack: Stack) -> Iterator[redis_py.Redis]:
+def thief(kit: Kit) -> Iterator[redis_py.Redis]:
     """Somebody who has the rights of a router."""
-    client = stack.as_role("router")
+    client = kit.as_role("router")
     yield client
     client.close()
 
 
-def found(stack: Stack) -> dict[str, tuple[str, str]]:
+def found(kit: Kit) -> dict[str, tuple[str, str]]:
     """Rule and severity of what the doctor says of messages, by what it is about."""
-    said = json.loads(stack.run("doctor", "--quick", "--json").stdout)
+    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
     rules = ("message-taken", "messages-not-compared", "damaged")
     return {f["subject"]: (f["rule"], f["severity"]) for f in said["findings"] if f["rule"] in rules}
 
 
-def where(data: bytes, stack: Stack) -> StreamId:
+def where(data: bytes, kit: Kit) -> StreamId:
     """The stream in which an envelope belongs."""
     message = decode(data)
     kind = message.body.type
-    return StreamId(0, kind, message.header.priority or stack.parts.routing[kind].priority)
+    return StreamId(0, kind, message.header.priority or kit.parts.routing[kind].priority)
 
 
-def publish(stack: Stack, data: bytes) -> str:
+def publish(kit: Kit, data: bytes) -> str:
     """Publish an envelope where it belongs; its message-id."""
-    stream = where(data, stack)
-    stack.publish(data, stream.type, stream.priority)
+    stream = where(data, kit)
+    kit.publish(data, stream.type, stream.priority)
     return decode(data).header.message_id.lower()
 
 
-def take(thief: redis_py.Redis, stack: Stack, data: bytes) -> str:
+def take(thief: redis_py.Redis, kit: Kit, data: bytes) -> str:
     """Read what is new in the stream of an envelope as a router; the last entry, which is not acknowledged."""
-    ((_, entries),) = thief.xreadgroup("router", "thief", {stream_key(where(data, stack)): ">"})
+    ((_, entries),) = thief.xreadgroup("router", "thief", {stream_key(where(data, kit)): ">"})
     return str(entries[-1][0].decode())
 
 
-def acknowledge(thief: redis_py.Redis, stack: Stack, data: bytes, entry: str) -> None:
+def acknowledge(thief: redis_py.Redis, kit: Kit, data: bytes, entry: str) -> None:
     """Say as a router that an entry was handled."""
-    assert thief.xack(stream_key(where(data, stack)), "router", entry) == 1
+    assert thief.xack(stream_key(where(data, kit)), "router", entry) == 1
 
 
 # --- what is found --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_what_a_program_said_and_a_thief_took_is_named(
-    stack: Stack, thief: redis_py.Redis, what: str
-) -> None:
+def test_what_a_program_said_and_a_thief_took_is_named(kit: Kit, thief: redis_py.Redis, what: str) -> None:
     """Not while it is unread or in somebody's hands, and not before the audit writer has it."""
-    stack.router()
-    data = stack.envelope(SAID[what], sender="partner", recipient="reviewer")
-    message_id = publish(stack, data)
-    write(stack)
-    assert found(stack) == {}
-    entry = take(thief, stack, data)
-    assert found(stack) == {}
-    acknowledge(thief, stack, data, entry)
-    assert found(stack) == {message_id: ("message-taken", "break")}
-    assert stack.run("doctor", "--quick").exit_code == 1
+    kit.router()
+    data = kit.envelope(SAID[what], sender="partner", recipient="reviewer")
+    message_id = publish(kit, data)
+    write(kit)
+    assert found(kit) == {}
+    entry = take(thief, kit, data)
+    assert found(kit) == {}
+    acknowledge(thief, kit, data, entry)
+    assert found(kit) == {message_id: ("message-taken", "break")}
+    assert kit.orchestra("doctor", "--quick").exit_code == 1
 
 
-def test_what_is_taken_and_removed_is_named_too(stack: Stack, thief: redis_py.Redis) -> None:
+def test_what_is_taken_and_removed_is_named_too(kit: Kit, thief: redis_py.Redis) -> None:
     """Unread entries as well; a thief leaves no trace by deleting."""
-    stack.router()
+    kit.router()
     ids = set()
     for text in ("one", "two"):
-        data = stack.envelope(Message(content=text), sender="partner", recipient="reviewer")
-        ids.add(publish(stack, data))
-    write(stack)
-    (first, _), (second, _) = thief.xrange(stream_key(where(data, stack)))
-    thief.xdel(stream_key(where(data, stack)), second)
-    assert set(found(stack)) < ids
-    take(thief, stack, data)
-    acknowledge(thief, stack, data, first.decode())
-    thief.xdel(stream_key(where(data, stack)), first)
-    assert set(found(stack)) == ids
+        data = kit.envelope(Message(content=text), sender="partner", recipient="reviewer")
+        ids.add(publish(kit, data))
+    write(kit)
+    (first, _), (second, _) = thief.xrange(stream_key(where(data, kit)))
+    thief.xdel(stream_key(where(data, kit)), second)
+    assert set(found(kit)) < ids
+    take(thief, kit, data)
+    acknowledge(thief, kit, data, first.decode())
+    thief.xdel(stream_key(where(data, kit)), first)
+    assert set(found(kit)) == ids
 
 
 def test_what_a_program_never_reads_is_a_break_and_a_report_of_ours_is_a_warning(
-    stack: Stack, thief: redis_py.Redis
+    kit: Kit, thief: redis_py.Redis
 ) -> None:
     """The ledger has the effect of what our own agents say to each other."""
-    stack.router()
+    kit.router()
     expected = {}
     for recipient, severity in (("partner", "break"), ("tech-lead", "warning")):
-        data = stack.envelope(Message(content="x"), recipient=recipient)
-        expected[publish(stack, data)] = ("message-taken", severity)
-        acknowledge(thief, stack, data, take(thief, stack, data))
-    write(stack)
-    assert found(stack) == expected
+        data = kit.envelope(Message(content="x"), recipient=recipient)
+        expected[publish(kit, data)] = ("message-taken", severity)
+        acknowledge(thief, kit, data, take(thief, kit, data))
+    write(kit)
+    assert found(kit) == expected
 
 
 def test_sending_it_again_as_the_doctor_says_puts_it_right(
-    stack: Stack, thief: redis_py.Redis, tmp_path: Path
+    kit: Kit, thief: redis_py.Redis, tmp_path: Path
 ) -> None:
     """The same envelope is no duplicate, as nobody has routed it."""
-    stack.router()
-    data = stack.envelope(TASK, sender="partner", recipient="reviewer")
-    message_id = publish(stack, data)
-    acknowledge(thief, stack, data, take(thief, stack, data))
-    write(stack)
-    assert set(found(stack)) == {message_id}
+    kit.router()
+    data = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    message_id = publish(kit, data)
+    acknowledge(thief, kit, data, take(thief, kit, data))
+    write(kit)
+    assert set(found(kit)) == {message_id}
     file = tmp_path / "message.xml"
-    file.write_bytes(stack.run("audit", "show", message_id, "--xml").stdout_bytes)
+    file.write_bytes(kit.orchestra("audit", "show", message_id, "--xml").stdout_bytes)
     assert file.read_bytes() == data
-    assert stack.run("message", "send", str(file)).exit_code == 0
-    write(stack)
-    assert found(stack) == {}  # it is on its way
-    assert stack.router("honest").run_once().done == 1
-    write(stack)
-    assert found(stack) == {}
-    assert [session.agent for session in stack.parts.ledger.roots(0)] == ["reviewer"]
+    assert kit.orchestra("message", "send", str(file)).exit_code == 0
+    write(kit)
+    assert found(kit) == {}  # it is on its way
+    assert kit.route("honest").done == 1
+    write(kit)
+    assert found(kit) == {}
+    assert [session.agent for session in kit.parts.ledger.roots(0)] == ["reviewer"]
 
 
-def waiting(stack: Stack) -> bytes:
+def waiting(kit: Kit) -> bytes:
     """An envelope of a program that waits for its next attempt, its first one being audited."""
-    data = stack.envelope(
+    data = kit.envelope(
         TASK,
         sender="partner",
         recipient="nobody-yet",
         retry=RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=60),
     )
-    publish(stack, data)
-    assert stack.router("waits").run_once().parked == 1
-    write(stack)
+    publish(kit, data)
+    assert kit.route("waits").parked == 1
+    write(kit)
     return data
 
 
-def test_what_waited_and_was_taken_when_it_came_back_is_named(stack: Stack, thief: redis_py.Redis) -> None:
+def test_what_waited_and_was_taken_when_it_came_back_is_named(kit: Kit, thief: redis_py.Redis) -> None:
     """Its mark says that it waited, and under which entry it came back."""
-    data = waiting(stack)
-    assert found(stack) == {}
-    stack.wake()
-    write(stack)
-    assert found(stack) == {}
-    entry = take(thief, stack, data)
-    assert found(stack) == {}
-    acknowledge(thief, stack, data, entry)
-    assert found(stack) == {decode(data).header.message_id.lower(): ("message-taken", "break")}
+    data = waiting(kit)
+    assert found(kit) == {}
+    kit.wake()
+    write(kit)
+    assert found(kit) == {}
+    entry = take(thief, kit, data)
+    assert found(kit) == {}
+    acknowledge(thief, kit, data, entry)
+    assert found(kit) == {decode(data).header.message_id.lower(): ("message-taken", "break")}
 
 
 # --- who is not accused ---------------------------------------------------------------------------------------------
 
 
-def routed(stack: Stack) -> None:
+def routed(kit: Kit) -> None:
     """A task, what is said about it, to a program and from one; a copy of each."""
-    stack.redis.xadd(
-        keys.outbox(0, "partner"), {"envelope": stack.envelope(TASK, sender="partner", recipient="reviewer")}
+    kit.redis.xadd(
+        keys.outbox(0, "partner"), {"envelope": kit.envelope(TASK, sender="partner", recipient="reviewer")}
     )
     for recipient in ("partner", "tech-lead"):
-        data = stack.envelope(Message(content="x"), recipient=recipient)
+        data = kit.envelope(Message(content="x"), recipient=recipient)
         for _ in range(2):
-            publish(stack, data)
+            publish(kit, data)
     for _ in range(2):
-        stack.router("r").run_once()
+        kit.route("r")
 
 
-def refused(stack: Stack) -> None:
+def refused(kit: Kit) -> None:
     """Dead letters: of a stranger, of one without a right, of an id that was used before, of what cannot be read."""
-    used = stack.envelope(TASK, sender="partner", recipient="reviewer")
-    publish(stack, used)
-    publish(stack, encode_unsigned(decode(stack.envelope(Message(content="y")))))
-    stack.router("r").run_once()
+    used = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    publish(kit, used)
+    publish(kit, encode_unsigned(decode(kit.envelope(Message(content="y")))))
+    kit.route("r")
     other = TaskDelegation(task=Task(task_id="T-2", title="Count", description="words"))
-    publish(stack, stack.envelope(other, sender="partner", message_id=decode(used).header.message_id))
-    publish(stack, stack.envelope(TASK, sender="partner", role="specialist"))
-    stack.publish(b"<agent-message", "message")
+    publish(kit, kit.envelope(other, sender="partner", message_id=decode(used).header.message_id))
+    publish(kit, kit.envelope(TASK, sender="partner", role="specialist"))
+    kit.publish(b"<agent-message", "message")
     for _ in range(2):
-        stack.router("r").run_once()
-    assert len(stack.dead()) >= 4
+        kit.route("r")
+    assert len(kit.dead()) >= 4
 
 
-def test_what_routers_do_accuses_nobody(stack: Stack) -> None:
+def test_what_routers_do_accuses_nobody(kit: Kit) -> None:
     """Carried out, a copy, put into an inbox, refused before and after the audit writer has read the refusal."""
-    routed(stack)
-    write(stack)
-    assert found(stack) == {}
-    refused(stack)
-    dead = stack.redis.xreadgroup("audit", "slow", {keys.dead(0): ">"})  # nobody else writes them yet
-    write(stack)
-    assert AuditStore(stack.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) == []
+    routed(kit)
+    write(kit)
+    assert found(kit) == {}
+    refused(kit)
+    dead = kit.redis.xreadgroup("audit", "slow", {keys.dead(0): ">"})  # nobody else writes them yet
+    write(kit)
+    assert AuditStore(kit.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) == []
     assert len(dead[0][1]) >= 4
-    assert found(stack) == {}
-    stack.redis.xclaim(keys.dead(0), "audit", "w", 0, [entry for entry, _ in dead[0][1]], idle=10**9)
-    write(stack)
-    assert AuditStore(stack.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) != []
-    assert found(stack) == {}
+    assert found(kit) == {}
+    kit.redis.xclaim(keys.dead(0), "audit", "w", 0, [entry for entry, _ in dead[0][1]], idle=10**9)
+    write(kit)
+    assert AuditStore(kit.settings.audit_file, read_only=True).query(select(DEAD_LETTERS)) != []
+    assert found(kit) == {}
 
 
 @pytest.mark.parametrize("then", ["replay", "drop"])
 @pytest.mark.parametrize("audited", [True, False])
-def test_dead_letters_that_people_took_out_accuse_nobody(stack: Stack, then: str, audited: bool) -> None:
+def test_dead_letters_that_people_took_out_accuse_nobody(kit: Kit, then: str, audited: bool) -> None:
     """Before the audit writer has read one nobody can tell what became of the message, and the doctor says so."""
-    refused(stack)
-    writer = build_writer(stack.parts, consumer="w")
+    refused(kit)
+    writer = build_writer(kit.parts, consumer="w")
     while audited and writer.run_once():
         pass
-    dead = [one for one in stack.dead() if one.sender == "partner"]
+    dead = [one for one in kit.dead() if one.sender == "partner"]
     for one in dead:
-        assert stack.run("dlq", then, one.id).exit_code == 0
-    stack.router("again").run_once()
-    write(stack)
-    said = set(found(stack).values())
+        assert kit.orchestra("dlq", then, one.id).exit_code == 0
+    kit.route("again")
+    write(kit)
+    said = set(found(kit).values())
     assert said == (set() if audited else {("messages-not-compared", "warning")})
 
 
 @pytest.mark.parametrize("end", ["carried out", "dead"])
-def test_what_waited_and_came_back_accuses_nobody(stack: Stack, end: str) -> None:
+def test_what_waited_and_came_back_accuses_nobody(kit: Kit, end: str) -> None:
     """Its first entry has neither mark nor dead letter of its own then."""
-    waiting(stack)
+    waiting(kit)
     if end == "carried out":
-        stack.parts.agents.announce([AgentRecord(name="nobody-yet", role="specialist")])
+        kit.parts.agents.announce([AgentRecord(name="nobody-yet", role="specialist")])
     for _ in range(3):
-        stack.wake()
-        stack.router("later").run_once()
-        assert found(stack) == {}
-    assert len(stack.dead()) == (1 if end == "dead" else 0)
-    write(stack)
-    assert found(stack) == {}
+        kit.wake()
+        kit.route("later")
+        assert found(kit) == {}
+    assert len(kit.dead()) == (1 if end == "dead" else 0)
+    write(kit)
+    assert found(kit) == {}
 
 
-def test_a_forgery_that_its_author_acknowledges_accuses_nobody(stack: Stack, thief: redis_py.Redis) -> None:
+def test_a_forgery_that_its_author_acknowledges_accuses_nobody(kit: Kit, thief: redis_py.Redis) -> None:
     """What its sender is not known to have said is no loss."""
-    stack.router()
-    data = encode_unsigned(decode(stack.envelope(Message(content="x"), sender="partner")))
-    publish(stack, data)
-    acknowledge(thief, stack, data, take(thief, stack, data))
-    write(stack)
-    assert found(stack) == {}
+    kit.router()
+    data = encode_unsigned(decode(kit.envelope(Message(content="x"), sender="partner")))
+    publish(kit, data)
+    acknowledge(thief, kit, data, take(thief, kit, data))
+    write(kit)
+    assert found(kit) == {}
 
 
-def test_an_emptied_redis_accuses_nobody(stack: Stack) -> None:
+def test_an_emptied_redis_accuses_nobody(kit: Kit) -> None:
     """The trail remembers what Redis has forgotten: a warning for the stream."""
-    routed(stack)
-    write(stack)
-    stack.redis.flushdb()
-    stack.parts.agents.announce(stack.parts.agents.all() or [])
-    build_writer(stack.parts, consumer="w")
-    data = stack.envelope(Message(content="later"))
-    publish(stack, data)
-    stack.router("new").run_once()
-    write(stack)
-    assert set(found(stack).values()) <= {("messages-not-compared", "warning")}
-    assert "00/message/normal" in found(stack)
+    routed(kit)
+    write(kit)
+    kit.redis.flushdb()
+    kit.parts.agents.announce(kit.parts.agents.all() or [])
+    build_writer(kit.parts, consumer="w")
+    data = kit.envelope(Message(content="later"))
+    publish(kit, data)
+    kit.route("new")
+    write(kit)
+    assert set(found(kit).values()) <= {("messages-not-compared", "warning")}
+    assert "00/message/normal" in found(kit)
 
 
-def test_a_mark_that_has_lived_its_time_accuses_nobody(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_that_has_lived_its_time_accuses_nobody(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message is compared as long as its mark is sure to be there, whatever the clocks of others say."""
-    data = stack.envelope(TASK, sender="partner", recipient="reviewer")
-    message_id = publish(stack, data)
-    assert stack.router("r").run_once().done == 1
-    write(stack)
-    stack.redis.delete(keys.seen(0, "partner", message_id))
+    data = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    message_id = publish(kit, data)
+    assert kit.route("r").done == 1
+    write(kit)
+    kit.redis.delete(keys.seen(0, "partner", message_id))
     said_ms = decode(data).header.timestamp.instant_ms
-    most_ms = round(stack.settings.message_max_age_s * 1000) + MARK_MARGIN_MS - CLOCK_SKEW_MS
-    parts = stack.parts
-    proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), stack.settings)
-    audit = AuditReader(AuditStore(stack.settings.audit_file, read_only=True))
+    most_ms = round(kit.settings.message_max_age_s * 1000) + MARK_MARGIN_MS - CLOCK_SKEW_MS
+    parts = kit.parts
+    proof = proof_of(EitherKeys(parts.keyring, parts.keyring.store), kit.settings)
+    audit = AuditReader(AuditStore(kit.settings.audit_file, read_only=True))
 
     def at(now_ms: int) -> int:
         later: Callable[[Ledger], int] = lambda _: now_ms  # noqa: E731
@@ -325,8 +323,8 @@ def test_a_mark_that_has_lived_its_time_accuses_nobody(stack: Stack, monkeypatch
     assert at(said_ms + most_ms) == 0
 
 
-def test_without_a_trail_the_doctor_says_that_nobody_looked(stack: Stack) -> None:
+def test_without_a_trail_the_doctor_says_that_nobody_looked(kit: Kit) -> None:
     """And holds nothing against anybody."""
-    said = json.loads(stack.run("doctor", "--quick", "--json").stdout)
+    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
     (warning,) = [f for f in said["findings"] if f["rule"] == "no-audit-trail"]
     assert "nobody looked for messages" in warning["message"]

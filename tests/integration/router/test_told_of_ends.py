@@ -18,13 +18,14 @@ from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
-from tests.integration.router.conftest import Stack, until
+from tests.kit import Kit
+from tests.waiting import until
 
 
-def heard(stack: Stack, by: str = "partner") -> list[tuple[str, str]]:
+def heard(kit: Kit, by: str = "partner") -> list[tuple[str, str]]:
     """What errors of critical severity say to an agent: the sender, and the text."""
     found = []
-    for data in stack.published("error"):
+    for data in kit.published("error"):
         message = check(data).message
         assert isinstance(message.body, ErrorReport)
         if message.header.recipient.agent_name == by:
@@ -33,7 +34,7 @@ def heard(stack: Stack, by: str = "partner") -> list[tuple[str, str]]:
     return found
 
 
-def given(stack: Stack, recipient: str = "lead", *, seconds: int = 0) -> Session:
+def given(kit: Kit, recipient: str = "lead", *, seconds: int = 0) -> Session:
     """The session of a task, or with ``seconds`` of a review, that `partner` has given an agent."""
     if seconds:
         body: ReviewRequest | TaskDelegation = ReviewRequest(
@@ -44,16 +45,16 @@ def given(stack: Stack, recipient: str = "lead", *, seconds: int = 0) -> Session
     retry = (
         RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=seconds) if seconds else None
     )
-    data = stack.envelope(body, sender="partner", recipient=recipient, retry=retry)
-    stack.publish(data, body.type, "high")
-    stack.router("given").run_once()
-    assert stack.dead() == []
-    return stack.parts.ledger.roots(0)[0]
+    data = kit.envelope(body, sender="partner", recipient=recipient, retry=retry)
+    kit.publish(data, body.type, "high")
+    kit.route("given")
+    assert kit.dead() == []
+    return kit.parts.ledger.roots(0)[0]
 
 
-def reported(stack: Stack, held: ClaimedRun, status: str = "completed", text: str = "x") -> None:
+def reported(kit: Kit, held: ClaimedRun, status: str = "completed", text: str = "x") -> None:
     """A worker ends its run."""
-    message_factory = stack.parts.message_factory
+    message_factory = kit.parts.message_factory
     make = partial(
         message_factory.error,
         sender=held.session.agent,
@@ -61,93 +62,91 @@ def reported(stack: Stack, held: ClaimedRun, status: str = "completed", text: st
         error=text,
         thread=Thread.of(held.session),
     )
-    stack.parts.ledger.commit(EndedRun(held.claim, Outcome(status=status, text=text), make_envelope=make))  # type: ignore[arg-type]
+    kit.parts.ledger.commit(EndedRun(held.claim, Outcome(status=status, text=text), make_envelope=make))  # type: ignore[arg-type]
 
 
-def delivered(stack: Stack) -> None:
+def delivered(kit: Kit) -> None:
     """The callback service has handled all events."""
-    service = CallbackService(stack.redis, Delivery(stack.parts.ledger, lambda _: None), consumer="c")
+    service = CallbackService(kit.redis, Delivery(kit.parts.ledger, lambda _: None), consumer="c")
     while service.run_once():
         pass
 
 
-def reaper(stack: Stack) -> Reaper:
+def reaper(kit: Kit) -> Reaper:
     """A reaper that takes whatever does not move in no time."""
-    ledger = stack.parts.ledger
+    ledger = kit.parts.ledger
     return Reaper(ledger, Delivery(ledger, lambda _: None), settle=lambda _: None, lease_s=0.01)
 
 
 @pytest.mark.parametrize("how", ["stop", "delete"])
-def test_a_user_ends_what_a_program_asked_for(stack: Stack, how: str) -> None:
-    session = given(stack)
-    with Client(stack.settings) as client:
+def test_a_user_ends_what_a_program_asked_for(kit: Kit, how: str) -> None:
+    session = given(kit)
+    with Client(kit.settings) as client:
         verdict = (client.stop if how == "stop" else client.delete)(session.id, "not needed")
     assert verdict.outcome == "ended"
-    assert heard(stack) == [("operator", "not needed")]
+    assert heard(kit) == [("operator", "not needed")]
 
 
-def test_a_run_that_was_asked_to_stop_and_lost_its_worker(stack: Stack) -> None:
-    session = given(stack)
-    stack.claim(session.id)
-    with Client(stack.settings) as client:
+def test_a_run_that_was_asked_to_stop_and_lost_its_worker(kit: Kit) -> None:
+    session = given(kit)
+    kit.claim(session.id)
+    with Client(kit.settings) as client:
         assert client.stop(session.id, "enough").outcome == "asked"
-    assert heard(stack) == []
-    sweeper = reaper(stack)
-    until(
-        lambda: sweeper.run_once() is not None and stack.parts.ledger.session(session.id).state == "stopped"
-    )
-    assert heard(stack) == [("reaper", "enough, and its worker was lost")]
+    assert heard(kit) == []
+    sweeper = reaper(kit)
+    until(lambda: sweeper.run_once() is not None and kit.parts.ledger.session(session.id).state == "stopped")
+    assert heard(kit) == [("reaper", "enough, and its worker was lost")]
 
 
-def test_a_session_whose_child_failed_it(stack: Stack) -> None:
+def test_a_session_whose_child_failed_it(kit: Kit) -> None:
     """`on_failure="fail"`: the callback service ends the parent."""
-    session = given(stack)
-    lead = stack.claim(session.id)
-    child = stack.launch(lead, "reviewer", options={"on_failure": "fail"}).child_id
-    stack.router("launched").run_once()
-    reported(stack, lead)
-    reported(stack, stack.claim(child), "failed", "no luck")
-    delivered(stack)
-    assert stack.parts.ledger.session(session.id).state is SessionState.FAILED
-    assert heard(stack) == [("reaper", f"child {child} failed: no luck")]
+    session = given(kit)
+    lead = kit.claim(session.id)
+    child = kit.assign(lead, "reviewer", options={"on_failure": "fail"}).child_id
+    kit.route("launched")
+    reported(kit, lead)
+    reported(kit, kit.claim(child), "failed", "no luck")
+    delivered(kit)
+    assert kit.parts.ledger.session(session.id).state is SessionState.FAILED
+    assert heard(kit) == [("reaper", f"child {child} failed: no luck")]
 
 
-def test_a_review_that_was_not_done_in_time(stack: Stack) -> None:
-    session = given(stack, "code-reviewer", seconds=1)
-    sweeper = reaper(stack)
-    until(lambda: sweeper.run_once() is not None and stack.parts.ledger.session(session.id).state == "failed")
-    assert heard(stack) == [("reaper", "the review was not done in time")]
+def test_a_review_that_was_not_done_in_time(kit: Kit) -> None:
+    session = given(kit, "code-reviewer", seconds=1)
+    sweeper = reaper(kit)
+    until(lambda: sweeper.run_once() is not None and kit.parts.ledger.session(session.id).state == "failed")
+    assert heard(kit) == [("reaper", "the review was not done in time")]
 
 
 @pytest.mark.parametrize("end", ["stopped", "deleted"])
-def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(stack: Stack, end: str) -> None:
+def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(kit: Kit, end: str) -> None:
     """It hears of both: that it need not go on, and that nobody else does."""
-    root = stack.submit()
-    stack.router("first").run_once()
-    lead = stack.claim(root)
-    own = stack.launch(lead, "partner").child_id
-    stack.router("launched").run_once()
-    about = stack.parts.ledger.session(own)
+    root = kit.send()
+    kit.route("first")
+    lead = kit.claim(root)
+    own = kit.assign(lead, "partner").child_id
+    kit.route("launched")
+    about = kit.parts.ledger.session(own)
     task = TaskDelegation(task=Task(task_id="T-2", title="Look", description="at it"))
-    data = stack.envelope(
+    data = kit.envelope(
         task, sender="partner", recipient="reviewer", correlation=about.correlation, chain=about.chain
     )
-    stack.publish(data, "task-delegation", "high")
-    stack.router("second").run_once()
-    (below,) = [s for s in stack.parts.ledger.tree(root) if s.agent == "reviewer"]
-    stack.parts.ledger.stop(root, "no more", state=end, force=True)  # type: ignore[arg-type]
-    delivered(stack)
-    states = {s.id: s.state.value for s in stack.parts.ledger.find([own, below.id])}
+    kit.publish(data, "task-delegation", "high")
+    kit.route("second")
+    (below,) = [s for s in kit.parts.ledger.tree(root) if s.agent == "reviewer"]
+    kit.parts.ledger.stop(root, "no more", state=end, force=True)  # type: ignore[arg-type]
+    delivered(kit)
+    states = {s.id: s.state.value for s in kit.parts.ledger.find([own, below.id])}
     assert states == {own: end, below.id: end}
-    told = heard(stack)
+    told = heard(kit)
     assert len(told) == 2
     assert set(told) == {("reaper", f"parent {root} {end}"), ("reaper", f"parent {own} {end}")}
 
 
-def test_a_report_names_the_session_and_stands_in_the_conversation(stack: Stack) -> None:
-    session = given(stack)
-    stack.parts.ledger.stop(session.id, "enough")
-    (data,) = stack.published("error")
+def test_a_report_names_the_session_and_stands_in_the_conversation(kit: Kit) -> None:
+    session = given(kit)
+    kit.parts.ledger.stop(session.id, "enough")
+    (data,) = kit.published("error")
     message = check(data).message
     assert message.header.correlation_id == session.correlation
     assert message.header.conversation_chain == session.chain
@@ -158,14 +157,14 @@ def test_a_report_names_the_session_and_stands_in_the_conversation(stack: Stack)
 
 @pytest.mark.parametrize("how", ["stop", "release"])
 def test_an_end_that_cannot_be_reported_does_not_happen(
-    stack: Stack, how: str, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written before its report can be written with it; the next one who tries finds all as it was."""
-    session = given(stack)
-    ledger = stack.parts.ledger
+    session = given(kit)
+    ledger = kit.parts.ledger
     end: Callable[[], object] = partial(ledger.stop, session.id, "enough")
     if how == "release":
-        stack.claim(session.id)
+        kit.claim(session.id)
         ledger.stop(session.id, "enough")
         end = partial(ledger.release, ledger.sweep.leases(0)[0])
 
@@ -176,13 +175,13 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
         patch.setattr(ledger, "report", broken)
         with pytest.raises(RuntimeError, match="no key"):
             end()
-    assert (ledger.session(session.id).busy, heard(stack)) == (True, [])
+    assert (ledger.session(session.id).busy, heard(kit)) == (True, [])
     end()
-    assert (ledger.session(session.id).state, len(heard(stack))) == (SessionState.STOPPED, 1)
+    assert (ledger.session(session.id).state, len(heard(kit))) == (SessionState.STOPPED, 1)
 
 
-def test_a_session_with_damaged_books_ends_all_the_same(stack: Stack) -> None:
-    session = given(stack)
-    stack.redis.hset(ledger_keys.session(session.id), "correlation", "damaged")
-    assert stack.parts.ledger.stop(session.id, "enough").outcome == "ended"
-    assert heard(stack) == []
+def test_a_session_with_damaged_books_ends_all_the_same(kit: Kit) -> None:
+    session = given(kit)
+    kit.redis.hset(ledger_keys.session(session.id), "correlation", "damaged")
+    assert kit.parts.ledger.stop(session.id, "enough").outcome == "ended"
+    assert heard(kit) == []

@@ -23,7 +23,7 @@ from orchestrator.ids import root_session_id
 from orchestrator.redisdb import keys
 from orchestrator.streams import StreamId
 from tests.claims import forged
-from tests.integration.router.conftest import Stack
+from tests.kit import Kit
 from tests.postgres import Tampering, TrailDatabase, on_sqlite
 
 MESSAGES = StreamId(0, "message", "normal")
@@ -33,41 +33,41 @@ PRINTABLE = [chr(code) for code in range(33, 127)]
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def found(stack: Stack, *arguments: str) -> list[dict[str, object]]:
+def found(kit: Kit, *arguments: str) -> list[dict[str, object]]:
     """What a search of the trail finds."""
-    said = json.loads(stack.run("audit", "search", *arguments, "--json").stdout)
+    said = json.loads(kit.orchestra("audit", "search", *arguments, "--json").stdout)
     rows: list[dict[str, object]] = said["messages"]
     return rows
 
 
-def writer(stack: Stack) -> AuditWriter:
+def writer(kit: Kit) -> AuditWriter:
     """The audit writer of the stack's data folder."""
-    return build_writer(stack.parts, consumer="w")
+    return build_writer(kit.parts, consumer="w")
 
 
-def write(stack: Stack) -> None:
+def write(kit: Kit) -> None:
     """Let the audit writer write everything that was published."""
-    one = writer(stack)
+    one = writer(kit)
     while one.run_once():
         pass
 
 
-def verify(stack: Stack) -> Result:
+def verify(kit: Kit) -> Result:
     """`orchestra audit verify`."""
-    return stack.run("audit", "verify")
+    return kit.orchestra("audit", "verify")
 
 
-def unsigned(stack: Stack, body: Body, **options: object) -> bytes:
+def unsigned(kit: Kit, body: Body, **options: object) -> bytes:
     """What a stranger who may append to the streams can write in anybody's name."""
-    return encode_unsigned(decode(stack.envelope(body, **options)))  # type: ignore[arg-type]
+    return encode_unsigned(decode(kit.envelope(body, **options)))  # type: ignore[arg-type]
 
 
-def said(stack: Stack, number: int) -> list[str]:
+def said(kit: Kit, number: int) -> list[str]:
     """Messages of an honest agent, routed."""
     texts = [f"number {n}" for n in range(number)]
     for text in texts:
-        stack.publish(stack.envelope(Message(content=text)), "message")
-    stack.router("honest").run_once()
+        kit.publish(kit.envelope(Message(content=text)), "message")
+    kit.route("honest")
     return texts
 
 
@@ -75,73 +75,73 @@ def said(stack: Stack, number: int) -> list[str]:
 
 
 @on_sqlite("blank", [b" ", b"\n", b"<!-- -->", b"\r\n\t"], on_both=[b"<!-- -->"])
-def test_a_blank_before_the_task_does_not_hide_it(stack: Stack, blank: bytes) -> None:
+def test_a_blank_before_the_task_does_not_hide_it(kit: Kit, blank: bytes) -> None:
     """It is signed and carried out, so it is found by its task-id."""
     body = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
-    plain = stack.envelope(body, sender="partner", recipient="reviewer")
-    key = stack.parts.keyring.signer("partner")
+    plain = kit.envelope(body, sender="partner", recipient="reviewer")
+    key = kit.parts.keyring.signer("partner")
     now_ms = decode(plain).header.timestamp.instant_ms
     data = plain.replace(b"<task>", blank + b"<task>")
     data = data if blank == b"<!-- -->" else sign(data, key, now_ms=now_ms)
-    stack.publish(data, "task-delegation", "high")
-    assert stack.router().run_once().done == 1
-    write(stack)
-    assert [row["task_id"] for row in found(stack, "--task", "T-1")] == ["T-1"]
+    kit.publish(data, "task-delegation", "high")
+    assert kit.route().done == 1
+    write(kit)
+    assert [row["task_id"] for row in found(kit, "--task", "T-1")] == ["T-1"]
 
 
 @pytest.mark.parametrize("signed", ["its octets", "its canonical form"])
 @pytest.mark.parametrize("size", [10, 70_000], ids=["as it is", "compressed"])
-def test_router_and_trail_have_one_rule_for_what_is_signed(stack: Stack, size: int, signed: str) -> None:
+def test_router_and_trail_have_one_rule_for_what_is_signed(kit: Kit, size: int, signed: str) -> None:
     """A signature over octets that are not canonical counts for nobody; a comment may be added to what is."""
     text = "".join(Random(3).choices(PRINTABLE, k=size))
     body = TaskDelegation(task=Task(task_id="T-1", title="t", description=text))
-    key = stack.parts.keyring.signer("partner")
-    message = decode(stack.envelope(body, sender="partner", recipient="reviewer"))
-    plain = stack.parts.encrypter.sign(message, key)
+    key = kit.parts.keyring.signer("partner")
+    message = decode(kit.envelope(body, sender="partner", recipient="reviewer"))
+    plain = kit.parts.encrypter.sign(message, key)
     head, value, tail = re.split(rb"(?<=<signature-value>)(.+)(?=</signature-value>)", plain)
     head = head.replace(b"<header>", b"<!-- --><header>")
     if signed == "its octets":
         value = b64encode(key.sign(head + tail))
-    stack.publish(head + value + tail, "task-delegation", "high")
-    done = stack.router().run_once().done
-    write(stack)
-    refused = [letter.rule for letter in stack.dead()]
-    proof = proof_of(stack.parts.keyring, stack.settings)
+    kit.publish(head + value + tail, "task-delegation", "high")
+    done = kit.route().done
+    write(kit)
+    refused = [letter.rule for letter in kit.dead()]
+    proof = proof_of(kit.parts.keyring, kit.settings)
     doubted = proof.fault(head + value + tail, published_ms=message.header.timestamp.instant_ms)
-    tasks = [row["task_id"] for row in found(stack, "--type", "task-delegation")]
+    tasks = [row["task_id"] for row in found(kit, "--type", "task-delegation")]
     if signed == "its octets":
         assert (done, refused, doubted) == (0, ["signature-invalid"], "signature-invalid")
     else:
         assert (done, refused, doubted, tasks) == (1, [], "", ["T-1"])
-    assert verify(stack).exit_code == 0
+    assert verify(kit).exit_code == 0
 
 
-def test_the_trail_keeps_no_junk_beyond_the_limit(stack: Stack) -> None:
+def test_the_trail_keeps_no_junk_beyond_the_limit(kit: Kit) -> None:
     """Of what is larger than any message it keeps how large it was, and its digest."""
-    junk = b"<a>" + b"x" * stack.settings.max_message_bytes
-    stack.publish(junk, "message")
-    write(stack)
-    (kept,) = AuditStore(stack.settings.audit_database).messages()
+    junk = b"<a>" + b"x" * kit.settings.max_message_bytes
+    kit.publish(junk, "message")
+    write(kit)
+    (kept,) = AuditStore(kit.settings.audit_database).messages()
     assert f"{len(junk)} octets" in kept.xml.decode()
     assert sha256(junk).hexdigest() in kept.xml.decode()
     assert len(kept.xml) < 300
-    stack.router().run_once()
-    write(stack)
-    assert verify(stack).exit_code == 0
+    kit.route()
+    write(kit)
+    assert verify(kit).exit_code == 0
 
 
-def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
+def test_a_large_completion_is_found_by_its_task(kit: Kit) -> None:
     """Compressed above 64 KiB, stored apart above 1 MiB: search, `show` and the report know whose it is."""
     noise = Random(3)
     for number, size in enumerate((70_000, 1_500_000)):
         session = root_session_id(f"large {number}")
         text = "".join(noise.choices(PRINTABLE, k=size // 2)) + " needle & thread " + "x" * (size // 2)
-        given = stack.envelope(
+        given = kit.envelope(
             TaskDelegation(task=Task(task_id=session, title="t", description="d")), recipient="reviewer"
         )
         header = decode(given).header
         done = decode(
-            stack.envelope(
+            kit.envelope(
                 TaskCompletion(task_id=session, status="success", summary=text),
                 sender="reviewer",
                 recipient="lead",
@@ -149,72 +149,72 @@ def test_a_large_completion_is_found_by_its_task(stack: Stack) -> None:
                 chain=(header.message_id,),
             )
         )
-        sealed = stack.parts.encrypter.sign(done, stack.parts.keyring.signer("reviewer"))
+        sealed = kit.parts.encrypter.sign(done, kit.parts.keyring.signer("reviewer"))
         assert len(sealed) < size
-        stack.publish(given, "task-delegation", "high")
-        stack.publish(sealed, "task-completion", "high")
-        write(stack)
-        types = {row["type"] for row in found(stack, "--task", session)}
+        kit.publish(given, "task-delegation", "high")
+        kit.publish(sealed, "task-completion", "high")
+        write(kit)
+        types = {row["type"] for row in found(kit, "--task", session)}
         assert types == {"task-delegation", "task-completion"}
-        shown = json.loads(stack.run("audit", "show", session, "--json").stdout)["messages"]
+        shown = json.loads(kit.orchestra("audit", "show", session, "--json").stdout)["messages"]
         assert [row["type"] for row in shown] == ["task-delegation", "task-completion"]
-        assert [row["type"] for row in found(stack, "needle & thread")] == ["task-completion"] * (number + 1)
-    assert tasks_completed(stack) == 2
+        assert [row["type"] for row in found(kit, "needle & thread")] == ["task-completion"] * (number + 1)
+    assert tasks_completed(kit) == 2
 
 
-def test_the_report_counts_reviews(stack: Stack) -> None:
+def test_the_report_counts_reviews(kit: Kit) -> None:
     """A review is a task that somebody was given and completes."""
     session = root_session_id("review")
     review = ReviewRequest(review=Review(task_id=session, title="t", description="d"))
-    stack.publish(stack.envelope(review, recipient="code-reviewer"), "review-request")
+    kit.publish(kit.envelope(review, recipient="code-reviewer"), "review-request")
     done = TaskCompletion(task_id=session, status="success", summary="fine")
-    stack.publish(stack.envelope(done, sender="code-reviewer", recipient="lead"), "task-completion", "high")
-    write(stack)
-    assert tasks_completed(stack) == 1
+    kit.publish(kit.envelope(done, sender="code-reviewer", recipient="lead"), "task-completion", "high")
+    write(kit)
+    assert tasks_completed(kit) == 1
 
 
-def tasks_completed(stack: Stack) -> int:
-    hops = json.loads(stack.run("audit", "report", "--json").stdout)["hops"]
+def tasks_completed(kit: Kit) -> int:
+    hops = json.loads(kit.orchestra("audit", "report", "--json").stdout)["hops"]
     return next(int(hop["times"]["count"]) for hop in hops if hop["hop"] == "task")
 
 
-def test_a_search_looks_in_the_text_and_not_in_its_markup(stack: Stack) -> None:
+def test_a_search_looks_in_the_text_and_not_in_its_markup(kit: Kit) -> None:
     """What was said is found as it was said, however the XML spells it; tags are no text."""
-    stack.publish(stack.envelope(Message(content='a & b < "c"')), "message")
-    odd = stack.envelope(Message(content="ODD")).replace(b"ODD", b'o&#100;d a &#38; <![CDATA[b < ]]>&quot;c"')
-    stack.publish(odd, "message")
-    stack.publish(
+    kit.publish(kit.envelope(Message(content='a & b < "c"')), "message")
+    odd = kit.envelope(Message(content="ODD")).replace(b"ODD", b'o&#100;d a &#38; <![CDATA[b < ]]>&quot;c"')
+    kit.publish(odd, "message")
+    kit.publish(
         b'<?xml version="1.0" encoding="iso-8859-1"?>'
-        + stack.envelope(Message(content="caf\u00e9")).decode().encode("latin-1"),
+        + kit.envelope(Message(content="caf\u00e9")).decode().encode("latin-1"),
         "message",
     )
-    write(stack)
-    assert len(found(stack, 'a & b < "c"')) == 2
-    assert len(found(stack, "odd")) == 1
-    assert len(found(stack, "caf\u00e9")) == 1
-    assert found(stack, "agent-name") == []
-    assert found(stack, "&amp;") == []
+    write(kit)
+    assert len(found(kit, 'a & b < "c"')) == 2
+    assert len(found(kit, "odd")) == 1
+    assert len(found(kit, "caf\u00e9")) == 1
+    assert found(kit, "agent-name") == []
+    assert found(kit, "&amp;") == []
 
 
 # --- evidence -------------------------------------------------------------------------------------------------------
 
 
-def test_the_doctor_does_not_believe_a_forged_launch(stack: Stack) -> None:
+def test_the_doctor_does_not_believe_a_forged_launch(kit: Kit) -> None:
     """Unsigned, or signed by somebody else than the parent's agent: it is no launch of the parent's."""
-    session = stack.submit()
-    stack.router().run_once()
-    launch = stack.parts.ledger.session(session).message
+    session = kit.send()
+    kit.route()
+    launch = kit.parts.ledger.session(session).message
     chain = (launch,)
-    correlation = stack.parts.ledger.session(session).correlation
+    correlation = kit.parts.ledger.session(session).correlation
     forged = TaskDelegation(task=Task(task_id=root_session_id("forged"), title="t", description="d"))
     options = {"recipient": "reviewer", "chain": chain, "correlation": correlation}
-    stack.publish(unsigned(stack, forged, **options), "task-delegation", "high")
+    kit.publish(unsigned(kit, forged, **options), "task-delegation", "high")
     forged = TaskDelegation(task=Task(task_id=root_session_id("other"), title="t", description="d"))
-    stack.publish(stack.envelope(forged, sender="partner", **options), "task-delegation", "high")  # type: ignore[arg-type]
-    stack.router("two").run_once()
-    write(stack)
-    assert len(found(stack, "--type", "task-delegation")) == 3
-    said = json.loads(stack.run("doctor", "--quick", "--json").stdout)
+    kit.publish(kit.envelope(forged, sender="partner", **options), "task-delegation", "high")  # type: ignore[arg-type]
+    kit.route("two")
+    write(kit)
+    assert len(found(kit, "--type", "task-delegation")) == 3
+    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
     assert [f["rule"] for f in said["findings"] if f["severity"] == "break"] == []
 
 
@@ -261,68 +261,68 @@ TAMPERING: dict[str, Callable[[Tampering], object]] = {
 
 
 @on_sqlite("how", TAMPERING, on_both=["deleted", "dead letters reordered"])
-def test_tampering_with_either_table_is_found(stack: Stack, database: TrailDatabase, how: str) -> None:
+def test_tampering_with_either_table_is_found(kit: Kit, database: TrailDatabase, how: str) -> None:
     """Even if the chain is made again, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
-    said(stack, 4)
+    said(kit, 4)
     for _ in range(2):
-        stack.publish(unsigned(stack, Message(content="junk")), "message")
-    stack.router().run_once()
-    write(stack)
-    good = verify(stack)
+        kit.publish(unsigned(kit, Message(content="junk")), "message")
+    kit.route()
+    write(kit)
+    good = verify(kit)
     assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
     with database.tamper() as db:
         TAMPERING[how](db)
         renumber(db, "messages"), renumber(db, "dead_letters")
         rechain(db)
-    bad = verify(stack)
+    bad = verify(kit)
     assert (bad.exit_code, "broken: " in bad.stdout) == (1, True), bad.output
-    said(stack, 1)
-    write(stack)
-    assert verify(stack).exit_code == 1
-    assert len(found(stack, "number 0")) >= 1 or how in ("all deleted", "deleted")
+    said(kit, 1)
+    write(kit)
+    assert verify(kit).exit_code == 1
+    assert len(found(kit, "number 0")) >= 1 or how in ("all deleted", "deleted")
 
 
-def test_an_older_state_of_database_and_redis_is_found(stack: Stack, database: TrailDatabase) -> None:
+def test_an_older_state_of_database_and_redis_is_found(kit: Kit, database: TrailDatabase) -> None:
     """The newest head is beside the keys, too: `verify` and `doctor` name the rollback, and a writer signs no more."""
-    said(stack, 2)
-    write(stack)
+    said(kit, 2)
+    write(kit)
     report_buffer = database.copy()
-    heads: dict[bytes, bytes] = stack.redis.hgetall(keys.audit_heads())
+    heads: dict[bytes, bytes] = kit.redis.hgetall(keys.audit_heads())
 
     def put_back() -> None:
         database.put_back(report_buffer)
-        stack.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
+        kit.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
 
-    said(stack, 3)
-    write(stack)
-    assert verify(stack).exit_code == 0
+    said(kit, 3)
+    write(kit)
+    assert verify(kit).exit_code == 0
     put_back()
-    bad = verify(stack)
+    bad = verify(kit)
     assert (bad.exit_code, "an older state" in bad.stdout) == (1, True), bad.output
-    found_by_doctor = json.loads(stack.run("doctor", "--quick", "--json").stdout)
+    found_by_doctor = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
     assert "audit-rolled-back" in {f["rule"] for f in found_by_doctor["findings"]}
     assert not found_by_doctor["holds"]
-    said(stack, 4)
-    write(stack)
-    assert verify(stack).exit_code == 1
-    kept = KeptHeads.of(stack.settings).file(AuditStore(stack.settings.audit_database, read_only=True).id)
+    said(kit, 4)
+    write(kit)
+    assert verify(kit).exit_code == 1
+    kept = KeptHeads.of(kit.settings).file(AuditStore(kit.settings.audit_database, read_only=True).id)
     assert str(kept) in bad.stdout.replace("\n", "")
     # Whoever restored a backup says so by removing the file: what is left is what the heads of that time say.
     kept.unlink()
     put_back()
-    assert "an older state" not in verify(stack).stdout
+    assert "an older state" not in verify(kit).stdout
 
 
-def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) -> None:
+def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(kit: Kit) -> None:
     """Two writers on one folder keep the newest; a false or unreadable head in the folder is named."""
-    said(stack, 2)
-    write(stack)
-    store = AuditStore(stack.settings.audit_database, read_only=True)
-    kept = KeptHeads.of(stack.settings)
+    said(kit, 2)
+    write(kit)
+    store = AuditStore(kit.settings.audit_database, read_only=True)
+    kept = KeptHeads.of(kit.settings)
     old = kept.read(store.id)
     assert old is not None
-    said(stack, 1)
-    write(stack)
+    said(kit, 1)
+    write(kit)
     new = kept.read(store.id)
     assert new.follows(old)
     kept.keep(old)
@@ -333,75 +333,75 @@ def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(stack: Stack) ->
         ("{", "it is not a head"),
     ):
         file.write_text(content, encoding="utf-8")
-        bad = verify(stack)
+        bad = verify(kit)
         assert (bad.exit_code, why in bad.stdout) == (1, True), bad.output
 
 
-def test_a_row_that_nobody_signed_is_found(stack: Stack) -> None:
+def test_a_row_that_nobody_signed_is_found(kit: Kit) -> None:
     """A message in the trail that was not refused carries a signature that holds; `verify` checks it again."""
-    said(stack, 2)
-    write(stack)
-    assert "2 messages" in verify(stack).stdout
+    said(kit, 2)
+    write(kit)
+    assert "2 messages" in verify(kit).stdout
     # As if a router had let it pass: acknowledged, and no dead letter.
-    entry = stack.publish(unsigned(stack, Message(content="obey")), "message")
-    write(stack)
-    waiting = verify(stack)
+    entry = kit.publish(unsigned(kit, Message(content="obey")), "message")
+    write(kit)
+    waiting = verify(kit)
     assert waiting.exit_code == 0, waiting.output
-    stack.redis.xreadgroup("router", "r", {keys.messages(0, "message", "normal"): ">"})
-    stack.redis.xack(keys.messages(0, "message", "normal"), "router", entry)
-    bad = verify(stack)
+    kit.redis.xreadgroup("router", "r", {keys.messages(0, "message", "normal"): ">"})
+    kit.redis.xack(keys.messages(0, "message", "normal"), "router", entry)
+    bad = verify(kit)
     assert (bad.exit_code, "signature-missing" in bad.stdout) == (1, True), bad.output
 
 
-def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(stack: Stack) -> None:
+def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(kit: Kit) -> None:
     """A revocation or a rotation does not make an honest trail a broken one."""
-    said(stack, 1)
-    write(stack)
-    key = stack.parts.keyring.store.current("lead")
-    stack.parts.keyring.registry.revoke(key.key_id)
-    operator = stack.parts.keyring.store.current("operator")
+    said(kit, 1)
+    write(kit)
+    key = kit.parts.keyring.store.current("lead")
+    kit.parts.keyring.registry.revoke(key.key_id)
+    operator = kit.parts.keyring.store.current("operator")
     assert operator is not None
-    stack.parts.keyring.store.rotate("operator")
-    said(stack, 1)
-    write(stack)
-    good = verify(stack)
+    kit.parts.keyring.store.rotate("operator")
+    said(kit, 1)
+    write(kit)
+    good = verify(kit)
     assert good.exit_code == 0, good.output
 
 
-def test_a_lasting_gap_is_no_success(stack: Stack) -> None:
+def test_a_lasting_gap_is_no_success(kit: Kit) -> None:
     """What a writer is still to write is no gap; what nobody will write is one, by exit code too."""
-    said(stack, 3)
-    write(stack)
-    stack.publish(stack.envelope(Message(content="later")), "message")
-    waits = verify(stack)
+    said(kit, 3)
+    write(kit)
+    kit.publish(kit.envelope(Message(content="later")), "message")
+    waits = verify(kit)
     assert (waits.exit_code, "still to be written 1" in waits.stdout) == (0, True), waits.output
     # Handed out and acknowledged, and never written.
     key = keys.messages(0, "message", "normal")
-    ((_, rows),) = stack.redis.xreadgroup("audit", "thief", {key: ">"})
-    held = verify(stack)
+    ((_, rows),) = kit.redis.xreadgroup("audit", "thief", {key: ">"})
+    held = verify(kit)
     assert (held.exit_code, "still to be written 1" in held.stdout) == (0, True), held.output
-    stack.redis.xack(key, "audit", *[row[0] for row in rows])
-    gone = verify(stack)
+    kit.redis.xack(key, "audit", *[row[0] for row in rows])
+    gone = verify(kit)
     assert (gone.exit_code, "broken: " in gone.stdout, "1 entry" in gone.stdout) == (1, True, True), (
         gone.output
     )
-    assert json.loads(stack.run("audit", "verify", "--json").stdout)["missing"] == 1
+    assert json.loads(kit.orchestra("audit", "verify", "--json").stdout)["missing"] == 1
 
 
-def test_a_message_without_a_canonical_form_is_refused_and_ends_nobody(stack: Stack) -> None:
+def test_a_message_without_a_canonical_form_is_refused_and_ends_nobody(kit: Kit) -> None:
     """A namespace that is no absolute name has none; the key-id of another one's message makes somebody look."""
-    said(stack, 1)
-    copy = stack.envelope(Message(content="copied")).replace(
+    said(kit, 1)
+    copy = kit.envelope(Message(content="copied")).replace(
         b"<agent-message ", b'<agent-message xmlns:x="rel" ', 1
     )
-    stack.publish(copy, "message")
-    write(stack)
-    assert verify(stack).exit_code == 0
-    stack.router().run_once()
+    kit.publish(copy, "message")
+    write(kit)
+    assert verify(kit).exit_code == 0
+    kit.route()
     example = Path(__file__).resolve().parents[3] / "schemas" / "examples" / "valid" / "body-encrypted.xml"
     encrypted = example.read_bytes().replace(b"EncryptedData ", b'EncryptedData xmlns:x="rel" ', 1)
-    stack.publish(encrypted, "query")
-    stack.router().run_once()
-    assert {dead.rule for dead in stack.dead()} == {"signature-invalid", "encrypted-data"}
-    write(stack)
-    assert verify(stack).exit_code == 0
+    kit.publish(encrypted, "query")
+    kit.route()
+    assert {dead.rule for dead in kit.dead()} == {"signature-invalid", "encrypted-data"}
+    write(kit)
+    assert verify(kit).exit_code == 0

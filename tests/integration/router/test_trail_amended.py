@@ -22,105 +22,107 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.keyring import claims
 from orchestrator.streams import all_streams
 from tests.claims import forged
-from tests.documents import hold_to_models
-from tests.integration.router.conftest import Stack
+from tests.commands import hold_to_models
 from tests.integration.router.test_trail import found, said, unsigned, verify, write
+from tests.kit import Kit
 from tests.postgres import TrailDatabase, on_sqlite
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def store_of(stack: Stack) -> AuditStore:
+def store_of(kit: Kit) -> AuditStore:
     """The audit database, for reading."""
-    return AuditStore(stack.settings.audit_database, read_only=True)
+    return AuditStore(kit.settings.audit_database, read_only=True)
 
 
-def test_what_is_redacted_is_gone_and_the_trail_stays_whole(stack: Stack, database: TrailDatabase) -> None:
+def test_what_is_redacted_is_gone_and_the_trail_stays_whole(kit: Kit, database: TrailDatabase) -> None:
     """The text is in no file any more; the row says nothing without the operator's word for it."""
-    said(stack, 3)
-    write(stack)
-    (row,) = found(stack, "number 1")
+    said(kit, 3)
+    write(kit)
+    (row,) = found(kit, "number 1")
     with database.tamper() as db:
         (packed,) = db.execute(
             "SELECT xml FROM messages WHERE message_id = ?", [row["message_id"]]
         ).fetchone()
-    done = stack.run("audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
+    done = kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
     hold_to_models(["audit", "redact", "--json"], done.stdout)
     assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
-    assert found(stack, "number 1") == []
+    assert found(kit, "number 1") == []
     for option in ("--xml", "--body"):
-        shown = stack.run("audit", "show", str(row["message_id"]), option)
+        shown = kit.orchestra("audit", "show", str(row["message_id"]), option)
         assert (shown.exit_code, shown.stdout) == (2, "")
         assert "the operator has removed the text of" in shown.stderr
-    assert "the operator has removed its text" in stack.run("audit", "show", str(row["message_id"])).stdout
-    good = verify(stack)
-    assert (good.exit_code, len(store_of(stack).messages())) == (0, 3), good.output
+    assert (
+        "the operator has removed its text" in kit.orchestra("audit", "show", str(row["message_id"])).stdout
+    )
+    good = verify(kit)
+    assert (good.exit_code, len(store_of(kit).messages())) == (0, 3), good.output
     if isinstance(database.where, Path):
         files = database.where.parent.glob("audit.sqlite*")
         assert not any(gone in file.read_bytes() for file in files for gone in (b"number 1", packed))
-    said(stack, 1)
-    write(stack)
-    assert verify(stack).exit_code == 0
-    again = stack.run("audit", "redact", str(row["message_id"]), "--reason", "twice")
+    said(kit, 1)
+    write(kit)
+    assert verify(kit).exit_code == 0
+    again = kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "twice")
     assert (again.exit_code, "no message" in again.stderr) == (2, True)
     with database.tamper() as db:
         db.execute("DELETE FROM amendments")
-    bad = verify(stack)
+    bad = verify(kit)
     assert (bad.exit_code, f"row {row['seq']}: its XML" in bad.stdout) == (1, True), bad.output
 
 
 def test_a_reader_of_what_was_there_is_named(
-    stack: Stack, database: TrailDatabase, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, database: TrailDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it reads, the files of SQLite have the text; the next attempt removes it from there."""
     if not isinstance(database.where, Path):
         pytest.skip("PostgreSQL keeps it until it vacuums the table")
     monkeypatch.setattr(audit_database, "_BUSY_S", 0.2)
-    said(stack, 2)
-    write(stack)
-    (row,) = found(stack, "number 1")
+    said(kit, 2)
+    write(kit)
+    (row,) = found(kit, "number 1")
     words = ["audit", "redact", str(row["message_id"]), "--reason", "a person asked"]
     files = sorted(database.where.parent.glob("audit.sqlite*"))
-    store = store_of(stack)
+    store = store_of(kit)
     with store.database.snapshot():
         assert store.total() == 2
-        busy = stack.run(*words)
+        busy = kit.orchestra(*words)
         assert (busy.exit_code, "its files keep it" in busy.stderr) == (2, True), busy.output
         assert any(b"number 1" in file.read_bytes() for file in files)
-    stack.run(*words)
+    kit.orchestra(*words)
     assert not any(b"number 1" in file.read_bytes() for file in files)
-    assert verify(stack).exit_code == 0
+    assert verify(kit).exit_code == 0
 
 
-def test_text_that_is_removed_without_the_operator_is_found(stack: Stack, database: TrailDatabase) -> None:
+def test_text_that_is_removed_without_the_operator_is_found(kit: Kit, database: TrailDatabase) -> None:
     """Neither an amendment that nobody signed nor one of another row covers it."""
-    said(stack, 3)
-    write(stack)
-    (row,) = found(stack, "number 1")
-    stack.run("audit", "redact", str(row["message_id"]), "--reason", "x")
+    said(kit, 3)
+    write(kit)
+    (row,) = found(kit, "number 1")
+    kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "x")
     with database.tamper() as db:
         db.execute("UPDATE messages SET xml = ?, sha256 = '', salt = '' WHERE seq = 1", [b""])
         (document,) = db.execute("SELECT document FROM amendments").fetchone()
         db.execute("INSERT INTO amendments VALUES ('redaction', '1', ?)", [forged(document, seq=1)])
-    bad = verify(stack)
+    bad = verify(kit)
     assert bad.exit_code == 1
     assert "the redaction of messages row 1 does not count" in bad.stdout
     assert "messages row 1: its XML" in bad.stdout
 
 
-def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDatabase) -> None:
+def test_a_tombstone_stands_for_what_was_pruned(kit: Kit, database: TrailDatabase) -> None:
     """The rest is whole, nothing counts as missing, and the writer goes on; without the tombstone the cut shows."""
-    said(stack, 2)
-    stack.publish(unsigned(stack, Message(content="junk")), "message")
-    stack.router().run_once()
-    write(stack)
-    with_all = store_of(stack).total()
+    said(kit, 2)
+    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    kit.route()
+    write(kit)
+    with_all = store_of(kit).total()
     # The dead letter came after its message.
-    newest = store_of(stack).query(select(DEAD_LETTERS.c.at_ms))[0][0] + 1
-    said(stack, 2)
-    write(stack)
-    plan = stack.run("audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
+    newest = store_of(kit).query(select(DEAD_LETTERS.c.at_ms))[0][0] + 1
+    said(kit, 2)
+    write(kit)
+    plan = kit.orchestra("audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
     hold_to_models(["audit", "prune", "--json"], plan.stdout)
     assert json.loads(plan.stdout) == {
         "messages": with_all,
@@ -128,30 +130,30 @@ def test_a_tombstone_stands_for_what_was_pruned(stack: Stack, database: TrailDat
         "transitions": 0,
         "removed": False,
     }
-    assert stack.run("audit", "prune", "--older-than", iso(newest)).exit_code == 0
-    good = verify(stack)
+    assert kit.orchestra("audit", "prune", "--older-than", iso(newest)).exit_code == 0
+    good = verify(kit)
     assert (good.exit_code, "2 messages" in good.stdout) == (0, True), good.output
-    said(stack, 1)
-    write(stack)
-    assert verify(stack).exit_code == 0
+    said(kit, 1)
+    write(kit)
+    assert verify(kit).exit_code == 0
     # All of it, one after the other, and it goes on.
-    assert stack.run("audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
-    assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
-    said(stack, 1)
-    write(stack)
-    assert verify(stack).exit_code == 0
-    coverage = AuditReader(store_of(stack)).coverage(stack.streams, all_streams())
+    assert kit.orchestra("audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
+    assert (verify(kit).exit_code, store_of(kit).total()) == (0, 0)
+    said(kit, 1)
+    write(kit)
+    assert verify(kit).exit_code == 0
+    coverage = AuditReader(store_of(kit)).coverage(kit.streams, all_streams())
     assert sum(row.missing for row in coverage) == 0
     with database.tamper() as db:
         db.execute("DELETE FROM amendments")
-    bad = verify(stack)
+    bad = verify(kit)
     assert (bad.exit_code, "are missing" in bad.stdout) == (1, True), bad.output
 
 
-def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -> None:
+def test_what_was_changed_is_not_pruned(kit: Kit, database: TrailDatabase) -> None:
     """The operator's word does not take the place of rows that somebody else wrote, nor does a forged tombstone count."""
-    said(stack, 3)
-    write(stack)
+    said(kit, 3)
+    write(kit)
     now = "2100-01-01T00:00:00Z"
     forgery = claims.unsigned(
         {
@@ -171,14 +173,14 @@ def test_what_was_changed_is_not_pruned(stack: Stack, database: TrailDatabase) -
     for what, statement in changes.items():
         with database.tamper() as db:
             db.execute(statement)
-        rows = store_of(stack).total()
+        rows = store_of(kit).total()
         for words in ([], ["--dry-run"]):
-            refused = stack.run("audit", "prune", "--older-than", now, *words)
+            refused = kit.orchestra("audit", "prune", "--older-than", now, *words)
             assert (refused.exit_code, what in refused.stderr) == (2, True), refused.output
-        assert store_of(stack).total() == rows
+        assert store_of(kit).total() == rows
         database.put_back(before)
-    assert stack.run("audit", "prune", "--older-than", now).exit_code == 0
-    assert (verify(stack).exit_code, store_of(stack).total()) == (0, 0)
+    assert kit.orchestra("audit", "prune", "--older-than", now).exit_code == 0
+    assert (verify(kit).exit_code, store_of(kit).total()) == (0, 0)
 
 
 def iso(ms: int) -> str:
@@ -189,40 +191,40 @@ def iso(ms: int) -> str:
 
 
 def test_a_trail_that_grows_is_not_taken_for_one_that_was_put_back(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither while it is verified or pruned, nor by a file of it that was exported before."""
-    said(stack, 2)
-    write(stack)
+    said(kit, 2)
+    write(kit)
     file = tmp_path / "trail.jsonl.zst"
-    assert stack.run("audit", "export", str(file)).exit_code == 0
+    assert kit.orchestra("audit", "export", str(file)).exit_code == 0
     walk = verification.broken_chain
 
     def grow(store: AuditStore, amended: Amended) -> Iterator[Break]:
-        said(stack, 1)
-        write(stack)
+        said(kit, 1)
+        write(kit)
         return walk(store, amended)
 
     monkeypatch.setattr(verification, "broken_chain", grow)
-    good = verify(stack)
+    good = verify(kit)
     assert (good.exit_code, "the trail is intact" in good.stdout) == (0, True), good.output
-    pruned = stack.run("audit", "prune", "--older-than", "1h")
+    pruned = kit.orchestra("audit", "prune", "--older-than", "1h")
     assert pruned.exit_code == 0, pruned.output
-    copy = stack.run("audit", "verify", "--file", str(file))
+    copy = kit.orchestra("audit", "verify", "--file", str(file))
     assert (copy.exit_code, "2 messages, the trail is intact" in copy.stdout) == (0, True), copy.output
 
 
 def test_an_exported_trail_is_verified_and_imported(
-    stack: Stack, tmp_path: Path, database: TrailDatabase
+    kit: Kit, tmp_path: Path, database: TrailDatabase
 ) -> None:
     """Without any server; what was changed in the file shows, and a part of a file is refused."""
-    said(stack, 3)
-    write(stack)
+    said(kit, 3)
+    write(kit)
     file = tmp_path / "trail.jsonl.zst"
-    done = stack.run("audit", "export", str(file), "--json")
+    done = kit.orchestra("audit", "export", str(file), "--json")
     hold_to_models(["audit", "export", "--json"], done.stdout)
     assert json.loads(done.stdout)["messages"] == 3
-    good = stack.run("audit", "verify", "--file", str(file))
+    good = kit.orchestra("audit", "verify", "--file", str(file))
     assert (good.exit_code, "3 messages, the trail is intact" in good.stdout) == (0, True), good.output
     lines = (
         zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes()).splitlines(keepends=True)
@@ -236,7 +238,7 @@ def test_an_exported_trail_is_verified_and_imported(
     for how, changed in damaged.items():
         other = tmp_path / "changed.zst"
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(changed)))
-        bad = stack.run("audit", "verify", "--file", str(other))
+        bad = kit.orchestra("audit", "verify", "--file", str(other))
         assert (bad.exit_code, "broken: messages row" in bad.stdout) == (1, True), (how, bad.output)
     row = json.loads(lines[rows[0]])
     for broken in (
@@ -251,29 +253,29 @@ def test_an_exported_trail_is_verified_and_imported(
         lines[rows[0]] * 2,
     ):
         other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], broken, *lines[1:]])))
-        bad = stack.run("audit", "verify", "--file", str(other))
+        bad = kit.orchestra("audit", "verify", "--file", str(other))
         assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (2, True), broken
     other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
-    half = stack.run("audit", "verify", "--file", str(other))
+    half = kit.orchestra("audit", "verify", "--file", str(other))
     assert (half.exit_code, "its end is missing" in half.stderr) == (2, True), half.output
 
 
-def test_a_search_has_pages_and_more_filters(stack: Stack) -> None:
+def test_a_search_has_pages_and_more_filters(kit: Kit) -> None:
     """Every filter narrows it; `next` leads through all of it."""
-    said(stack, 5)
-    stack.publish(unsigned(stack, Message(content="junk")), "message")
-    stack.router().run_once()
-    write(stack)
-    page = json.loads(stack.run("audit", "search", "--limit", "4", "--json").stdout)
-    rest = json.loads(stack.run("audit", "search", "--before", str(page["next"]), "--json").stdout)
+    said(kit, 5)
+    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    kit.route()
+    write(kit)
+    page = json.loads(kit.orchestra("audit", "search", "--limit", "4", "--json").stdout)
+    rest = json.loads(kit.orchestra("audit", "search", "--before", str(page["next"]), "--json").stdout)
     assert (len(page["messages"]), len(rest["messages"]), rest["next"]) == (4, 2, None)
     newest = page["messages"][0]
-    assert len(found(stack, "--rule", "signature-missing")) == 1
-    assert found(stack, "--rule", "expired") == found(stack, "--attempt", "2") == []
-    assert len(found(stack, "--priority", "normal")) == 6
-    one = found(stack, "--correlation", newest["correlation_id"])
+    assert len(found(kit, "--rule", "signature-missing")) == 1
+    assert found(kit, "--rule", "expired") == found(kit, "--attempt", "2") == []
+    assert len(found(kit, "--priority", "normal")) == 6
+    one = found(kit, "--correlation", newest["correlation_id"])
     assert {row["correlation_id"] for row in one} == {newest["correlation_id"]}
-    diagram = stack.run("audit", "show", newest["correlation_id"], "--mermaid").stdout
+    diagram = kit.orchestra("audit", "show", newest["correlation_id"], "--mermaid").stdout
     assert diagram.startswith("sequenceDiagram\n    participant p0 as ")
     assert "--xp" in diagram or "->>p" in diagram
 

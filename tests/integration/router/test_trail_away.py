@@ -11,10 +11,10 @@ from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
 from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
-from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
 from tests.integration.router.test_trail_amended import store_of
 from tests.integration.router.test_trail_bodies import large, say
+from tests.kit import Kit
 from tests.postgres import on_sqlite
 from tests.waiting import wait_until
 
@@ -40,35 +40,35 @@ def left(redis: redis_py.Redis) -> dict[str, int]:
 
 
 @on_sqlite("known", [True, False], on_both=[False])
-def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(stack: Stack, known: bool) -> None:
+def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(kit: Kit, known: bool) -> None:
     """Trees expire and the reaper trims again and again; the writer finds everything when it comes back."""
     if known:
-        write(stack)
-    settings = stack.settings.model_copy(update={"tree_ttl_s": 0.01})
-    message = say(stack, large("longago"))
-    sessions = [Client(parts=stack.parts).submit("reviewer", f"do {n}", key=f"k{n}").id for n in range(3)]
-    stack.publish(unsigned(stack, Message(content="junk")), "message")
-    stack.router().run_once()
+        write(kit)
+    settings = kit.settings.model_copy(update={"tree_ttl_s": 0.01})
+    message = say(kit, large("longago"))
+    sessions = [Client(parts=kit.parts).submit("reviewer", f"do {n}", key=f"k{n}").id for n in range(3)]
+    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    kit.route()
     for session in sessions:
-        stack.parts.ledger.stop(session, "enough")
-    reaper = build_reaper(stack.redis, settings)
+        kit.parts.ledger.stop(session, "enough")
+    reaper = build_reaper(kit.redis, settings)
 
     def swept() -> bool:
         reaper.run_once()
-        return not any(stack.redis.exists(ledger_keys.session(session)) for session in sessions)
+        return not any(kit.redis.exists(ledger_keys.session(session)) for session in sessions)
 
     wait_until(swept)
     reaper.run_once()
-    waiting = published(stack.redis)
-    assert left(stack.redis) == waiting
+    waiting = published(kit.redis)
+    assert left(kit.redis) == waiting
     assert waiting["00/ledger/transitions"] > len(sessions)
-    write(stack)
-    store = store_of(stack)
+    write(kit)
+    store = store_of(kit)
     assert store.counts() == waiting
     kept = {record.message_id: record for record in store.messages()}
     assert b"longago" in (store.body(kept[message].body) or b"")
     assert len(store.messages(IS_DEAD)) == 1
-    assert verify(stack).exit_code == 0
-    stack.router().run_once()  # what the operator was told of the refusals
-    write(stack)
-    wait_until(lambda: reaper.run_once() and left(stack.redis) == {})
+    assert verify(kit).exit_code == 0
+    kit.route()  # what the operator was told of the refusals
+    write(kit)
+    wait_until(lambda: reaper.run_once() and left(kit.redis) == {})

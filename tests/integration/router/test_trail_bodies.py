@@ -15,9 +15,9 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.payload import BlobStore
 from orchestrator.envelope.sealing import Encrypter
-from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import found, verify, write, writer
 from tests.integration.router.test_trail_amended import store_of
+from tests.kit import Kit
 from tests.postgres import TrailDatabase, on_sqlite
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -33,37 +33,37 @@ def large(word: str, size: int = 3 * STORED_ABOVE) -> str:
     return " ".join(words)
 
 
-def say(stack: Stack, text: str, *, recipient: str = "reviewer") -> str:
+def say(kit: Kit, text: str, *, recipient: str = "reviewer") -> str:
     """Publish a message of the lead as it travels; its id."""
-    plain = decode(stack.envelope(Message(content=text), recipient=recipient))
+    plain = decode(kit.envelope(Message(content=text), recipient=recipient))
     encrypter = Encrypter(
-        BlobStore(stack.redis), blob_ttl_s=stack.settings.blob_ttl_s, claim_check_above=STORED_ABOVE
+        BlobStore(kit.redis), blob_ttl_s=kit.settings.blob_ttl_s, claim_check_above=STORED_ABOVE
     )
-    sealed = encrypter.sign(plain, stack.parts.keyring.signer("lead"))
-    stack.publish(sealed, "message")
+    sealed = encrypter.sign(plain, kit.parts.keyring.signer("lead"))
+    kit.publish(sealed, "message")
     return plain.header.message_id
 
 
-def forget_payloads(stack: Stack) -> None:
+def forget_payloads(kit: Kit) -> None:
     """As time does."""
-    for key in stack.redis.scan_iter("*:blob:*"):
-        stack.redis.delete(key)
+    for key in kit.redis.scan_iter("*:blob:*"):
+        kit.redis.delete(key)
 
 
-def test_a_stored_body_outlives_the_payload_store(stack: Stack, database: TrailDatabase) -> None:
+def test_a_stored_body_outlives_the_payload_store(kit: Kit, database: TrailDatabase) -> None:
     """Kept whole and once for all messages that have it; shown when Redis has forgotten it; carried by an export."""
     text = large("ne1edle")
-    first, second = say(stack, text), say(stack, text)
-    write(stack)
-    forget_payloads(stack)
-    store = store_of(stack)
+    first, second = say(kit, text), say(kit, text)
+    write(kit)
+    forget_payloads(kit)
+    store = store_of(kit)
     assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
     for message in (first, second):
-        shown = stack.run("audit", "show", message, "--body")
+        shown = kit.orchestra("audit", "show", message, "--body")
         assert shown.exit_code == 0
         assert text in shown.stdout
-    assert verify(stack).exit_code == 0
-    assert {row["message_id"] for row in found(stack, "NE1EDLE")} == {first, second}
+    assert verify(kit).exit_code == 0
+    assert {row["message_id"] for row in found(kit, "NE1EDLE")} == {first, second}
 
 
 FOUND = {
@@ -76,13 +76,13 @@ FOUND = {
 
 @on_sqlite("statement", FOUND, on_both=["UPDATE bodies SET content = ?"])
 def test_a_body_that_is_changed_or_removed_is_found(
-    stack: Stack, database: TrailDatabase, statement: str
+    kit: Kit, database: TrailDatabase, statement: str
 ) -> None:
-    say(stack, large("x"))
-    write(stack)
+    say(kit, large("x"))
+    write(kit)
     with database.tamper() as db:
         db.execute(statement, [b"\0"] * statement.count("?"))
-    bad = verify(stack)
+    bad = verify(kit)
     assert (bad.exit_code, f"messages row 1: {FOUND[statement]}" in bad.stdout) == (1, True), bad.output
 
 
@@ -99,23 +99,23 @@ FIRST_WORDS = "WHERE rowid IN (SELECT rowid FROM message_words ORDER BY rowid LI
     on_both=[f"UPDATE message_words SET words = 'nothing' {FIRST_WORDS}"],
 )
 def test_words_that_are_removed_or_changed_are_found(
-    stack: Stack, database: TrailDatabase, statement: str
+    kit: Kit, database: TrailDatabase, statement: str
 ) -> None:
     """Searches would miss the message. What is not indexed yet is read."""
     for text in ("needle", large("needle"), "another needle"):
-        say(stack, text)
-    write(stack)
-    assert verify(stack).exit_code == 0
+        say(kit, text)
+    write(kit)
+    assert verify(kit).exit_code == 0
     with database.tamper() as db:
         db.execute(statement)
-    bad = verify(stack)
+    bad = verify(kit)
     assert bad.exit_code == 1
     assert "messages row 1: its words in the index of searches were changed" in bad.stdout
     with database.tamper() as db:  # as the page says
         db.execute("DELETE FROM message_words")
-    assert len(found(stack, "needle")) == 3
-    write(stack)
-    assert (verify(stack).exit_code, len(found(stack, "needle"))) == (0, 3)
+    assert len(found(kit, "needle")) == 3
+    write(kit)
+    assert (verify(kit).exit_code, len(found(kit, "needle"))) == (0, 3)
 
 
 def _defined(index: str, old: str, new: str) -> str:
@@ -158,21 +158,21 @@ SPOILT_INDEXES: list[tuple[Sequence[str], list[str], str, str]] = [
 
 @on_sqlite("spoilt", SPOILT_INDEXES)
 def test_an_index_of_sqlite_that_misses_messages_is_found(
-    stack: Stack, database: TrailDatabase, spoilt: tuple[list[str], list[str], str, str]
+    kit: Kit, database: TrailDatabase, spoilt: tuple[list[str], list[str], str, str]
 ) -> None:
     """All rows are what was written, and a search does not find them. PostgreSQL lets nobody write into an index."""
     statements, asked, what, mended = spoilt
     for _ in range(3):
-        say(stack, "needle")
-    write(stack)
-    assert (verify(stack).exit_code, len(found(stack, *asked))) == (0, 3)
+        say(kit, "needle")
+    write(kit)
+    assert (verify(kit).exit_code, len(found(kit, *asked))) == (0, 3)
     for statement in statements:
         change(database, statement)
-    assert len(found(stack, *asked)) < 3
-    bad = verify(stack)
+    assert len(found(kit, *asked)) < 3
+    bad = verify(kit)
     assert (bad.exit_code, what in bad.stdout) == (1, True), bad.output
     change(database, mended)
-    assert (verify(stack).exit_code, len(found(stack, *asked))) == (0, 3)
+    assert (verify(kit).exit_code, len(found(kit, *asked))) == (0, 3)
 
 
 def change(database: TrailDatabase, statement: str) -> None:
@@ -183,57 +183,55 @@ def change(database: TrailDatabase, statement: str) -> None:
 
 
 @on_sqlite("changed", [b"\0", FORGED := zstandard.compress(b"forged")], on_both=[FORGED])
-def test_a_body_that_is_changed_is_used_by_nobody(
-    stack: Stack, database: TrailDatabase, changed: bytes
-) -> None:
+def test_a_body_that_is_changed_is_used_by_nobody(kit: Kit, database: TrailDatabase, changed: bytes) -> None:
     """Neither a search, nor the writer's index, nor a replay, which would act upon a body that nobody has signed."""
-    message = say(stack, large("needle"))
-    write(stack)
-    sha256 = str(store_of(stack).query(sql("SELECT sha256 FROM bodies"))[0][0])
+    message = say(kit, large("needle"))
+    write(kit)
+    sha256 = str(store_of(kit).query(sql("SELECT sha256 FROM bodies"))[0][0])
     with database.tamper() as db:
         db.execute("UPDATE bodies SET content = ?", [changed])
         db.execute("DELETE FROM message_words")
-    assert found(stack, "needle") == []
-    assert store_of(stack).body(sha256) is None
-    assert AuditStore(stack.parts.settings.audit_database).index(10) == 1
-    assert stack.run("audit", "show", message, "--body").exit_code == 0
+    assert found(kit, "needle") == []
+    assert store_of(kit).body(sha256) is None
+    assert AuditStore(kit.parts.settings.audit_database).index(10) == 1
+    assert kit.orchestra("audit", "show", message, "--body").exit_code == 0
 
 
 def test_what_is_redacted_and_pruned_takes_its_body_and_its_words_along(
-    stack: Stack, database: TrailDatabase, tmp_path: Path
+    kit: Kit, database: TrailDatabase, tmp_path: Path
 ) -> None:
     """A body goes with the last message that has it; neither file nor index keeps a word of it."""
     text = large("personaldatum")
-    first, second, third = say(stack, text), say(stack, text), say(stack, "another plainword")
-    write(stack)
-    assert len(found(stack, "personaldatum")) == 2
-    stack.run("audit", "redact", first, "--reason", "asked")
-    store = store_of(stack)
+    first, second, third = say(kit, text), say(kit, text), say(kit, "another plainword")
+    write(kit)
+    assert len(found(kit, "personaldatum")) == 2
+    kit.orchestra("audit", "redact", first, "--reason", "asked")
+    store = store_of(kit)
     assert len(store.query(sql("SELECT sha256 FROM bodies"))) == 1
-    assert [row["message_id"] for row in found(stack, "personaldatum")] == [second]
-    stack.run("audit", "redact", second, "--reason", "asked")
+    assert [row["message_id"] for row in found(kit, "personaldatum")] == [second]
+    kit.orchestra("audit", "redact", second, "--reason", "asked")
     assert store.query(sql("SELECT sha256 FROM bodies")) == []
-    assert found(stack, "personaldatum") == []
+    assert found(kit, "personaldatum") == []
     if isinstance(database.where, Path):
         files = list(database.where.parent.glob("audit.sqlite*"))
         assert not any(b"personaldatum" in file.read_bytes() for file in files)
-    assert verify(stack).exit_code == 0
-    assert [row["message_id"] for row in found(stack, "plainword")] == [third]
-    stack.run("audit", "prune", "--older-than", "0s")
-    assert found(stack, "plainword") == []
+    assert verify(kit).exit_code == 0
+    assert [row["message_id"] for row in found(kit, "plainword")] == [third]
+    kit.orchestra("audit", "prune", "--older-than", "0s")
+    assert found(kit, "plainword") == []
     assert store.query(sql("SELECT rowid FROM message_words")) == []
-    say(stack, "later plainword")
-    write(stack)
-    assert len(found(stack, "plainword")) == 1
-    assert verify(stack).exit_code == 0
+    say(kit, "later plainword")
+    write(kit)
+    assert len(found(kit, "plainword")) == 1
+    assert verify(kit).exit_code == 0
 
 
-def test_an_exported_trail_has_its_bodies(stack: Stack, tmp_path: Path) -> None:
-    message = say(stack, large("needle"))
-    write(stack)
+def test_an_exported_trail_has_its_bodies(kit: Kit, tmp_path: Path) -> None:
+    message = say(kit, large("needle"))
+    write(kit)
     file = tmp_path / "trail.zst"
-    assert stack.run("audit", "export", str(file)).exit_code == 0
-    assert stack.run("audit", "verify", "--file", str(file)).exit_code == 0
+    assert kit.orchestra("audit", "export", str(file)).exit_code == 0
+    assert kit.orchestra("audit", "verify", "--file", str(file)).exit_code == 0
     from orchestrator.audit.transfer import load
 
     copy = AuditStore(tmp_path / "copy.sqlite")
@@ -243,17 +241,17 @@ def test_an_exported_trail_has_its_bodies(stack: Stack, tmp_path: Path) -> None:
     assert b" needle " in (copy.body(record.body) or b"")
 
 
-def test_a_body_that_was_gone_before_the_writer_came_is_no_damage(stack: Stack) -> None:
+def test_a_body_that_was_gone_before_the_writer_came_is_no_damage(kit: Kit) -> None:
     """The trail has the envelope, with the digest of what it does not have."""
-    say(stack, large("x"))
-    forget_payloads(stack)
-    write(stack)
-    (record,) = store_of(stack).messages()
+    say(kit, large("x"))
+    forget_payloads(kit)
+    write(kit)
+    (record,) = store_of(kit).messages()
     assert record.body == ""
-    assert verify(stack).exit_code == 0
+    assert verify(kit).exit_code == 0
 
 
-def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(stack: Stack) -> None:
+def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(kit: Kit) -> None:
     """Phrases, escapes, letters of any script; the newest first, a page at a time, with the other conditions."""
     texts = [
         "Tom & Jerry <eat> cheese",
@@ -262,13 +260,13 @@ def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(stack: Stack)
         "日本 語 text",
         "snake_case word",
     ]
-    ids = [say(stack, text) for text in texts]
-    one = writer(stack)
+    ids = [say(kit, text) for text in texts]
+    one = writer(kit)
     one.run_once()
 
     def check() -> None:
         def ids_of(*arguments: str) -> list[object]:
-            return [row["message_id"] for row in found(stack, *arguments)]
+            return [row["message_id"] for row in found(kit, *arguments)]
 
         assert ids_of("tom") == [ids[1], ids[0]]
         assert ids_of("Tom & Jerry") == [ids[0]]
@@ -284,15 +282,15 @@ def test_words_are_found_in_what_is_indexed_and_in_what_is_not_yet(stack: Stack)
         assert ids_of("message") == []  # markup is no text
 
     check()
-    assert store_of(stack).indexed() == 0
+    assert store_of(kit).indexed() == 0
     while one.run_once():
         pass
     one.run_once()
-    assert store_of(stack).indexed() == len(ids)
+    assert store_of(kit).indexed() == len(ids)
     check()
 
 
-def test_what_is_encrypted_is_not_indexed(stack: Stack) -> None:
+def test_what_is_encrypted_is_not_indexed(kit: Kit) -> None:
     """Nor is the base64 of it, or of a signature."""
     from orchestrator.audit.text import text_of
 
@@ -304,25 +302,25 @@ def test_what_is_encrypted_is_not_indexed(stack: Stack) -> None:
     assert text_of(xml).strip() == ""
 
 
-def test_messages_are_found_by_what_they_came_to(stack: Stack) -> None:
+def test_messages_are_found_by_what_they_came_to(kit: Kit) -> None:
     """By the status of a completion, and as dead letters."""
     from orchestrator.envelope.bodies import TaskCompletion
 
     ids = {}
     for status in ("success", "failed"):
         body = TaskCompletion(task_id="T-1", status=status, summary="s")
-        data = stack.envelope(body, sender="reviewer", recipient="lead")
+        data = kit.envelope(body, sender="reviewer", recipient="lead")
         ids[status] = decode(data).header.message_id
-        stack.publish(data, "task-completion", "high")
-    stack.publish(b"junk", "message")
-    while stack.router().run_once().done:
+        kit.publish(data, "task-completion", "high")
+    kit.publish(b"junk", "message")
+    while kit.route().done:
         pass
-    write(stack)
+    write(kit)
 
     def ids_of(*arguments: str) -> list[object]:
-        return [row["message_id"] for row in found(stack, *arguments)]
+        return [row["message_id"] for row in found(kit, *arguments)]
 
-    dead = {row["message_id"] for row in found(stack, "--outcome", "dead")}
+    dead = {row["message_id"] for row in found(kit, "--outcome", "dead")}
     assert "" in dead
     for status, message in ids.items():
         assert ids_of("--outcome", status) == [m for m in [message] if m not in dead]

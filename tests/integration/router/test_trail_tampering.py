@@ -14,8 +14,8 @@ from orchestrator.audit.chain import link
 from orchestrator.audit.database import CHAINED
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import Message
-from tests.integration.router.conftest import Stack
 from tests.integration.router.test_trail import unsigned, verify, write
+from tests.kit import Kit
 from tests.postgres import TrailDatabase, on_sqlite
 
 Row = dict[str, Any]
@@ -71,20 +71,20 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture
-def trail(stack: Stack) -> Stack:
+def trail(kit: Kit) -> Kit:
     """A stack whose trail has some rows in each table, and is intact."""
     for number in range(4):
-        Client(parts=stack.parts).submit("reviewer", f"do {number}", key=f"k{number}")
-        stack.publish(unsigned(stack, Message(content="junk")), "message")
-        stack.router().run_once()
-        write(stack)
-    good = verify(stack)
+        Client(parts=kit.parts).submit("reviewer", f"do {number}", key=f"k{number}")
+        kit.publish(unsigned(kit, Message(content="junk")), "message")
+        kit.route()
+        write(kit)
+    good = verify(kit)
     assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
-    return stack
+    return kit
 
 
 @on_sqlite("name", CHAINED, on_both=["messages"])
-def test_in_the_database(trail: Stack, database: TrailDatabase, name: str) -> None:
+def test_in_the_database(trail: Kit, database: TrailDatabase, name: str) -> None:
     whole = database.copy()
     for tamper in TAMPERING:
         rows = [dict(row) for row in sorted(whole[name], key=lambda row: int(row["seq"]))]
@@ -99,10 +99,10 @@ def test_in_the_database(trail: Stack, database: TrailDatabase, name: str) -> No
 
 
 @on_sqlite("covered", [False, True])
-def test_in_an_exported_file(trail: Stack, tmp_path: Path, covered: bool) -> None:
+def test_in_an_exported_file(trail: Kit, tmp_path: Path, covered: bool) -> None:
     """Without any server: what the file says of where the trail ends is signed by the operator."""
     file = tmp_path / "trail.zst"
-    assert trail.run("audit", "export", str(file)).exit_code == 0
+    assert trail.orchestra("audit", "export", str(file)).exit_code == 0
     packed = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
     lines = [json.loads(line) for line in packed.splitlines()]
     for name in CHAINED:
@@ -117,7 +117,7 @@ def test_in_an_exported_file(trail: Stack, tmp_path: Path, covered: bool) -> Non
             file.write_bytes(
                 zstandard.ZstdCompressor().compress("\n".join(map(json.dumps, changed)).encode())
             )
-            bad = trail.run("audit", "verify", "--file", str(file))
+            bad = trail.orchestra("audit", "verify", "--file", str(file))
             assert bad.exit_code == 1, (name, tamper, bad.output)
             first = first_named(bad.stdout, name)
             assert first.startswith(f"broken: {name} row {'' if covered else f'{seq}: '}"), (
@@ -127,11 +127,11 @@ def test_in_an_exported_file(trail: Stack, tmp_path: Path, covered: bool) -> Non
             )
 
 
-def test_a_file_of_another_revision_is_refused(trail: Stack, tmp_path: Path) -> None:
+def test_a_file_of_another_revision_is_refused(trail: Kit, tmp_path: Path) -> None:
     file = tmp_path / "trail.zst"
-    assert trail.run("audit", "export", str(file)).exit_code == 0
+    assert trail.orchestra("audit", "export", str(file)).exit_code == 0
     packed = zstandard.ZstdDecompressor().decompressobj().decompress(file.read_bytes())
     for revision, code in (("1", 0), ("0002", 2)):
         other = packed.replace(b'"revision":"1"', b'"revision":"%s"' % revision.encode(), 1)
         file.write_bytes(zstandard.ZstdCompressor().compress(other))
-        assert trail.run("audit", "verify", "--file", str(file)).exit_code == code
+        assert trail.orchestra("audit", "verify", "--file", str(file)).exit_code == code

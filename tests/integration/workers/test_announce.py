@@ -26,7 +26,7 @@ from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import announce, queues_of
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.waiting import wait_until
 
 
@@ -34,21 +34,21 @@ def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
     return {name: define_agent(name, function=str, source="here", **options)}  # type: ignore[arg-type]
 
 
-def fresh(stage: StackHarness) -> AgentRegistry:
+def fresh(kit: Kit) -> AgentRegistry:
     """A registry that remembers nothing of earlier look-ups."""
-    return build_container(stage.redis, stage.settings).agents
+    return build_container(kit.redis, kit.settings).agents
 
 
-def test_agents_and_their_keys_are_announced(stage: StackHarness) -> None:
-    announce(stage.parts, defined("mine", role="coordinator", tier="opus"))
-    record = fresh(stage).get("mine")
+def test_agents_and_their_keys_are_announced(kit: Kit) -> None:
+    announce(kit.parts, defined("mine", role="coordinator", tier="opus"))
+    record = fresh(kit).get("mine")
     assert (record.role, record.tier, record.queue) == ("coordinator", "opus", "orchestra.mine")
-    keyring = stage.parts.keyring
-    key = KeyRegistry(stage.redis, keyring.store).lookup(keyring.signer("mine").key_id)
+    keyring = kit.parts.keyring
+    key = KeyRegistry(kit.redis, keyring.store).lookup(keyring.signer("mine").key_id)
     assert key.agent == "mine"
 
 
-def test_names_are_read_while_agents_are_announced(stage: StackHarness) -> None:
+def test_names_are_read_while_agents_are_announced(kit: Kit) -> None:
     """A thread that withdraws an agent comes between the look at what is remembered and its use."""
 
     class Moment(float):
@@ -60,78 +60,78 @@ def test_names_are_read_while_agents_are_announced(stage: StackHarness) -> None:
         def monotonic(self) -> float:
             return Moment(super().monotonic())
 
-    registry = AgentRegistry(stage.redis, AgentRecords(stage.parts.keyring.registry), clock=Moments())
-    announce(stage.parts, defined("mine"))
+    registry = AgentRegistry(kit.redis, AgentRecords(kit.parts.keyring.registry), clock=Moments())
+    announce(kit.parts, defined("mine"))
     assert registry.names() == ["mine"]
     assert registry.names() == ["mine"]
 
 
-def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(stage: StackHarness) -> None:
+def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(kit: Kit) -> None:
     bundled = defined("lead", queue=BUNDLED_QUEUE)
     mine = defined("lead")
-    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(defined("lead")))
+    life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(defined("lead")))
     life.begin()
     for catalogue in (bundled, mine, bundled):
-        announce(stage.parts, catalogue)
+        announce(kit.parts, catalogue)
     life.end()
-    record = fresh(stage).get("lead")
+    record = fresh(kit).get("lead")
     assert record.queue == "orchestra.lead"
 
 
-def test_a_bundled_agent_is_announced_again_and_again(stage: StackHarness) -> None:
+def test_a_bundled_agent_is_announced_again_and_again(kit: Kit) -> None:
     bundled = defined("lead", queue=BUNDLED_QUEUE)
-    announce(stage.parts, bundled)
-    announce(stage.parts, bundled)
-    assert fresh(stage).names() == ["lead"]
+    announce(kit.parts, bundled)
+    announce(kit.parts, bundled)
+    assert fresh(kit).names() == ["lead"]
 
 
-def test_a_foreign_agent_is_announced_without_a_key_of_ours(stage: StackHarness) -> None:
+def test_a_foreign_agent_is_announced_without_a_key_of_ours(kit: Kit) -> None:
     external = {"outside": define_agent("outside", function=None, source="here", executor="foreign")}
-    announce(stage.parts, external)
-    assert fresh(stage).names() == ["outside"]
-    assert stage.parts.keyring.store.current("outside") is None
+    announce(kit.parts, external)
+    assert fresh(kit).names() == ["outside"]
+    assert kit.parts.keyring.store.current("outside") is None
 
 
-def _let_days_pass(stage: StackHarness, days: float) -> None:
+def _let_days_pass(kit: Kit, days: float) -> None:
     """So long nobody announces anything; keys that live shorter are gone."""
-    for key in stage.redis.scan_iter("ao:*"):
-        left_ms = stage.redis.pttl(key)
+    for key in kit.redis.scan_iter("ao:*"):
+        left_ms = kit.redis.pttl(key)
         if 0 < left_ms < days * 86_400_000:
-            stage.redis.delete(key)
+            kit.redis.delete(key)
     names = keys.agents()
-    found: Any = stage.redis.zrange(names, 0, -1, withscores=True)
-    stage.redis.zadd(names, {name: at - days * 86_400_000 for name, at in found})
+    found: Any = kit.redis.zrange(names, 0, -1, withscores=True)
+    kit.redis.zadd(names, {name: at - days * 86_400_000 for name, at in found})
 
 
-def test_work_for_agents_whose_last_worker_left_long_ago_waits(stage: StackHarness) -> None:
+def test_work_for_agents_whose_last_worker_left_long_ago_waits(kit: Kit) -> None:
     """So scaling to zero loses nothing: neither a submission, nor what a running agent delegates."""
-    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "help") and "waiting")
-    stage.agent("helper")(lambda ctx: "helped")
-    stage.agent("other")(lambda ctx: "")
-    _let_days_pass(stage, 365)
-    announce(build_container(stage.redis, stage.settings), {"other": stage.catalogue["other"]})
-    with Client(stage.settings) as client:
+    kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "help") and "waiting")
+    kit.agent("helper")(lambda ctx: "helped")
+    kit.agent("other")(lambda ctx: "")
+    _let_days_pass(kit, 365)
+    announce(build_container(kit.redis, kit.settings), {"other": kit.catalogue["other"]})
+    with Client(kit.settings) as client:
         root = client.submit("lead", "go").id
-        assert stage.play(root) == "idle"
-        (child,) = stage.children(root)
-        impatient = stage.settings.model_copy(update={"registration_patience_s": 0.0})
-        build_router(stage.redis, impatient, consumer="r").run_once()
-        assert DeadLetters(stage.redis).all() == []
+        assert kit.play(root) == "idle"
+        (child,) = kit.children(root)
+        impatient = kit.settings.model_copy(update={"registration_patience_s": 0.0})
+        build_router(kit.redis, impatient, consumer="r").run_once()
+        assert DeadLetters(kit.redis).all() == []
         assert client.session(child.id).busy
-        assert {record.name for record in fresh(stage).all()} == {"lead", "helper", "other"}
+        assert {record.name for record in fresh(kit).all()} == {"lead", "helper", "other"}
 
 
-def test_a_setting_lets_registrations_lapse(stage: StackHarness) -> None:
-    settings = stage.settings.model_copy(update={"registration_ttl_s": 3600.0})
-    announce(build_container(stage.redis, settings), defined("brief"))
-    announce(build_container(stage.redis, stage.settings), defined("lasting"))
-    _let_days_pass(stage, 0.5)
-    assert [record.name for record in fresh(stage).all()] == ["lasting"]
-    announce(build_container(stage.redis, settings), defined("lasting"))
-    _let_days_pass(stage, 0.5)
-    assert fresh(stage).all() == []
-    announce(build_container(stage.redis, settings), defined("new"))
-    assert stage.redis.zrange(keys.agents(), 0, -1) == [b"new"]
+def test_a_setting_lets_registrations_lapse(kit: Kit) -> None:
+    settings = kit.settings.model_copy(update={"registration_ttl_s": 3600.0})
+    announce(build_container(kit.redis, settings), defined("brief"))
+    announce(build_container(kit.redis, kit.settings), defined("lasting"))
+    _let_days_pass(kit, 0.5)
+    assert [record.name for record in fresh(kit).all()] == ["lasting"]
+    announce(build_container(kit.redis, settings), defined("lasting"))
+    _let_days_pass(kit, 0.5)
+    assert fresh(kit).all() == []
+    announce(build_container(kit.redis, settings), defined("new"))
+    assert kit.redis.zrange(keys.agents(), 0, -1) == [b"new"]
 
 
 # --- Which agents a living worker serves, and who says so where none does.
@@ -150,18 +150,16 @@ time.sleep(60)
 
 
 @pytest.fixture
-def lead(stage: StackHarness) -> SignsOfLife:
+def lead(kit: Kit) -> SignsOfLife:
     """The life of a worker that serves `lead`, which is registered; it has not begun."""
-    stage.agent("lead", role="coordinator", time_limit_s=77)(lambda _: "done")
-    return SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(stage.catalogue))
+    kit.agent("lead", role="coordinator", time_limit_s=77)(lambda _: "done")
+    return SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(kit.catalogue))
 
 
-def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
-    stage: StackHarness, lead: SignsOfLife
-) -> None:
+def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(kit: Kit, lead: SignsOfLife) -> None:
     def served() -> bool:
-        (found,) = json.loads(stage.orchestra("agents", "--json").stdout)["agents"]
-        assert ("NO LIVING WORKER" in stage.orchestra("agents").stdout) is not found["served"]
+        (found,) = json.loads(kit.orchestra("agents", "--json").stdout)["agents"]
+        assert ("NO LIVING WORKER" in kit.orchestra("agents").stdout) is not found["served"]
         return bool(found["served"])
 
     assert not served()
@@ -171,75 +169,75 @@ def test_an_agent_is_served_from_when_its_worker_begins_until_it_stops(
     assert not served()
 
 
-def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(stage: StackHarness) -> None:
+def test_a_worker_that_is_killed_serves_nothing_after_a_few_heartbeats(kit: Kit) -> None:
     """By the server's clock alone: the worker's own may say what it likes."""
     worker = subprocess.Popen(
-        [sys.executable, "-c", _WORKER, str(stage.settings.redis_url)],
+        [sys.executable, "-c", _WORKER, str(kit.settings.redis_url)],
         stdout=subprocess.PIPE,
-        env={**os.environ, "ORCHESTRA_DATA": str(stage.settings.data)},
+        env={**os.environ, "ORCHESTRA_DATA": str(kit.settings.data)},
     )
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
-        assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
+        assert living_agents(kit.redis) == {("lead", "orchestra.lead")}
     finally:
         worker.kill()
         worker.wait()
     killed = time.monotonic()
-    wait_until(lambda: not living_agents(stage.redis))
+    wait_until(lambda: not living_agents(kit.redis))
     assert time.monotonic() - killed < 0.05 * MISSED_HEARTBEATS + 5
 
 
 def test_work_for_an_agent_that_nobody_serves_is_kept_and_everybody_says_so(
-    stage: StackHarness, lead: SignsOfLife
+    kit: Kit, lead: SignsOfLife
 ) -> None:
-    done = stage.orchestra("submit", "lead", "go", "--json")
+    done = kit.orchestra("submit", "lead", "go", "--json")
     assert done.exit_code == 0, done.output
     assert "no living worker serves 'lead': the session waits until one does" in done.stderr
     session = json.loads(done.stdout)["session"]
-    dispatch = stage.start(session)
-    why = stage.orchestra("why", session)
+    dispatch = kit.start(session)
+    why = kit.orchestra("why", session)
     assert "nobody: no living worker serves 'lead'; start a worker that does" in why.stdout
-    doctor = stage.orchestra("doctor", "--quick")
+    doctor = kit.orchestra("doctor", "--quick")
     (line,) = [line for line in doctor.stdout.splitlines() if "[agent-unserved]" in line]
     assert line.startswith("stuck")
     assert f"{dispatch.run} of {session} waits for a worker, and no living worker serves 'lead'" in line
 
     lead.begin()
     try:
-        assert "a free worker" in stage.orchestra("why", session).stdout
-        assert "[agent-unserved]" not in stage.orchestra("doctor", "--quick").stdout
-        assert "no living worker" not in stage.orchestra("submit", "lead", "go").stderr
-        stage.execute(dispatch)
-        assert stage.ledger.result(session) == (SessionState.FINISHED, "done")
+        assert "a free worker" in kit.orchestra("why", session).stdout
+        assert "[agent-unserved]" not in kit.orchestra("doctor", "--quick").stdout
+        assert "no living worker" not in kit.orchestra("submit", "lead", "go").stderr
+        kit.execute(dispatch)
+        assert kit.ledger.result(session) == (SessionState.FINISHED, "done")
     finally:
         lead.end()
 
 
-def test_why_names_the_agents_own_time_limit(stage: StackHarness, lead: SignsOfLife) -> None:
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    stage.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
-    _, wait, _ = Doctor(stage.parts, audit=None).why(session)
+def test_why_names_the_agents_own_time_limit(kit: Kit, lead: SignsOfLife) -> None:
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    kit.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
+    _, wait, _ = Doctor(kit.parts, audit=None).why(session)
     assert wait.by.endswith("run limit 77 s")
 
 
-def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(stage: StackHarness) -> None:
+def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(kit: Kit) -> None:
     mine = {"lead": define_agent("lead", function=str, source="here")}
-    life = SignsOfLife("worker", stage.redis, stage.steady, serves=queues_of(mine))
+    life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(mine))
     bundled = {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
 
     def registered() -> AgentRecord:
-        record = build_container(stage.redis, stage.settings).agents.get("lead")
+        record = build_container(kit.redis, kit.settings).agents.get("lead")
         assert record is not None
         return record
 
     life.begin()
-    announce(stage.parts, mine)
-    announce(stage.parts, bundled)
+    announce(kit.parts, mine)
+    announce(kit.parts, bundled)
     assert registered().queue == "orchestra.lead"
     life.end()
-    announce(stage.parts, bundled)
+    announce(kit.parts, bundled)
     assert registered().queue == BUNDLED_QUEUE
 
 
@@ -266,42 +264,42 @@ WELL: Final = {
         json.dumps({**WELL, "serves": {"lead": ["a queue"]}}),
     ],
 )
-def test_a_damaged_sign_of_life_ends_nobody(stage: StackHarness, lead: SignsOfLife, record: str) -> None:
-    stage.redis.hset(keys.services(), "stranger", record)
-    assert stage.orchestra("doctor", "--quick").exit_code == 3  # no service is alive
+def test_a_damaged_sign_of_life_ends_nobody(kit: Kit, lead: SignsOfLife, record: str) -> None:
+    kit.redis.hset(keys.services(), "stranger", record)
+    assert kit.orchestra("doctor", "--quick").exit_code == 3  # no service is alive
     lead.begin()
-    assert living_agents(stage.redis) == {("lead", "orchestra.lead")}
+    assert living_agents(kit.redis) == {("lead", "orchestra.lead")}
     lead.end()
-    assert stage.redis.hlen(keys.services()) == 0
+    assert kit.redis.hlen(keys.services()) == 0
 
 
 @pytest.mark.parametrize("days", [-2, 2])
 def test_a_registration_lives_by_the_servers_clock(
-    stage: StackHarness, monkeypatch: pytest.MonkeyPatch, days: int
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, days: int
 ) -> None:
     """A worker whose own clock is days off registers its agents for as long as any other, and clears away nobody's."""
-    stage.agent("right")(lambda _: "done")
+    kit.agent("right")(lambda _: "done")
     with monkeypatch.context() as wrong:
         now_ms = SystemClock().now_ms() + days * 86_400_000
         wrong.setattr(SystemClock, "now_ms", lambda _: now_ms)
-        stage.parts.agents.announce([AgentRecord(name="wrong", queue="orchestra.wrong")])
-        assert stage.parts.agents.names() == ["right", "wrong"]
-    assert build_container(stage.redis, stage.settings).agents.names() == ["right", "wrong"]
-    server_ms = int(stage.redis.time()[0]) * 1000
+        kit.parts.agents.announce([AgentRecord(name="wrong", queue="orchestra.wrong")])
+        assert kit.parts.agents.names() == ["right", "wrong"]
+    assert build_container(kit.redis, kit.settings).agents.names() == ["right", "wrong"]
+    server_ms = int(kit.redis.time()[0]) * 1000
     assert all(
         abs(score - server_ms) < 60_000
-        for _, score in stage.redis.zrange(keys.agents(), 0, -1, withscores=True)
+        for _, score in kit.redis.zrange(keys.agents(), 0, -1, withscores=True)
     )
 
 
 # --- Tags of agents: they are found by them, and lists of agents may name them.
 
 
-def test_an_agent_and_its_programs_find_others_by_tag(stage: StackHarness) -> None:
+def test_an_agent_and_its_programs_find_others_by_tag(kit: Kit) -> None:
     """Only those that it may delegate to, as ever."""
     found: list[list[str]] = []
 
-    @stage.agent("lead", role="coordinator", may_send_to=["tag:gpu", "plain"])
+    @kit.agent("lead", role="coordinator", may_send_to=["tag:gpu", "plain"])
     def lead(ctx: Context) -> str:
         env = ctx.environment()
         programs = RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
@@ -311,30 +309,30 @@ def test_an_agent_and_its_programs_find_others_by_tag(stage: StackHarness) -> No
         assert programs.call("agents", tag="eu")["agents"][0]["tags"] == ["gpu", "eu"]
         return "done"
 
-    stage.agent("one", tags=["gpu"])(str)
-    stage.agent("two", tags=["gpu", "eu"])(str)
-    stage.agent("plain")(str)
-    stage.agent("other", tags=["cpu", "eu"])(str)
-    root = stage.submit("lead")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    kit.agent("one", tags=["gpu"])(str)
+    kit.agent("two", tags=["gpu", "eu"])(str)
+    kit.agent("plain")(str)
+    kit.agent("other", tags=["cpu", "eu"])(str)
+    root = kit.submit("lead")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
     assert found == [["one", "plain", "two"], ["one", "two"], ["two"], []]
 
 
-def test_the_command_lists_agents_by_tag_and_registers_programs_with_tags(stage: StackHarness) -> None:
-    stage.agent("one", tags=["gpu"])(str)
-    stage.agent("two", tags=["gpu", "eu"])(str)
-    assert "tags gpu eu" in stage.orchestra("agents").stdout
-    listed = json.loads(stage.orchestra("agents", "--tag", "eu", "--json").stdout)["agents"]
+def test_the_command_lists_agents_by_tag_and_registers_programs_with_tags(kit: Kit) -> None:
+    kit.agent("one", tags=["gpu"])(str)
+    kit.agent("two", tags=["gpu", "eu"])(str)
+    assert "tags gpu eu" in kit.orchestra("agents").stdout
+    listed = json.loads(kit.orchestra("agents", "--tag", "eu", "--json").stdout)["agents"]
     assert [(one["agent"], one["tags"]) for one in listed] == [("two", ["gpu", "eu"])]
-    none = stage.orchestra("agents", "--tag", "eu", "--tag", "cpu")
+    none = kit.orchestra("agents", "--tag", "eu", "--tag", "cpu")
     assert (none.exit_code, none.stdout) == (0, "")
     assert "no registered agent has the tags eu cpu" in none.stderr
-    made = stage.orchestra(
+    made = kit.orchestra(
         "agents", "register", "ci", "--tag", "outside", "--accepts-from", "tag:gpu", "--json"
     )
     assert made.exit_code == 0, made.output
     document = json.loads(made.stdout)
     assert (document["tags"], document["accepts_from"]) == (["outside"], ["tag:gpu"])
-    wrong = stage.orchestra("agents", "register", "ci2", "--tag", "a b")
+    wrong = kit.orchestra("agents", "register", "ci2", "--tag", "a b")
     assert wrong.exit_code == 2
     assert "tag 'a b': a tag has 1 to 50 letters" in wrong.output

@@ -7,14 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import Approval, Client, Decision, agent
-from orchestrator.cli import main
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.doctor import Doctor
 from orchestrator.errors import ApprovalRefused, InputError, LimitExceeded, WrongState
@@ -27,8 +24,7 @@ from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
+from tests.kit import Kit
 
 DAY_MS = 86_400_000
 
@@ -36,16 +32,16 @@ DAY_MS = 86_400_000
 class Place:
     """One session of an agent that asks, and the hands that move it."""
 
-    def __init__(self, stage: StackHarness, client: Client) -> None:
-        self.stage, self.client = stage, client
+    def __init__(self, kit: Kit, client: Client) -> None:
+        self.kit, self.client = kit, client
         self.steps: list[str] = []
         self.seen: list[Decision] = []
-        self.now = stage.ledger.server_ms()
+        self.now = kit.ledger.server_ms()
 
     def ask(self, *, ends: str = "parked", **terms: Any) -> str:
         """Submit to an agent that asks twice, one after the other; its session, whose run is parked."""
 
-        @self.stage.agent("ops")
+        @self.kit.agent("ops")
         def ops(ctx: Context) -> str:
             ctx.step("plan", self.steps.append, "plan")
             self.seen = []
@@ -56,14 +52,14 @@ class Place:
                     ctx.step("deploy", self.steps.append, f"deploy {version}")
             return "; ".join(map(str, self.seen))
 
-        self.session = self.stage.submit("ops")
-        self.run = self.stage.start(self.session)
-        assert self.stage.execute(self.run) == ends
+        self.session = self.kit.submit("ops")
+        self.run = self.kit.start(self.session)
+        assert self.kit.execute(self.run) == ends
         return self.session
 
     def before_the_commit(self, act: Callable[[], Any]) -> None:
         """Have this happen between the last look of a run and the commit that parks it."""
-        ledger = self.stage.ledger
+        ledger = self.kit.ledger
         commit = ledger.commit_all
 
         def first_act(*args: Any, **given: Any) -> Any:
@@ -80,21 +76,21 @@ class Place:
 
     def go_on(self) -> str:
         """The sweep makes the run ready, and a worker takes it."""
-        assert self.run.run in self.stage.ledger.sweep.undispatched(0)
-        assert self.stage.ledger.sweep.make_ready(self.run.run) is not None
-        return self.stage.execute(self.run)
+        assert self.run.run in self.kit.ledger.sweep.undispatched(0)
+        assert self.kit.ledger.sweep.make_ready(self.run.run) is not None
+        return self.kit.execute(self.run)
 
     def sweep(self) -> None:
-        Reaper(self.stage.ledger, self.stage.parts.delivery, settle=lambda _: None).run_once()
+        Reaper(self.kit.ledger, self.kit.parts.delivery, settle=lambda _: None).run_once()
 
     def later(self, ms: int) -> None:
         """Let time pass, for every part of the stack."""
         self.now += ms
-        self.stage.ledger.set_time(self.now)
+        self.kit.ledger.set_time(self.now)
         self.client._parts.ledger.set_time(self.now)
 
     def findings(self) -> set[str]:
-        doctor = Doctor(self.stage.parts, audit=None, sleep=lambda _: None)
+        doctor = Doctor(self.kit.parts, audit=None, sleep=lambda _: None)
         known = {
             "service-silent",
             "fsync-not-always",
@@ -106,9 +102,9 @@ class Place:
 
 
 @pytest.fixture
-def place(stage: StackHarness) -> Any:
-    with Client(stage.settings) as client:
-        yield Place(stage, client)
+def place(kit: Kit) -> Any:
+    with Client(kit.settings) as client:
+        yield Place(kit, client)
 
 
 def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) -> None:
@@ -116,7 +112,7 @@ def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) ->
     asked: list[str] = []
     refused: list[str] = []
 
-    @place.stage.agent("flood")
+    @place.kit.agent("flood")
     def flood(ctx: Context) -> str:
         asked.clear()
         for number in range(60):
@@ -131,9 +127,9 @@ def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) ->
             refused.append(str(error))
         return str([ctx.decision(one) for one in asked[:2]])
 
-    session = place.stage.submit("flood")
-    place.run = place.stage.start(session)
-    assert place.stage.execute(place.run) == "parked"
+    session = place.kit.submit("flood")
+    place.run = place.kit.start(session)
+    assert place.kit.execute(place.run) == "parked"
     why = f"limit max_open_questions = 50 reached for session {session}; wait for work to finish, or split it"
     assert refused == [why, why]
     first = list(asked)
@@ -154,12 +150,12 @@ def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
     place.sweep()
     place.client.approve(place.open.id, "two")
     assert place.go_on() == "finished"
-    assert place.stage.ledger.result(place.session)[1] == "approved: one; approved: two"
+    assert place.kit.ledger.result(place.session)[1] == "approved: one; approved: two"
     assert place.steps == ["plan", "deploy 1", "deploy 2"]
-    run = place.stage.ledger.runs(place.session)[0]
+    run = place.kit.ledger.runs(place.session)[0]
     assert (run.failures, run.lost) == (0, 0)
     assert place.client.approvals() == []
-    assert not place.stage.redis.exists(ledger_keys.approvals(0))
+    assert not place.kit.redis.exists(ledger_keys.approvals(0))
     assert place.findings() == set()
 
 
@@ -177,21 +173,19 @@ def test_a_run_that_is_stopped_in_the_last_moment_is_not_parked(place: Place) ->
     assert place.client.approvals() == []
 
 
-def test_a_run_whose_session_a_child_fails_in_the_last_moment_is_not_parked(
-    stage: StackHarness, place: Place
-) -> None:
-    @stage.agent("broken", attempts=1)
+def test_a_run_whose_session_a_child_fails_in_the_last_moment_is_not_parked(kit: Kit, place: Place) -> None:
+    @kit.agent("broken", attempts=1)
     def broken(ctx: Context) -> str:
         raise ValueError(ctx.prompt)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.delegate("broken", "no", on_failure="fail")
         return str(ctx.request_approval("deploy", {}))
 
-    place.session = stage.submit("lead")
-    place.before_the_commit(lambda: stage.play(stage.children(place.session)[0].id))
-    assert stage.play(place.session) == "stopped"
+    place.session = kit.submit("lead")
+    place.before_the_commit(lambda: kit.play(kit.children(place.session)[0].id))
+    assert kit.play(place.session) == "stopped"
     assert place.client.approvals() == []
 
 
@@ -221,10 +215,10 @@ def test_an_answer_for_another_call_is_no_consent(place: Place) -> None:
     place.ask()
     asked = place.open
     items = ledger_keys.items(place.session)
-    record = json.loads(place.stage.redis.hget(items, asked.id))
+    record = json.loads(place.kit.redis.hget(items, asked.id))
     context = json.loads(record["context"])
     forged = {**record, "context": json.dumps({**context, "arguments": '{"version":"evil"}'})}
-    place.stage.redis.hset(items, asked.id, json.dumps(forged))
+    place.kit.redis.hset(items, asked.id, json.dumps(forged))
     assert place.open.fault
     assert "not-genuine" in place.findings()
     with pytest.raises(ApprovalRefused, match="something else than what agent 'ops' asked"):
@@ -233,9 +227,9 @@ def test_an_answer_for_another_call_is_no_consent(place: Place) -> None:
     place.client._parts.authenticity._required = False
     del forged["proof"]
     other = {**context, "arguments": '{"version":"1.0"}', "digest": "ab" * 32}
-    place.stage.redis.hset(items, asked.id, json.dumps({**forged, "context": json.dumps(other)}))
+    place.kit.redis.hset(items, asked.id, json.dumps({**forged, "context": json.dumps(other)}))
     place.client.deny(asked.id, "what is this?")
-    place.stage.redis.hset(items, asked.id, json.dumps(record))
+    place.kit.redis.hset(items, asked.id, json.dumps(record))
     assert place.go_on() == "parked"
     assert place.steps == ["plan"]
     assert [one.approved for one in place.seen] == [False]
@@ -251,7 +245,7 @@ def test_nobody_but_the_operator_is_believed(place: Place, by: str) -> None:
     if by == "the time":
         said = {"expired": True, "approved": True, "digest": asked.digest}
         extra["status"] = "failed"
-    place.stage.ledger.enqueue(
+    place.kit.ledger.enqueue(
         place.session,
         "approved",
         item_id=decision_id(asked.id),
@@ -273,7 +267,7 @@ def test_two_people_at_once_answer_once(place: Place) -> None:
     ready = threading.Barrier(8)
 
     def answer(approves: bool) -> None:
-        with Client(place.stage.settings) as client:
+        with Client(place.kit.settings) as client:
             ready.wait()
             try:
                 (client.approve if approves else client.deny)(asked.id, f"{approves}")
@@ -296,21 +290,19 @@ def test_a_stopped_session_is_answered_no_more(place: Place) -> None:
     asked = place.open
     assert place.client.stop(place.session).outcome == "ended"
     assert place.client.approvals() == []
-    assert not place.stage.redis.exists(ledger_keys.approvals(0))
-    assert not [
-        t for t in place.stage.redis.zrange(ledger_keys.timers(0), 0, -1) if t.startswith(b"approval|")
-    ]
+    assert not place.kit.redis.exists(ledger_keys.approvals(0))
+    assert not [t for t in place.kit.redis.zrange(ledger_keys.timers(0), 0, -1) if t.startswith(b"approval|")]
     with pytest.raises(WrongState):
         place.client.approve(asked.id)
-    item = place.stage.ledger.item(place.session, asked.id)
+    item = place.kit.ledger.item(place.session, asked.id)
     assert (item.state.value, item.reason) == ("dead", "session stopped: stopped by a user")
     assert place.findings() == set()
 
 
-def test_a_try_that_does_not_ask_again_leaves_nothing_open(stage: StackHarness, place: Place) -> None:
+def test_a_try_that_does_not_ask_again_leaves_nothing_open(kit: Kit, place: Place) -> None:
     tries: list[int] = []
 
-    @stage.agent("ops", attempts=2)
+    @kit.agent("ops", attempts=2)
     def ops(ctx: Context) -> str:
         tries.append(1)
         if len(tries) == 1:
@@ -318,20 +310,20 @@ def test_a_try_that_does_not_ask_again_leaves_nothing_open(stage: StackHarness, 
             raise ValueError("no luck")
         return "done without"
 
-    session = stage.submit("ops")
-    run = stage.start(session)
-    stage.execute(run)
+    session = kit.submit("ops")
+    run = kit.start(session)
+    kit.execute(run)
     assert len(place.client.approvals(session)) == 1
-    stage.again(run)
-    assert stage.ledger.session(session).state is SessionState.FINISHED
+    kit.again(run)
+    assert kit.ledger.session(session).state is SessionState.FINISHED
     assert place.client.approvals() == []
     assert place.findings() == set()
 
 
-def test_what_is_wrong_with_a_request_is_said_at_once(stage: StackHarness) -> None:
+def test_what_is_wrong_with_a_request_is_said_at_once(kit: Kit) -> None:
     told: list[str] = []
 
-    @stage.agent("ops")
+    @kit.agent("ops")
     def ops(ctx: Context) -> str:
         wrong: list[Callable[[], Any]] = [
             lambda: ctx.post_approval(""),
@@ -346,7 +338,7 @@ def test_what_is_wrong_with_a_request_is_said_at_once(stage: StackHarness) -> No
             told.append(str(refused.value))
         return ""
 
-    assert stage.play(stage.submit("ops")) == "finished"
+    assert kit.play(kit.submit("ops")) == "finished"
     for said, part in zip(
         told, ["is empty", "no form as JSON", "asked about", "'maybe'", "no approval"], strict=True
     ):
@@ -355,8 +347,8 @@ def test_what_is_wrong_with_a_request_is_said_at_once(stage: StackHarness) -> No
 
 def test_why_doctor_and_fix(place: Place) -> None:
     place.ask(timeout_s=86_400)
-    asked, redis = place.open, place.stage.redis
-    doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
+    asked, redis = place.open, place.kit.redis
+    doctor = Doctor(place.kit.parts, audit=None, sleep=lambda _: None)
     _, wait, breaks = doctor.why(place.session)
     assert not breaks
     assert wait.waits_for == f"a person's yes or no to {asked.id} (deploy)"
@@ -390,21 +382,18 @@ def test_why_doctor_and_fix(place: Place) -> None:
 def test_an_approval_whose_record_is_lost_is_given_up_by_the_doctor(place: Place) -> None:
     place.ask()
     asked = place.open
-    place.stage.redis.hdel(ledger_keys.items(place.session), asked.id)
-    doctor = Doctor(place.stage.parts, audit=None, sleep=lambda _: None)
+    place.kit.redis.hdel(ledger_keys.items(place.session), asked.id)
+    doctor = Doctor(place.kit.parts, audit=None, sleep=lambda _: None)
     found = doctor.examine(watch_leases=False)
     assert "question-lost" in {finding.rule for finding in found.findings}
     doctor.repair(found)
     assert place.client.session(place.session).approvals == ()
-    assert not place.stage.redis.exists(ledger_keys.approvals(0))
+    assert not place.kit.redis.exists(ledger_keys.approvals(0))
 
 
-def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORCHESTRA_REDIS_URL", place.stage.settings.redis_url or "")
-    monkeypatch.setenv("ORCHESTRA_DATA", str(tmp_path))
-
+def test_the_commands(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*arguments: str, ok: bool = True) -> str:
-        done = CliRunner().invoke(main, list(arguments))
+        done = place.kit.orchestra(*arguments)
         assert (done.exit_code == 0) == ok, done.output
         return done.output
 
@@ -433,7 +422,7 @@ def test_the_commands(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     place.ask()
     assert "a person answers it" in run("approve", place.open.id, ok=False)
     monkeypatch.delenv("ORCHESTRA_SESSION_TOKEN")
-    some = CliRunner().invoke(main, ["approve", place.open.id, asked.id, "--json"])
+    some = place.kit.orchestra("approve", place.open.id, asked.id, "--json")
     assert (some.exit_code, "not open" in some.stderr) == (2, True)
     assert len(json.loads(some.stdout)["decided"]) == 1  # what was decided before the refusal stands
 
@@ -460,14 +449,14 @@ def test_a_program_is_given_an_answer_that_comes_as_its_question_is_withdrawn(
         PermissionOption(option_id=kind, name=kind, kind=kind) for kind in ("allow_once", "reject_once")
     ]
 
-    @place.stage.agent("ops")
+    @place.kit.agent("ops")
     def ops(ctx: Context) -> str:
         chosen = Permissions(ctx, "approve", lambda *_: None).decide("rm", {"path": "x"}, options)
         return chosen.kind if chosen is not None else "none"
 
-    session = place.stage.submit("ops")
-    assert place.stage.play(session) == "finished", place.stage.ledger.session(session).reason
-    assert place.stage.ledger.result(session)[1] == "allow_once"
+    session = place.kit.submit("ops")
+    assert place.kit.play(session) == "finished", place.kit.ledger.session(session).reason
+    assert place.kit.ledger.result(session)[1] == "allow_once"
 
 
 def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
@@ -494,10 +483,10 @@ def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
         redis.close()
 
 
-def test_a_program_of_an_agent_asks_and_a_person_answers(stage: StackHarness, place: Place) -> None:
+def test_a_program_of_an_agent_asks_and_a_person_answers(kit: Kit, place: Place) -> None:
     """Over the socket of the run, as `orchestra program mcp` does."""
 
-    @stage.agent("cli")
+    @kit.agent("cli")
     def cli(ctx: Context) -> str:
         environment = ctx.environment()
         program = RemoteSession(environment[SOCKET_VARIABLE], environment[TOKEN_VARIABLE])
@@ -519,12 +508,12 @@ def test_a_program_of_an_agent_asks_and_a_person_answers(stage: StackHarness, pl
         return f"{found['approved']} {found['comment']}"
 
     answered = threading.Event()
-    session = stage.submit("cli")
-    run = stage.start(session)
+    session = kit.submit("cli")
+    run = kit.start(session)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(stage.execute, run)
+        running = pool.submit(kit.execute, run)
         assert answered.wait(30)
         [asked] = place.client.approvals(session)
         place.client.approve(asked.id, "once")
         assert running.result() == "finished"
-    assert stage.ledger.result(session)[1] == "True once"
+    assert kit.ledger.result(session)[1] == "True once"

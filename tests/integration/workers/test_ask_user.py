@@ -20,30 +20,25 @@ from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.build import build_router
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.transitions import disagreements
+from tests.workers import Workers
 
 from .test_gateway import remote
 from .test_steps import Calls, calls, result
-from .theatre import Harness
 
 __all__ = ["calls"]
 
 
-@pytest.fixture
-def client(stage: StackHarness) -> Client:
-    return Client(stage.settings)
-
-
-def woken(stage: StackHarness, dispatch: RunRef) -> bool:
+def woken(kit: Kit, dispatch: RunRef) -> bool:
     """Whether a sweep makes the run ready."""
-    stage.redis.delete(ledger_keys.ready(0, dispatch.agent))
-    build_reaper(stage.redis, stage.settings).run_once()
-    return stage.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
+    kit.redis.delete(ledger_keys.ready(0, dispatch.agent))
+    build_reaper(kit.redis, kit.settings).run_once()
+    return kit.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
 
 
-def asks(stage: StackHarness, calls: Calls, **options: float) -> tuple[str, RunRef]:
-    @stage.agent("lead", role="coordinator")
+def asks(kit: Kit, calls: Calls, **options: float) -> tuple[str, RunRef]:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.step("plan", calls.of("plan"))
         try:
@@ -52,55 +47,51 @@ def asks(stage: StackHarness, calls: Calls, **options: float) -> tuple[str, RunR
             return f"none: {error.args[1]}"
         return f"answer: {answer}"
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "parked"
     return session, dispatch
 
 
-def test_it_is_listed_and_its_reply_resumes_the_run(
-    stage: StackHarness, client: Client, calls: Calls
-) -> None:
-    session, dispatch = asks(stage, calls)
+def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, calls: Calls) -> None:
+    session, dispatch = asks(kit, calls)
     (question,) = client.questions()
     assert (question.session, question.agent, question.text) == (session, "lead", "Ship it?")
     assert question.context == {"version": "1.2"}
     assert client.questions(session) == [question]
-    assert not woken(stage, dispatch)
-    assert stage.execute(dispatch) == "refused"
+    assert not woken(kit, dispatch)
+    assert kit.execute(dispatch) == "refused"
     (parked,) = [event.text for event in client.history(session) if event.what == "attempt"]
     assert parked.endswith(f"waits for a user's reply to {question.id}, without its slot; tried again")
     assert client.reply(question.id, "yes") == session
     assert client.questions() == []
     with pytest.raises(WrongState, match="not open"):
         client.reply(question.id, "no")
-    assert woken(stage, dispatch)
-    assert stage.execute(dispatch) == "finished"
-    assert result(stage, session) == "answer: yes"
+    assert woken(kit, dispatch)
+    assert kit.execute(dispatch) == "finished"
+    assert result(kit, session) == "answer: yes"
     assert calls.made == {"plan": 1}
-    (asked,) = [item for item in stage.ledger.items(session) if item.id == question.id]
+    (asked,) = [item for item in kit.ledger.items(session) if item.id == question.id]
     assert (asked.state, asked.reason) == (ItemState.DEAD, "answered by the operator")
 
 
-def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(
-    stage: StackHarness, client: Client
-) -> None:
-    @stage.agent("lead")
+def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(kit: Kit, client: Client) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         first = ctx.ask("Which key?", attempted=["the old one"], urgency="critical")
         return first + ctx.ask("And now?")
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
     for text, reply in (("Which key?", "this"), ("And now?", "go")):
-        assert stage.execute(dispatch) == "parked"
+        assert kit.execute(dispatch) == "parked"
         (question,) = client.questions(session)
         assert question.text == text
         client.reply(question.id, reply)
-        assert woken(stage, dispatch)
-    assert stage.execute(dispatch) == "finished"
-    assert result(stage, session) == "thisgo"
-    items = {stage.ledger.texts(session, [item.id])[item.id]: item for item in stage.ledger.items(session)}
+        assert woken(kit, dispatch)
+    assert kit.execute(dispatch) == "finished"
+    assert result(kit, session) == "thisgo"
+    items = {kit.ledger.texts(session, [item.id])[item.id]: item for item in kit.ledger.items(session)}
     asked = unpack_body(str(items["Which key?"].extra["body"]), "")
     assert isinstance(asked, Query)
     assert asked.context is not None
@@ -109,52 +100,52 @@ def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(
     (after,) = [
         message
         for priority in ("high", "normal", "critical")
-        for _, fields in stage.redis.xrange(keys.messages(0, "query", priority))
+        for _, fields in kit.redis.xrange(keys.messages(0, "query", priority))
         if "And now?" in (message := fields[b"envelope"].decode())
     ]
     assert str(items["this"].extra["message"]) in after
 
 
-def test_a_worker_that_is_lost_with_the_reply_gets_it_again(stage: StackHarness, client: Client) -> None:
-    @stage.agent("lead", attempts=3)
+def test_a_worker_that_is_lost_with_the_reply_gets_it_again(kit: Kit, client: Client) -> None:
+    @kit.agent("lead", attempts=3)
     def lead(ctx: Context) -> str:
         answer = ctx.ask("Ship it?")
         if ctx.attempt == 2:
             raise ValueError("boom")
         return answer
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "parked"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "parked"
     (question,) = client.questions()
     client.reply(question.id, "yes")
-    assert stage.execute(dispatch) == "retry"
-    assert stage.again(dispatch) == "finished"
-    assert result(stage, session) == "yes"
+    assert kit.execute(dispatch) == "retry"
+    assert kit.again(dispatch) == "finished"
+    assert result(kit, session) == "yes"
 
 
-def test_its_time_limit_ends_the_wait(stage: StackHarness, client: Client, calls: Calls) -> None:
-    session, dispatch = asks(stage, calls, timeout_s=0.2)
-    while not woken(stage, dispatch):
+def test_its_time_limit_ends_the_wait(kit: Kit, client: Client, calls: Calls) -> None:
+    session, dispatch = asks(kit, calls, timeout_s=0.2)
+    while not woken(kit, dispatch):
         pass
     assert client.questions() == []
-    assert stage.execute(dispatch) == "finished"
-    assert result(stage, session).startswith("none: no reply will come: its time is over")
+    assert kit.execute(dispatch) == "finished"
+    assert result(kit, session).startswith("none: no reply will come: its time is over")
 
 
-def test_stop_ends_it_and_leaves_no_question(stage: StackHarness, client: Client, calls: Calls) -> None:
-    session, dispatch = asks(stage, calls)
+def test_stop_ends_it_and_leaves_no_question(kit: Kit, client: Client, calls: Calls) -> None:
+    session, dispatch = asks(kit, calls)
     (question,) = client.questions()
     assert client.stop(session).outcome == "ended"
     assert client.session(session).state is SessionState.STOPPED
     assert client.questions() == []
     with pytest.raises(WrongState):
         client.reply(question.id, "yes")
-    assert stage.execute(dispatch) == "refused"
+    assert kit.execute(dispatch) == "refused"
 
 
-def test_ask_later_leaves_the_session_idle_until_the_reply(stage: StackHarness, client: Client) -> None:
-    @stage.agent("lead")
+def test_ask_later_leaves_the_session_idle_until_the_reply(kit: Kit, client: Client) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.ask_later("Ship it?")
@@ -162,47 +153,45 @@ def test_ask_later_leaves_the_session_idle_until_the_reply(stage: StackHarness, 
         (reply,) = ctx.callbacks
         return f"{reply.kind}: {reply.text}"
 
-    session = stage.begin("lead", ends="idle")
+    session = kit.begin("lead", ends="idle")
     (question,) = client.questions()
     client.reply(question.id, "yes")
-    assert stage.resume(session) == "finished"
-    assert result(stage, session) == "reply: yes"
+    assert kit.play(session) == "finished"
+    assert result(kit, session) == "reply: yes"
 
 
-def test_another_try_that_does_not_ask_again_withdraws_it(stage: StackHarness, client: Client) -> None:
-    @stage.agent("lead", attempts=2)
+def test_another_try_that_does_not_ask_again_withdraws_it(kit: Kit, client: Client) -> None:
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         if ctx.attempt == 1:
             ctx.ask_later("Ship it?")
             raise ValueError("boom")
         return "decided"
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "retry"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "retry"
     assert len(client.questions()) == 1
-    assert stage.again(dispatch) == "finished"
+    assert kit.again(dispatch) == "finished"
     assert client.questions() == []
-    (item,) = stage.ledger.items(session)
+    (item,) = kit.ledger.items(session)
     assert (item.state, item.reason) == (ItemState.DEAD, "not asked again when its run was tried again")
 
 
-def test_the_envelope_is_signed_for_the_operator_and_routed(
-    stage: StackHarness, client: Client, calls: Calls
-) -> None:
-    asks(stage, calls)
-    ((_, entry),) = stage.redis.xrange(keys.messages(0, "query", "normal"))
+def test_the_envelope_is_signed_for_the_operator_and_routed(kit: Kit, client: Client, calls: Calls) -> None:
+    asks(kit, calls)
+    ((_, entry),) = kit.redis.xrange(keys.messages(0, "query", "normal"))
     assert b"<agent-name>operator</agent-name>" in entry[b"envelope"]
-    router = build_router(stage.redis, stage.settings, consumer="r", types=["query"])
+    router = build_router(kit.redis, kit.settings, consumer="r", types=["query"])
     handled = router.run_once()
     assert (handled.done, handled.dead, handled.parked) == (1, 0, 0)
 
 
 def test_the_doctor_names_who_is_waited_for_and_finds_no_fault(
-    stage: StackHarness, client: Client, calls: Calls
+    kit: Kit, client: Client, calls: Calls
 ) -> None:
-    session, _ = asks(stage, calls)
-    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
+    session, _ = asks(kit, calls)
+    doctor = Doctor(kit.parts, audit=None, sleep=lambda _: None)
     blocker = doctor.why(session)[1]
     (question,) = client.questions()
     assert blocker.mover == f"you: orchestra reply {question.id} TEXT"
@@ -210,21 +199,21 @@ def test_the_doctor_names_who_is_waited_for_and_finds_no_fault(
     assert [p for p in found if p.severity is Severity.BREAK or p.rule == "late"] == []
 
 
-def test_a_question_that_nobody_could_read_is_refused(stage: StackHarness) -> None:
-    @stage.agent("lead")
+def test_a_question_that_nobody_could_read_is_refused(kit: Kit) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         for wrong in ("", " ", "x" * 70_000):
             with pytest.raises(InputError):
                 ctx.ask(wrong)
         return "done"
 
-    assert stage.play(stage.submit("lead")) == "finished"
+    assert kit.play(kit.submit("lead")) == "finished"
 
 
-def test_a_program_of_a_root_asks_the_user_too(stage: StackHarness, client: Client) -> None:
+def test_a_program_of_a_root_asks_the_user_too(kit: Kit, client: Client) -> None:
     """It keeps its slot meanwhile, as it is a process that waits."""
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         with ThreadPoolExecutor(1) as pool:
             answer = pool.submit(remote(ctx).ask, "Ship it?")
@@ -233,16 +222,14 @@ def test_a_program_of_a_root_asks_the_user_too(stage: StackHarness, client: Clie
             client.reply(open_now[0].id, "yes")
             return str(answer.result(timeout=20))
 
-    session = stage.begin("tool", ends="finished")
-    assert result(stage, session) == "yes"
+    session = kit.begin("tool", ends="finished")
+    assert result(kit, session) == "yes"
 
 
-def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
-    stage: StackHarness, client: Client
-) -> None:
+def test_the_trail_has_each_state_of_a_question_and_of_an_approval(kit: Kit, client: Client) -> None:
     """Asked, answered, told, and what became of the one that nobody answered."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.ask_later("Ship it?")
@@ -251,19 +238,19 @@ def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
             ctx.approvals.post("publish")
         return "done"
 
-    root = stage.begin("lead")
+    root = kit.begin("lead")
     question, left = sorted(
-        (one for one in stage.ledger.items(root) if one.kind == "query"), key=lambda one: one.seq
+        (one for one in kit.ledger.items(root) if one.kind == "query"), key=lambda one: one.seq
     )
     approved, denied = client.approvals(root)
     client.reply(question.id, "yes")
     client.approve(approved.id)
     client.deny(denied.id)
     client.stop(root)
-    store = AuditStore(stage.settings.audit_database)
-    while AuditWriter(stage.redis, store, consumer="a1", sources=all_streams()).run_once():
+    store = AuditStore(kit.settings.audit_database)
+    while AuditWriter(kit.redis, store, consumer="a1", sources=all_streams()).run_once():
         pass
-    assert disagreements(stage.ledger, store, [root]) == []
+    assert disagreements(kit.ledger, store, [root]) == []
     said: dict[str, list[str]] = {}
     for change in Changes(store).of(root):
         said.setdefault(change.id, []).append(f"{change.kind} {change.state} by {change.by}")
@@ -277,15 +264,15 @@ def test_the_trail_has_each_state_of_a_question_and_of_an_approval(
 # --- A user answers an agent's question: once, and whoever was asked is spared it.
 
 
-def busy_parent(stage: StackHarness) -> tuple[str, str]:
+def busy_parent(kit: Kit) -> tuple[str, str]:
     """A child that asked by ending its run, and its parent that has not run since; the question's id."""
-    stage.lead(
+    kit.lead(
         "worker: do it",
         reply=None,
         answer=lambda ctx: ",".join(f"{c.kind} {c.text}" for c in ctx.callbacks),
     )
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.raise_callback("which one?", wait=False)
@@ -294,31 +281,31 @@ def busy_parent(stage: StackHarness) -> tuple[str, str]:
         assert reply.question.startswith("ask_")
         return f"{reply.agent} says {reply.text}"
 
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "idle"
-    (question,) = stage.ledger.session(child.id).questions
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "idle"
+    (question,) = kit.ledger.session(child.id).questions
     return root, question
 
 
-def test_the_answer_resumes_who_asked_and_spares_who_was_asked(stage: StackHarness) -> None:
-    root, question = busy_parent(stage)
-    with Client(stage.settings) as client:
-        (child,) = stage.children(root)
+def test_the_answer_resumes_who_asked_and_spares_who_was_asked(kit: Kit) -> None:
+    root, question = busy_parent(kit)
+    with Client(kit.settings) as client:
+        (child,) = kit.children(root)
         assert client.reply(question, "the left one") == child.id
-        item = stage.ledger.item(root, question)
+        item = kit.ledger.item(root, question)
         assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
         lines = [event.text for event in client.history(root)]
         assert any(line.endswith("closed: answered by the operator") for line in lines), lines
-        with Harness(stage) as theatre:
-            assert theatre.answer(root) == "completion operator says the left one"
+        with Workers(kit) as workers:
+            assert workers.answer(root) == "completion operator says the left one"
         with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
             client.reply(question, "or the right one")
 
 
-def test_what_is_no_open_question_cannot_be_answered(stage: StackHarness) -> None:
-    _, question = busy_parent(stage)
-    with Client(stage.settings) as client:
+def test_what_is_no_open_question_cannot_be_answered(kit: Kit) -> None:
+    _, question = busy_parent(kit)
+    with Client(kit.settings) as client:
         with pytest.raises(InputError, match="is not the id of a question"):
             client.reply("ses_00", "x")
         with pytest.raises(InputError, match="is empty"):

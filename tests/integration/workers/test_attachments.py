@@ -20,18 +20,17 @@ from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
-
-from .conftest import StackHarness
+from tests.kit import Kit
 
 DIFF = "+Hello\n" * 10_000
 
 
 @pytest.fixture
-def tree(stage: StackHarness) -> tuple[str, str, list[Callback]]:
+def tree(kit: Kit) -> tuple[str, str, list[Callback]]:
     """A lead whose coder has ended with a diff attached; the lead has not been resumed. With what it will be told."""
     seen: list[Callback] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("coder", "greet")
@@ -40,30 +39,30 @@ def tree(stage: StackHarness) -> tuple[str, str, list[Callback]]:
         ctx.state["prompt"] = ctx.prompt
         return "done"
 
-    @stage.agent("coder")
+    @kit.agent("coder")
     def coder(ctx: Context) -> str:
         ctx.attach("diff", "to be replaced")
         ctx.attach("diff", DIFF)
         ctx.attach("notes/1.md", "")
         return "greeted"
 
-    root = stage.begin("lead", ends="idle")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "finished"
+    root = kit.begin("lead", ends="idle")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "finished"
     return root, child.id, seen
 
 
 def test_the_parent_is_told_of_what_is_attached_and_reads_it(
-    stage: StackHarness, tree: tuple[str, str, list[Callback]]
+    kit: Kit, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
-    assert stage.resume(root) == "finished"
+    assert kit.play(root) == "finished"
     (callback,) = seen
     assert (callback.text, callback.attachments) == ("greeted", ("diff", "notes/1.md"))
     assert (callback.attachment("diff"), callback.attachment("notes/1.md")) == (DIFF, "")
     assert callback.attachment("other") is None
-    with Client(stage.settings) as client:
-        prompt = stage.ledger.own_texts(stage.ledger.session(root)).state["prompt"]
+    with Client(kit.settings) as client:
+        prompt = kit.ledger.own_texts(kit.ledger.session(root)).state["prompt"]
         assert (
             f"[attached: diff, notes/1.md; `orchestra result {child} --attachment NAME` prints one]" in prompt
         )
@@ -71,15 +70,15 @@ def test_the_parent_is_told_of_what_is_attached_and_reads_it(
         assert (told.genuine, told.text, told.attachments) == (True, "greeted", callback.attachments)
         assert client.attachment(child, "diff") == DIFF
         assert client.attachment(child, "other") is None
-    found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
+    found = Doctor(kit.parts, audit=None).examine(watch_leases=False).findings
     assert [f.rule for f in found if f.severity == "break"] == []
 
 
-def test_the_programs_of_an_agent_read_what_its_children_attached(stage: StackHarness) -> None:
+def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> None:
     """With the token of its run, piece by piece; of its own children only."""
     printed: list[subprocess.CompletedProcess[str]] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("coder", "greet")
@@ -112,78 +111,74 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(stage: StackHa
         )
         return "done"
 
-    @stage.agent("coder")
+    @kit.agent("coder")
     def coder(ctx: Context) -> str:
         ctx.attach("diff", long)
         return "greeted"
 
-    @stage.agent("broken")
+    @kit.agent("broken")
     def broken(_: Context) -> str:
         raise RuntimeError("out of order")
 
     long = "".join(f"{n}\n" for n in range(100_000))
-    root = stage.begin("lead", ends="idle")
-    for child in stage.children(root):
-        stage.play(child.id)
-    assert stage.resume(root) == "finished", stage.ledger.session(root).reason
+    root = kit.begin("lead", ends="idle")
+    for child in kit.children(root):
+        kit.play(child.id)
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
     assert printed[0].stdout.strip() == long.strip()
 
 
-def test_another_text_in_its_place_is_noticed(
-    stage: StackHarness, tree: tuple[str, str, list[Callback]]
-) -> None:
+def test_another_text_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, list[Callback]]) -> None:
     """Its digest is a part of what the agent vouches for, and the text has to have it."""
     root, child, seen = tree
-    ref = stage.ledger.answer_as_kept(child)[3]["diff"]
-    other = stage.ledger.large_texts.put(child, "+send money\n")
+    ref = kit.ledger.answer_as_kept(child)[3]["diff"]
+    other = kit.ledger.large_texts.put(child, "+send money\n")
     blob, forged = (
         ledger_keys.large_text(child, ref["sha256"]),
         ledger_keys.large_text(child, other["sha256"]),
     )
-    stage.redis.restore(blob, 0, stage.redis.dump(forged), replace=True)
-    assert stage.resume(root) == "finished"
+    kit.redis.restore(blob, 0, kit.redis.dump(forged), replace=True)
+    assert kit.play(root) == "finished"
     for read in (
         lambda: seen[0].attachment("diff"),
-        lambda: Client(stage.settings).attachment(child, "diff"),
+        lambda: Client(kit.settings).attachment(child, "diff"),
     ):
         with pytest.raises(PayloadError):
             read()
 
 
-def test_another_reference_in_its_place_is_noticed(
-    stage: StackHarness, tree: tuple[str, str, list[Callback]]
-) -> None:
+def test_another_reference_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, list[Callback]]) -> None:
     """The parent does not get such a callback, a client no such attachment, and the doctor names both."""
     root, child, seen = tree
-    other = {"diff": stage.ledger.large_texts.put(child, "+send money\n")}
-    item = json.loads(stage.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
-    stage.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps({**item, "attachments": other}))
-    stage.redis.hset(ledger_keys.session(child), "attachments", json.dumps(other))
-    assert stage.resume(root) == "finished"
+    other = {"diff": kit.ledger.large_texts.put(child, "+send money\n")}
+    item = json.loads(kit.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
+    kit.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps({**item, "attachments": other}))
+    kit.redis.hset(ledger_keys.session(child), "attachments", json.dumps(other))
+    assert kit.play(root) == "finished"
     (callback,) = seen
     assert (callback.status, callback.attachments, callback.attachment("diff")) == ("failed", (), None)
     assert "was not delivered" in callback.text
-    with Client(stage.settings) as client, pytest.raises(NotGenuine):
+    with Client(kit.settings) as client, pytest.raises(NotGenuine):
         client.attachment(child, "diff")
-    found = Doctor(stage.parts, audit=None).examine(watch_leases=False).findings
+    found = Doctor(kit.parts, audit=None).examine(watch_leases=False).findings
     assert "not-genuine" in {f.rule for f in found if f.severity == "break"}
 
 
 def test_an_attachment_that_was_taken_away_or_added_is_noticed(
-    stage: StackHarness, tree: tuple[str, str, list[Callback]]
+    kit: Kit, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
-    item = json.loads(stage.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
+    item = json.loads(kit.redis.hget(ledger_keys.items(root), callback_id(child)) or "")
     del item["attachments"]["notes/1.md"]
-    stage.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps(item))
-    assert stage.resume(root) == "finished"
+    kit.redis.hset(ledger_keys.items(root), callback_id(child), json.dumps(item))
+    assert kit.play(root) == "finished"
     assert "was not delivered" in seen[0].text
 
 
-def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(stage: StackHarness) -> None:
+def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(kit: Kit) -> None:
     """A try that fails takes its attachments along; a run that waits for others has not given the answer yet."""
 
-    @stage.agent("lead", role="coordinator", attempts=2)
+    @kit.agent("lead", role="coordinator", attempts=2)
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.attach("early", "x")
@@ -196,50 +191,48 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(sta
             ctx.attach("late", "x" * (MAX_ATTACHMENT_BYTES + 1))
         return "done"
 
-    stage.agent("coder")(lambda _: "greeted")
-    root = stage.begin("lead", ends="idle")
-    with Client(stage.settings) as client:
+    kit.agent("coder")(lambda _: "greeted")
+    root = kit.begin("lead", ends="idle")
+    with Client(kit.settings) as client:
         assert client.attachment(root, "early") is None
-        (child,) = stage.children(root)
-        stage.play(child.id)
-        flushed = stage.ledger.flush(root).dispatch
+        (child,) = kit.children(root)
+        kit.play(child.id)
+        flushed = kit.ledger.flush(root).dispatch
         assert flushed is not None
-        assert stage.execute(flushed) == "retry"
-        assert stage.again(flushed) == "finished"
-        assert list(stage.ledger.answer_as_kept(root)[3]) == ["late"]
+        assert kit.execute(flushed) == "retry"
+        assert kit.again(flushed) == "finished"
+        assert list(kit.ledger.answer_as_kept(root)[3]) == ["late"]
         kept = client.attachment(root, "late")
         assert kept.endswith("x\n[cut]")
         # Nothing else was stored, and this lives as long as its session.
-        assert {s.decode() for s in stage.redis.smembers(ledger_keys.large_texts(root))} == {
-            stage.ledger.answer_as_kept(root)[3]["late"]["sha256"]
+        assert {s.decode() for s in kit.redis.smembers(ledger_keys.large_texts(root))} == {
+            kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]
         }
         assert (
-            stage.redis.ttl(
-                ledger_keys.large_text(root, stage.ledger.answer_as_kept(root)[3]["late"]["sha256"])
-            )
+            kit.redis.ttl(ledger_keys.large_text(root, kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]))
             == -1
         )
         # Another answer has attachments of its own.
         client.resume(root, "go on")
-        assert stage.resume(root) == "finished"
+        assert kit.play(root) == "finished"
         assert client.attachment(root, "late") is None
 
 
 def test_it_outlives_its_session_as_long_as_somebody_is_there_to_read_it(
-    stage: StackHarness, tree: tuple[str, str, list[Callback]]
+    kit: Kit, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
-    stage.ledger.stop(child, "not needed any more", state="deleted")
-    Delivery(stage.ledger, lambda _: None).close(child)
-    assert Client(stage.settings).attachment(child, "diff") is None
-    assert stage.resume(root) == "finished"
+    kit.ledger.stop(child, "not needed any more", state="deleted")
+    Delivery(kit.ledger, lambda _: None).close(child)
+    assert Client(kit.settings).attachment(child, "diff") is None
+    assert kit.play(root) == "finished"
     assert seen[0].attachment("diff") == DIFF
 
 
-def test_names_and_numbers_are_bounded(stage: StackHarness) -> None:
+def test_names_and_numbers_are_bounded(kit: Kit) -> None:
     said: list[str] = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         for name in ("", "a b", "<response>", "x" * 101):
             with pytest.raises(InputError, match="a name has 1 to 100"):
@@ -252,9 +245,9 @@ def test_names_and_numbers_are_bounded(stage: StackHarness) -> None:
         said.append(str(caught.value))
         return "done"
 
-    root = stage.submit("solo")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    root = kit.submit("solo")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
     assert said
-    assert stage.ledger.session(root).state.value == "finished"
-    assert len(stage.ledger.answer_as_kept(root)[3]) == MAX_ATTACHMENTS
-    assert all(i.state is not ItemState.DEAD for i in stage.ledger.items(root))
+    assert kit.ledger.session(root).state.value == "finished"
+    assert len(kit.ledger.answer_as_kept(root)[3]) == MAX_ATTACHMENTS
+    assert all(i.state is not ItemState.DEAD for i in kit.ledger.items(root))

@@ -16,7 +16,7 @@ from orchestrator.client.client import Client
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.response_tag import ANSWER_NOTE
-from tests.integration.workers.crew import FAKE, JSON, Crew
+from tests.crew import FAKE, JSON, Crew
 
 ECHO = (sys.executable, "-c", "import sys; print('args', sys.argv[1:], 'stdin', sys.stdin.read())")
 
@@ -68,16 +68,16 @@ def test_a_program_that_takes_a_name_for_its_conversation_is_resumed_by_it(
         set_env = {{ FAKE_AGENT_HOME = "{crew.home}" }}
         """
     )
-    stage = crew.stage
-    stage.catalogue |= load_agents([str(file)])
-    stage.parts.agents.announce([stage.catalogue["helper"].record])
-    root = stage.submit("helper", f"one\n!run test -e {tmp_path}/died || (touch {tmp_path}/died; kill $PPID)")
-    run = stage.start(root)
-    stage.execute(run)
+    kit = crew.kit
+    kit.catalogue |= load_agents([str(file)])
+    kit.parts.agents.announce([kit.catalogue["helper"].record])
+    root = kit.submit("helper", f"one\n!run test -e {tmp_path}/died || (touch {tmp_path}/died; kill $PPID)")
+    run = kit.start(root)
+    kit.execute(run)
     assert (tmp_path / "died").exists()
-    assert stage.again(run) == "finished"
-    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert stage.resume(root) == "finished"
+    assert kit.again(run) == "finished"
+    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
+    assert kit.play(root) == "finished"
     assert crew.answer(root) == "<response>one | !recall</response>\n"
     assert crew.memory(root)["conversation"] == root
 
@@ -91,11 +91,11 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
         options["resume"] = ("--format", form, "--resume", "{conversation}")
         options.pop("args")
     crew.agent(**options)
-    stage = crew.stage
-    root = stage.begin("coder", "!result one", ends="finished")
+    kit = crew.kit
+    root = kit.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
-    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert stage.resume(root) == "finished"
+    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
+    assert kit.play(root) == "finished"
     assert crew.answer(root) == "<response>!result one | !recall</response>"
     memory = crew.memory(root)
     assert memory["conversation"].startswith("conv-")
@@ -106,10 +106,10 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
 
 def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) -> None:
     crew.agent(command=ECHO)
-    stage = crew.stage
-    root = stage.begin("coder", "first words")
-    stage.ledger.enqueue(root, "second words", item_id="itm_more")
-    stage.resume(root)
+    kit = crew.kit
+    root = kit.begin("coder", "first words")
+    kit.ledger.enqueue(root, "second words", item_id="itm_more")
+    kit.play(root)
     answer = crew.answer(root)
     assert answer.index("first words") < answer.index("You answered") < answer.rindex("second words")
 
@@ -221,13 +221,13 @@ def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, An
 
 def test_what_a_program_reports_counts_in_the_budgets(crew: Crew) -> None:
     crew.agent(preset="claude", command=FAKE)
-    stage = crew.stage
-    root = Client(parts=stage.parts).submit("coder", "!result one", budget=Budget(requests=1)).id
-    assert stage.play(root) == "finished"
-    used = stage.ledger.session(root).used
+    kit = crew.kit
+    root = Client(parts=kit.parts).submit("coder", "!result one", budget=Budget(requests=1)).id
+    assert kit.play(root) == "finished"
+    used = kit.ledger.session(root).used
     assert (used.requests, used.input_tokens, used.output_tokens, used.usd) == (1, 100, 20, 0.25)
-    stage.ledger.enqueue(root, "!result two", item_id="itm_more")
-    stage.resume(root)
+    kit.ledger.enqueue(root, "!result two", item_id="itm_more")
+    kit.play(root)
     assert "budget" in crew.answer(root)
 
 
@@ -237,17 +237,17 @@ def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
         " 'usage': {'input_tokens': 5, 'output_tokens': 0}}))"
     )
     crew.agent(preset="claude", command=(sys.executable, "-c", script), start=())
-    root = crew.stage.begin("coder", "go")
+    root = crew.kit.begin("coder", "go")
     assert "no credit" in crew.answer(root)
-    assert crew.stage.ledger.session(root).used.input_tokens == 5
+    assert crew.kit.ledger.session(root).used.input_tokens == 5
 
 
 def test_numbers_that_cannot_be_right_do_not_count(crew: Crew) -> None:
     usage = {"input_tokens": 1e300, "output_tokens": 7}
     event = {"type": "result", "is_error": False, "result": "done", "total_cost_usd": 1e308, "usage": usage}
     crew.agent(preset="claude", command=("echo", json.dumps(event)), start=())
-    root = crew.stage.begin("coder", "go", ends="finished")
-    used = crew.stage.ledger.session(root).used
+    root = crew.kit.begin("coder", "go", ends="finished")
+    used = crew.kit.ledger.session(root).used
     assert (used.input_tokens, used.output_tokens, used.usd) == (0, 7, 0)
 
 
@@ -257,15 +257,15 @@ def test_each_placeholder_of_an_argument_is_filled_and_none_of_the_prompt(crew: 
 
 
 def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
-    crew.stage.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
+    crew.kit.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
     crew.agent(**JSON)
-    root = crew.stage.submit(
+    root = crew.kit.submit(
         "coder", f"!run {shlex.quote(sys.executable)} -m orchestrator program delegate helper 'the dishes'"
     )
-    crew.stage.play(root)
-    (child,) = crew.stage.children(root)
+    crew.kit.play(root)
+    (child,) = crew.kit.children(root)
     assert (child.agent, child.title) == ("helper", "the dishes")
-    assert crew.stage.ledger.session(root).state == "idle"
+    assert crew.kit.ledger.session(root).state == "idle"
 
 
 def test_paths_in_a_file_begin_at_its_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from orchestrator import Client
 from orchestrator.client.approvals import Approval
 from orchestrator.runtime.process import is_alive
-from tests.integration.workers.crew import FAKE, Crew
+from tests.crew import FAKE, Crew
 from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(
@@ -38,11 +38,11 @@ def acp_crew(crew: Crew) -> Callable[..., Crew]:
 
 def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew()
-    stage = crew.stage
-    root = stage.begin("coder", "!result one", ends="finished")
+    kit = crew.kit
+    root = kit.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
-    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert stage.resume(root) == "finished"
+    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
+    assert kit.play(root) == "finished"
     # What the agent tells of the old conversation while it loads is no part of the answer.
     assert crew.answer(root) == "<response>!result one | !recall</response>"
     assert crew.memory(root)["turns"] == 2
@@ -50,10 +50,10 @@ def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> Non
 
 def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew("--no-load")
-    stage = crew.stage
-    root = stage.begin("coder", "first words")
-    stage.ledger.enqueue(root, "!recall", item_id="itm_more")
-    stage.resume(root)
+    kit = crew.kit
+    root = kit.begin("coder", "first words")
+    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
+    kit.play(root)
     assert "This is how our conversation went so far." in crew.answer(root)
     memory = crew.memory(root)
     assert (memory["input_tokens"], memory["output_tokens"]) == (200, 40)
@@ -110,9 +110,9 @@ def test_an_agent_that_falls_silent_is_ended(acp_crew: Callable[..., Crew]) -> N
 @pytest.mark.parametrize(("approves", "chosen"), [(True, "yes-once"), (False, "no-once")], ids=str)
 def test_a_root_asks_a_person(acp_crew: Callable[..., Crew], rule: str, approves: bool, chosen: str) -> None:
     crew = acp_crew(permissions=rule, silence_limit_s=20)
-    root = crew.stage.submit("coder", "!permission rm -rf build")
-    with ThreadPoolExecutor(1) as pool, Client(crew.stage.settings) as client:
-        running = pool.submit(crew.stage.play, root)
+    root = crew.kit.submit("coder", "!permission rm -rf build")
+    with ThreadPoolExecutor(1) as pool, Client(crew.kit.settings) as client:
+        running = pool.submit(crew.kit.play, root)
 
         def open_approvals() -> list[Approval]:
             assert not running.done(), running.result()
@@ -138,17 +138,17 @@ def test_the_parent_is_asked_and_its_reply_chooses(
     acp_crew: Callable[..., Crew], reply: str, chosen: str
 ) -> None:
     crew = acp_crew()
-    stage = crew.stage
-    told = stage.lead("coder: !permission rm -rf build", reply=lambda _: reply)
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    dispatch = stage.start(child.id)
-    working = threading.Thread(target=lambda: stage.execute(dispatch))
+    kit = crew.kit
+    told = kit.lead("coder: !permission rm -rf build", reply=lambda _: reply)
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    dispatch = kit.start(child.id)
+    working = threading.Thread(target=lambda: kit.execute(dispatch))
     working.start()
-    wait_until(lambda: stage.ledger.session(child.id).questions, "the question to the parent")
-    stage.resume(root)
+    wait_until(lambda: kit.ledger.session(child.id).questions, "the question to the parent")
+    kit.play(root)
     working.join(30)
-    stage.resume(root)
+    kit.play(root)
     assert crew.answer(root) == chosen
     question, _ = told
     assert (
@@ -186,15 +186,15 @@ def test_one_that_refuses_fails(acp_crew: Callable[..., Crew]) -> None:
 
 def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) -> None:
     crew, file = acp_crew(), tmp_path / "pid"
-    stage = crew.stage
-    root = stage.submit("coder", f"!ignore\n!touch {file}\n!hang")
-    working = threading.Thread(target=lambda: stage.play(root))
+    kit = crew.kit
+    root = kit.submit("coder", f"!ignore\n!touch {file}\n!hang")
+    working = threading.Thread(target=lambda: kit.play(root))
     working.start()
     wait_until(lambda: file.exists() and file.read_text(), "the program at work")
-    assert stage.ledger.session(root).activity in ("", "tool: hang")
-    stage.ledger.stop(root, "enough")
+    assert kit.ledger.session(root).activity in ("", "tool: hang")
+    kit.ledger.stop(root, "enough")
     working.join(30)
-    assert stage.ledger.session(root).state == "stopped"
+    assert kit.ledger.session(root).state == "stopped"
     assert not is_alive(int(file.read_text()))
 
 
@@ -202,14 +202,14 @@ def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
     acp_crew: Callable[..., Crew], tmp_path: Path
 ) -> None:
     crew, file = acp_crew(), tmp_path / "pid"
-    stage = crew.stage
-    stage.lead(f"coder: !touch {file}\n!permission rm -rf build")
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    dispatch = stage.start(child.id)
-    working = threading.Thread(target=lambda: stage.execute(dispatch))
+    kit = crew.kit
+    kit.lead(f"coder: !touch {file}\n!permission rm -rf build")
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    dispatch = kit.start(child.id)
+    working = threading.Thread(target=lambda: kit.execute(dispatch))
     working.start()
-    wait_until(lambda: stage.ledger.session(child.id).questions, "the question to the parent")
+    wait_until(lambda: kit.ledger.session(child.id).questions, "the question to the parent")
     os.kill(int(file.read_text()), signal.SIGKILL)
     working.join(15)
     assert not working.is_alive()

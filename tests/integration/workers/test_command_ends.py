@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runtime.process import is_alive
-from tests.integration.workers.crew import FAKE, ROOT, Crew
+from tests.crew import FAKE, ROOT, Crew
 from tests.waiting import wait_until
 
 RETRY_FOR_S = 60.0
@@ -46,15 +46,15 @@ def test_a_stopped_run_ends_its_program(
     crew: Crew, tmp_path: Path, playing: Callable[..., threading.Thread], before: str
 ) -> None:
     crew.agent()
-    stage, file, daemon = crew.stage, tmp_path / "pid", tmp_path / "daemon"
-    root = stage.submit("coder", f"{before}!fork {daemon}\n!touch {file}\n!hang")
-    thread = playing(lambda: stage.play(root))
+    kit, file, daemon = crew.kit, tmp_path / "pid", tmp_path / "daemon"
+    root = kit.submit("coder", f"{before}!fork {daemon}\n!touch {file}\n!hang")
+    thread = playing(lambda: kit.play(root))
     pids = [pid_in(file), pid_in(daemon)]
     assert all(map(is_alive, pids))
-    stage.ledger.stop(root, "enough")
+    kit.ledger.stop(root, "enough")
     thread.join(RETRY_FOR_S)
     assert not any(map(is_alive, pids))
-    assert stage.ledger.session(root).state == "stopped"
+    assert kit.ledger.session(root).state == "stopped"
 
 
 def test_a_run_past_its_time_limit_ends_its_program(crew: Crew, tmp_path: Path) -> None:
@@ -85,17 +85,15 @@ def test_a_lost_claim_ends_the_program_at_once(
     crew: Crew, tmp_path: Path, playing: Callable[..., threading.Thread]
 ) -> None:
     crew.agent(stop_grace_s=600)
-    stage, file = crew.stage, tmp_path / "pid"
-    root = stage.submit("coder", f"!ignore\n!touch {file}\n!hang")
-    dispatch = stage.start(root)
+    kit, file = crew.kit, tmp_path / "pid"
+    root = kit.submit("coder", f"!ignore\n!touch {file}\n!hang")
+    dispatch = kit.start(root)
     verdicts: list[str] = []
-    thread = playing(lambda: verdicts.append(stage.execute(dispatch)))
+    thread = playing(lambda: verdicts.append(kit.execute(dispatch)))
     pid = pid_in(file)
     # The holder lives and renews its lease, so an observer has to be as quick as it.
     wait_until(
-        lambda: (
-            [stage.ledger.release(lease, by="coder") for lease in stage.ledger.sweep.leases(0)] == ["queued"]
-        ),
+        lambda: [kit.ledger.release(lease, by="coder") for lease in kit.ledger.sweep.leases(0)] == ["queued"],
         "the release of the lease",
     )
     thread.join(RETRY_FOR_S)

@@ -15,15 +15,13 @@ from orchestrator.config.settings import load_settings
 from orchestrator.runtime.process import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
 from orchestrator.worker.worktrees import Worktrees
-from tests.integration.workers.conftest import StackHarness
-from tests.integration.workers.crew import FAKE, ROOT, Crew
+from tests.crew import FAKE, ROOT, Crew
 from tests.integration.workers.test_command_worktrees import git
+from tests.kit import Kit
 
 
 @pytest.fixture
-def stage(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> StackHarness:
+def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     """A stack that was started in the folder in which its agent works, with everything of its own below it."""
     work = tmp_path / "work"
     (work / "conf").mkdir(parents=True)
@@ -34,7 +32,7 @@ def stage(
     (work / "helpers" / "one.py").write_text("# Python\n")
     monkeypatch.chdir(work)
     monkeypatch.syspath_prepend(work / "helpers")
-    return StackHarness(
+    return Kit.on(
         redis,
         load_settings(
             redis_url=redis_url,
@@ -99,7 +97,7 @@ def test_keys_and_data_of_the_stack_are_never_there(
     }
     at, sandbox = ways[given]
     crew = boxed(**sandbox)
-    (key,) = crew.stage.settings.keys_dir.glob("operator.pem")
+    (key,) = crew.kit.settings.keys_dir.glob("operator.pem")
     data = at / "deep" / ".orchestra"
     answer = crew.ask(
         f"!run ls -A {data}; cat {data}/keys/* {at}/trail.sqlite; echo x > {data}/x; mv {at}/deep {at}/other; echo seen"
@@ -109,7 +107,7 @@ def test_keys_and_data_of_the_stack_are_never_there(
     assert "private words" not in answer
     assert "No such file" in answer  # below an empty folder
     assert key.is_file()
-    assert not (crew.stage.settings.data / "x").exists()
+    assert not (crew.kit.settings.data / "x").exists()
     assert not (work / "other").exists()
 
 
@@ -156,7 +154,7 @@ def test_a_folder_that_python_imports_from_is_read_only_but_for_what_is_named(
 @pytest.mark.parametrize("option", ["read", "write", "folder"])
 def test_nothing_in_the_data_folder_can_be_given(option: str, boxed: Callable[..., Crew]) -> None:
     crew = boxed()
-    keys = crew.stage.settings.keys_dir
+    keys = crew.kit.settings.keys_dir
     answer = boxed(**{option: keys if option == "folder" else (keys,)}).ask("!say hi")
     assert "in the data folder of the stack, which no agent may see" in answer
 
@@ -244,7 +242,7 @@ def test_a_program_outside_of_its_sandbox_is_said(
 
 def test_a_stopped_run_ends_its_sandbox(boxed: Callable[..., Crew]) -> None:
     crew = boxed()
-    crew.stage.catalogue["coder"].options.__dict__["silence_limit_s"] = 0.3
+    crew.kit.catalogue["coder"].options.__dict__["silence_limit_s"] = 0.3
     answer = crew.ask("!hang")
     assert "printed nothing" in answer
     assert is_alive(1)
@@ -253,12 +251,12 @@ def test_a_stopped_run_ends_its_sandbox(boxed: Callable[..., Crew]) -> None:
 def test_its_shell_takes_part_in_the_run_from_inside(boxed: Callable[..., Crew]) -> None:
     """The socket of the run is the one thing of the host that it is shown without being told."""
     crew = boxed(read=(ROOT,))
-    crew.stage.agent("helper")(lambda _: "helped")
-    root = crew.stage.submit(
+    crew.kit.agent("helper")(lambda _: "helped")
+    root = crew.kit.submit(
         "coder", f"!run {shlex.quote(FAKE[0])} -m orchestrator program delegate helper 'the dishes'"
     )
-    crew.stage.play(root)
-    assert [child.agent for child in crew.stage.children(root)] == ["helper"], crew.answer(root)
+    crew.kit.play(root)
+    assert [child.agent for child in crew.kit.children(root)] == ["helper"], crew.answer(root)
 
 
 def test_a_worktree_can_be_changed_and_its_repository_cannot(
@@ -277,6 +275,6 @@ def test_a_worktree_can_be_changed_and_its_repository_cannot(
     assert "first" in answer
     assert "?? made.txt" in answer
     assert not hook.exists()
-    (worktree,) = Worktrees(crew.stage.settings.data).all()
+    (worktree,) = Worktrees(crew.kit.settings.data).all()
     assert (worktree.path / ".git").is_file()
-    assert "+two" in Worktrees(crew.stage.settings.data).diff(worktree)
+    assert "+two" in Worktrees(crew.kit.settings.data).diff(worktree)

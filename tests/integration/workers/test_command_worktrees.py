@@ -12,18 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from orchestrator import Client
-from orchestrator.cli import main
 from orchestrator.errors import WorktreeError, WrongState
 from orchestrator.worker.announce import Janitor
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES
 from orchestrator.worker.git import Git, remove_left_over, scratch_folder
 from orchestrator.worker.worktrees import Worktrees
-from tests.integration.workers.conftest import StackHarness
-from tests.integration.workers.crew import JSON, Crew
+from tests.crew import JSON, Crew
+from tests.kit import Kit
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -67,8 +66,8 @@ def test_a_diff_of_what_is_not_utf8_is_one_that_git_applies(repository: Path, tm
 
 def test_a_repository_in_a_worktree_is_a_folder_like_others(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
-    crew.stage.begin("coder", "!run git init -q new\n!write new/b.txt two\n!say done", ends="finished")
-    worktrees = Worktrees(crew.stage.settings.data)
+    crew.kit.begin("coder", "!run git init -q new\n!write new/b.txt two\n!say done", ends="finished")
+    worktrees = Worktrees(crew.kit.settings.data)
     (worktree,) = worktrees.all()
     subprocess.run(["git", "apply"], cwd=repository, input=worktrees.diff(worktree), text=True, check=True)
     assert (repository / "new" / "b.txt").read_text() == "two\n"
@@ -154,10 +153,10 @@ def test_of_a_diff_that_is_long_the_beginning_is_read(repository: Path, tmp_path
 
 def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
-    stage = crew.stage
+    kit = crew.kit
     diffs: list[str | None] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("coder", "!write a.txt two\n!write new/b.txt fresh\n!result one")
@@ -166,15 +165,15 @@ def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew,
         diffs.extend(callback.attachment("diff") for callback in ctx.callbacks)
         return "done"
 
-    root = stage.begin("lead")
-    for child in stage.children(root):
-        stage.play(child.id)
-    worktrees = Worktrees(stage.settings.data)
+    root = kit.begin("lead")
+    for child in kit.children(root):
+        kit.play(child.id)
+    worktrees = Worktrees(kit.settings.data)
     first, second = worktrees.all()
     assert first.path != second.path
     assert first.branch != second.branch
     assert (repository / "a.txt").read_text() == "one\n"
-    stage.resume(root)
+    kit.play(root)
     assert diffs[0] is not None
     assert diffs[1] is not None
     assert "+two" in diffs[0]
@@ -187,14 +186,14 @@ def test_two_children_never_share_one_and_the_parent_gets_both_diffs(crew: Crew,
 
 def test_it_is_kept_until_the_parent_has_taken_the_result(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository})
-    stage, worktrees = crew.stage, Worktrees(crew.stage.settings.data)
-    janitor = Janitor(stage.ledger, worktrees)
-    stage.lead("coder: !write a.txt two\n!result one")
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    stage.play(child.id)
+    kit, worktrees = crew.kit, Worktrees(crew.kit.settings.data)
+    janitor = Janitor(kit.ledger, worktrees)
+    kit.lead("coder: !write a.txt two\n!result one")
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    kit.play(child.id)
     assert janitor.clean() == []
-    stage.resume(root)
+    kit.play(root)
     assert janitor.clean() == [child.id]
     assert worktrees.all() == []
     # Nothing is lost: the branch has what was never committed.
@@ -207,17 +206,17 @@ def test_it_stays_with_a_session_that_begins_to_work_while_it_is_to_be_removed(
 ) -> None:
     """A removal waits for what another process does in the data folder, and looks at the session after that."""
     crew.agent(worktree={"repository": repository})
-    stage, worktrees = crew.stage, Worktrees(crew.stage.settings.data)
-    janitor = Janitor(stage.ledger, worktrees)
+    kit, worktrees = crew.kit, Worktrees(crew.kit.settings.data)
+    janitor = Janitor(kit.ledger, worktrees)
     crew.delegate("!write a.txt two\n!result one")
     (worktree,) = worktrees.all()
     assert janitor.why_kept(worktree) == ""
     remove = worktrees.remove
 
     def late(*arguments: Any, **given: Any) -> bool:
-        with Client(stage.settings) as client:
+        with Client(kit.settings) as client:
             client.resume(worktree.session, "go on")
-        stage.ledger.flush(worktree.session)
+        kit.ledger.flush(worktree.session)
         return remove(*arguments, **given)
 
     monkeypatch.setattr(worktrees, "remove", late)
@@ -228,8 +227,8 @@ def test_it_stays_with_a_session_that_begins_to_work_while_it_is_to_be_removed(
 def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository, "keep": "always"})
     crew.delegate("!write a.txt two\n!result one")
-    worktrees = Worktrees(crew.stage.settings.data)
-    assert Janitor(crew.stage.ledger, worktrees).clean() == []
+    worktrees = Worktrees(crew.kit.settings.data)
+    assert Janitor(crew.kit.ledger, worktrees).clean() == []
     (worktree,) = worktrees.all()
     worktrees.remove(worktree, with_branch=True)
     assert worktrees.all() == []
@@ -238,15 +237,15 @@ def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: P
 
 def test_a_session_gets_its_own_back(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository}, **JSON)
-    stage = crew.stage
-    root = stage.begin("coder", "!write a.txt two\n!say ok")
-    stage.ledger.enqueue(root, "!run cat a.txt", item_id="itm_more")
-    stage.resume(root)
+    kit = crew.kit
+    root = kit.begin("coder", "!write a.txt two\n!say ok")
+    kit.ledger.enqueue(root, "!run cat a.txt", item_id="itm_more")
+    kit.play(root)
     assert crew.answer(root).strip() == "<response>two [0]</response>"
 
 
 def test_a_worktree_that_a_crash_left_half_made_is_made_again(crew: Crew, repository: Path) -> None:
-    worktrees = Worktrees(crew.stage.settings.data)
+    worktrees = Worktrees(crew.kit.settings.data)
     made = worktrees.take("ses_1", agent="coder", repository=repository)
     (made.path / "a.txt").write_text("committed\n")
     worktrees.save(made)
@@ -321,9 +320,9 @@ def test_what_an_agent_wrote_runs_nothing_outside(
     git(repository, "commit", "-qm", "a submodule")
     script.write_text(EVIL + WAYS[way])
     crew.agent(worktree={"repository": repository}, **JSON)
-    worktrees = Worktrees(crew.stage.settings.data)
+    worktrees = Worktrees(crew.kit.settings.data)
     attack = f"!run sh -e {script} {mark} {repository / '.git'} {own} && touch {ran}; rm -f {mark}"
-    root = crew.stage.begin("coder", attack)
+    root = crew.kit.begin("coder", attack)
     assert ran.exists(), crew.answer(root)
     for turn in range(2):
         for worktree in worktrees.all():
@@ -331,8 +330,8 @@ def test_what_an_agent_wrote_runs_nothing_outside(
                 worktrees.diff(worktree)
                 worktrees.remove(worktree)
         with suppress(WrongState):  # a turn without its repository fails
-            crew.stage.ledger.enqueue(root, attack, item_id=f"itm_{turn}")
-            crew.stage.resume(root)
+            crew.kit.ledger.enqueue(root, attack, item_id=f"itm_{turn}")
+            crew.kit.play(root)
     assert not mark.exists()
 
 
@@ -361,13 +360,6 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_living_one_is_no
 
 
 @pytest.fixture
-def orchestra(stage: StackHarness, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setenv("ORCHESTRA_REDIS_URL", redis_url)
-    monkeypatch.setenv("ORCHESTRA_DATA", str(stage.settings.data))
-    return lambda *arguments: CliRunner().invoke(main, list(arguments))
-
-
-@pytest.fixture
 def session(crew: Crew, tmp_path: Path, program: Callable[[str], str]) -> str:
     """A session that has changed a file in its worktree."""
     program("git")
@@ -376,7 +368,7 @@ def session(crew: Crew, tmp_path: Path, program: Callable[[str], str]) -> str:
     git(repository, "init", "-q")
     git(repository, "commit", "-q", "--allow-empty", "-m", "first")
     crew.agent(worktree={"repository": repository})
-    return crew.stage.begin("coder", "!write a.txt two\n!say ok")
+    return crew.kit.begin("coder", "!write a.txt two\n!say ok")
 
 
 def test_a_worktree_is_listed_and_removed_with_its_branch_left(
@@ -414,20 +406,20 @@ def test_removing_with_the_branch_leaves_nothing(
 def test_one_that_is_at_work_is_not_removed(
     crew: Crew, session: str, orchestra: Callable[..., Result]
 ) -> None:
-    crew.stage.ledger.enqueue(session, "more", item_id="itm_more")
-    crew.stage.ledger.flush(session)
+    crew.kit.ledger.enqueue(session, "more", item_id="itm_more")
+    crew.kit.ledger.flush(session)
     refused = orchestra("session", "worktrees", "remove", session)
     assert refused.exit_code == 2
     assert "is at work in its worktree; stop it first" in refused.output
 
 
 def test_a_repository_that_is_gone_stops_nobody(
-    session: str, orchestra: Callable[..., Result], stage: StackHarness, tmp_path: Path
+    session: str, orchestra: Callable[..., Result], kit: Kit, tmp_path: Path
 ) -> None:
     subprocess.run(["rm", "-rf", str(tmp_path / "repository")], check=True)
     listed = orchestra("session", "worktrees", "--json")
     (one,) = json.loads(listed.output)["worktrees"]
     assert one["changed_files"] is None
     assert orchestra("session", "worktrees", "remove", session).exit_code == 0
-    assert Worktrees(stage.settings.data).all() == []
+    assert Worktrees(kit.settings.data).all() == []
     assert not os.path.exists(one["path"])  # noqa: PTH110

@@ -16,9 +16,8 @@ from orchestrator.ids import callback_id, new_claim_id
 from orchestrator.ledger import PollRequest, RunRef, RunState, SessionState, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
 from tests.waiting import wait_until
-
-from .conftest import StackHarness
 
 #: More than a record holds itself.
 LARGE = "x <é> &amp;\n" * 1_000 + "and so on; " * 100_000
@@ -27,28 +26,28 @@ LARGE = "x <é> &amp;\n" * 1_000 + "and so on; " * 100_000
 class House:
     """A lead that waits for four children: one is done, one asks it, one is tried again, one is queued."""
 
-    def __init__(self, stage: StackHarness) -> None:
-        self.stage, self.redis, self.ledger = stage, stage.redis, stage.ledger
+    def __init__(self, kit: Kit) -> None:
+        self.kit, self.redis, self.ledger = kit, kit.redis, kit.ledger
         self.tried: list[str] = []
         self.paid = 0
         self.stages_agents()
-        self.root = stage.submit("lead", "do it all")
-        stage.play(self.root)
-        found = {child.title: child.id for child in stage.children(self.root)}
+        self.root = kit.submit("lead", "do it all")
+        kit.play(self.root)
+        found = {child.title: child.id for child in kit.children(self.root)}
         self.done, self.asker, self.payer, self.queued = (
             found[n] for n in ("done", "asker", "payer", "queued")
         )
-        stage.play(self.done)
-        stage.play(self.asker)
-        stage.play(self.payer)
-        self.queued_run = stage.start(self.queued).run
+        kit.play(self.done)
+        kit.play(self.asker)
+        kit.play(self.payer)
+        self.queued_run = kit.start(self.queued).run
         self.payer_run = self.ledger.session(self.payer).run
         self.question = self.ledger.session(self.asker).questions[0]
 
     def stages_agents(self) -> None:
-        stage = self.stage
+        kit = self.kit
 
-        @stage.agent("lead", role="coordinator")
+        @kit.agent("lead", role="coordinator")
         def lead(ctx: Context) -> str:
             ctx.state["runs"] = ctx.state.get("runs", 0) + 1
             if ctx.cause == "start":
@@ -60,18 +59,18 @@ class House:
                     ctx.reply(one.id, "yes")
             return "all done"
 
-        @stage.agent("done")
+        @kit.agent("done")
         def done(ctx: Context) -> str:
             return LARGE
 
-        @stage.agent("asker")
+        @kit.agent("asker")
         def asker(ctx: Context) -> str:
             ctx.state["asked"] = True
             if ctx.cause == "start":
                 ctx.ask_later("may I?")
             return "thanks"
 
-        @stage.agent("payer", attempts=3)
+        @kit.agent("payer", attempts=3)
         def payer(ctx: Context) -> str:
             ctx.step("pay", self.pay)
             self.tried.append(ctx.session)
@@ -79,18 +78,18 @@ class House:
                 raise RuntimeError("once")
             return "paid"
 
-        stage.agent("queued")(lambda ctx: ctx.prompt)
+        kit.agent("queued")(lambda ctx: ctx.prompt)
 
     def pay(self) -> int:
         self.paid += 1
         return 5
 
     def orchestra(self, *words: str) -> Result:
-        return self.stage.orchestra(*words, "--full")
+        return self.kit.orchestra(*words, "--full")
 
     def rest(self) -> None:
         """Let router, reaper, callback service and workers do what they find, until nothing moves."""
-        reaper = build_reaper(self.redis, self.stage.settings)
+        reaper = build_reaper(self.redis, self.kit.settings)
         for _ in range(10):
             reaper.run_once()
             for member in filter(lambda one: one.run, self.ledger.tree(self.root)):
@@ -98,7 +97,7 @@ class House:
                 if state == RunState.QUEUED.encode():
                     wait_until(lambda due=due: int(due or 0) <= self.ledger.server_ms())  # type: ignore[misc]
                     ref = RunRef(run=member.run, session=member.id, agent=member.agent, cause="start")
-                    self.stage.execute(ref)
+                    self.kit.execute(ref)
 
     def hset(self, key: str, field: str, value: str | bytes) -> None:
         assert self.redis.hexists(key, field)
@@ -164,19 +163,19 @@ class House:
 
 
 @pytest.fixture
-def audited(stage: StackHarness) -> AuditWriter:
+def audited(kit: Kit) -> AuditWriter:
     """A writer that reads from before the first message."""
-    writer = build_writer(stage.parts, consumer="w")
+    writer = build_writer(kit.parts, consumer="w")
     writer.run_once()
     return writer
 
 
 @pytest.fixture
-def house(stage: StackHarness, monkeypatch: pytest.MonkeyPatch) -> House:
+def house(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> House:
     monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
     for name, value in {"LEASE_S": "0.3", "HEARTBEAT_S": "0.05"}.items():
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
-    return House(stage)
+    return House(kit)
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ def test_what_was_said_at_an_end_is_restored(audited: AuditWriter, house: House,
     """It is kept once; its proof tells it from everything else that its message says."""
     child = house.done if large else house.queued
     if not large:
-        house.stage.play(child)
+        house.kit.play(child)
     while audited.run_once():
         pass
     key, name = ledger_keys.bodies(child), callback_id(child)
@@ -321,24 +320,24 @@ def test_what_was_said_at_an_end_is_restored(audited: AuditWriter, house: House,
     assert house.redis.hgetall(key) == kept
 
 
-def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(stage: StackHarness) -> None:
+def test_a_run_that_reads_an_altered_large_text_fails_at_once_and_says_which(kit: Kit) -> None:
     """Another attempt would read the same."""
-    stage.agent("large")(lambda ctx: LARGE)
+    kit.agent("large")(lambda ctx: LARGE)
 
-    @stage.agent("lead", role="coordinator", attempts=5)
+    @kit.agent("lead", role="coordinator", attempts=5)
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("large", "be large")
             return ""
         return str(len(ctx.callbacks[0].full()))
 
-    root = stage.begin("lead", "go")
-    (child,) = stage.children(root)
-    stage.play(child.id)
-    (sha256,) = stage.ledger.large_texts.digests(child.id)
-    stage.redis.hset(ledger_keys.large_text(child.id, sha256), "0", b"another")
-    assert stage.resume(root) == "failed"
-    ended = stage.ledger.session(root)
+    root = kit.begin("lead", "go")
+    (child,) = kit.children(root)
+    kit.play(child.id)
+    (sha256,) = kit.ledger.large_texts.digests(child.id)
+    kit.redis.hset(ledger_keys.large_text(child.id, sha256), "0", b"another")
+    assert kit.play(root) == "failed"
+    ended = kit.ledger.session(root)
     assert ended.state == SessionState.FAILED
     assert f"the large text of {callback_id(child.id)} cannot be read" in ended.reason
 

@@ -21,8 +21,7 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests import everything_in_redis
 from tests.hosts import bring_keys
-
-from .conftest import StackHarness
+from tests.kit import Kit
 
 SECRET = "swordfish"
 
@@ -51,40 +50,40 @@ def child(ctx: Context) -> Any:
 
 
 @pytest.mark.parametrize("how", ["agent", "all"])
-def test_nothing_of_it_is_in_redis(stage: StackHarness, how: str) -> None:
+def test_nothing_of_it_is_in_redis(kit: Kit, how: str) -> None:
     if how == "all":
-        stage = StackHarness(stage.redis, stage.settings.model_copy(update={"encrypt": "all"}))
-    stage.agent("parent", role="coordinator", encrypt=how == "agent")(everything)
-    stage.agent("child")(child)
-    root = stage.submit("parent", f"the {SECRET}", task="task-1")
-    assert leaks(stage.redis) == []
-    stage.play(root)
-    for one in stage.children(root):
+        kit = kit.beside(encrypt="all")
+    kit.agent("parent", role="coordinator", encrypt=how == "agent")(everything)
+    kit.agent("child")(child)
+    root = kit.submit("parent", f"the {SECRET}", task="task-1")
+    assert leaks(kit.redis) == []
+    kit.play(root)
+    for one in kit.children(root):
         assert one.encrypted
-        stage.play(one.id)
-    assert stage.resume(root) == "finished"
-    assert leaks(stage.redis) == []
-    with Client(stage.settings) as client:
+        kit.play(one.id)
+    assert kit.play(root) == "finished"
+    assert leaks(kit.redis) == []
+    with Client(kit.settings) as client:
         answer = client.result(root)
         assert f"Find {SECRET}: Look for {SECRET}" in answer
         assert "More swordfish" in answer
         assert client.session(root).title == f"the {SECRET}"
         # What Celery's result backend holds is sealed, and the client opens it.
-        kept = stage.app.AsyncResult("task-1").get(timeout=5)
+        kept = kit.app.AsyncResult("task-1").get(timeout=5)
         assert is_sealed(kept)
         assert client.open_text(kept) == answer
         assert any(SECRET in event.detail for event in client.history(root, texts=True))
-    assert not [one for one in examine_all(stage) if one.severity is Severity.BREAK]
+    assert not [one for one in examine_all(kit) if one.severity is Severity.BREAK]
 
 
 @pytest.fixture
-def cast(stage: StackHarness) -> StackHarness:
+def cast(kit: Kit) -> Kit:
     """A child that is not told to encrypt."""
-    stage.agent("child", attempts=2)(child)
-    return stage
+    kit.agent("child", attempts=2)(child)
+    return kit
 
 
-def test_a_question_its_answer_and_an_approval_are_sealed(cast: StackHarness) -> None:
+def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
     """Said to a person, and by one."""
 
     @cast.agent("asking", role="coordinator", encrypt=True)
@@ -108,12 +107,12 @@ def test_a_question_its_answer_and_an_approval_are_sealed(cast: StackHarness) ->
         assert not approval.fault
         client.approve(approval.id, f"yes, {SECRET}")
     assert leaks(cast.redis) == []
-    assert cast.resume(root) == "finished"
+    assert cast.play(root) == "finished"
     assert f"it is {SECRET}" in str(cast.ledger.result(root)[1])
     assert leaks(cast.redis) == []
 
 
-def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: StackHarness, tmp_path: Path) -> None:
+def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: Kit, tmp_path: Path) -> None:
     """Its default counts when its time is up, on a host that has the key of the reaper alone."""
 
     @cast.agent("asking", role="coordinator", encrypt=True)
@@ -135,7 +134,7 @@ def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: StackHarn
     assert reaper.ledger.texts(root, ["prompt"])["prompt"] == ENCRYPTED
 
 
-def test_a_failure_says_nothing_in_clear(cast: StackHarness) -> None:
+def test_a_failure_says_nothing_in_clear(cast: Kit) -> None:
     """Neither its tries nor its end."""
 
     @cast.agent("failing", attempts=2)
@@ -158,12 +157,12 @@ def test_a_failure_says_nothing_in_clear(cast: StackHarness) -> None:
     assert SECRET in cast.ledger.session(below.id).trouble
     assert cast.again(dispatch) == "failed"
     assert leaks(cast.redis) == []
-    assert cast.resume(root) == "finished"
+    assert cast.play(root) == "finished"
     assert f"no {SECRET} found" in str(cast.ledger.result(root)[1])
     assert leaks(cast.redis) == []
 
 
-def test_a_try_that_dies_finds_its_steps_and_its_children(cast: StackHarness) -> None:
+def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit) -> None:
     """The next one asks for the same, and gets it."""
     calls: list[int] = []
 
@@ -188,22 +187,22 @@ def test_a_try_that_dies_finds_its_steps_and_its_children(cast: StackHarness) ->
     assert calls == [1]
     (below,) = cast.children(root)
     assert cast.play(below.id) == "finished"
-    assert cast.resume(root) == "finished"
+    assert cast.play(root) == "finished"
     assert SECRET in str(cast.ledger.result(root)[1])
     assert leaks(cast.redis) == []
 
 
-def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: StackHarness) -> None:
+def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: Kit) -> None:
     """A flush of many; one is larger than what the ledger holds itself."""
-    stage = StackHarness(cast.redis, cast.settings, cast.catalogue)
-    object.__setattr__(stage.ledger.limits, "inline_bytes", 20_000)
+    kit = cast.beside()
+    object.__setattr__(kit.ledger.limits, "inline_bytes", 20_000)
 
-    @stage.agent("writer")
+    @kit.agent("writer")
     def writer(ctx: Context) -> str:
         ctx.attach("notes", f"notes on {SECRET}")
         return f"{ctx.prompt} " + (SECRET * 5_000 if ctx.prompt == "0" else SECRET)
 
-    @stage.agent("parent", role="coordinator", encrypt=True)
+    @kit.agent("parent", role="coordinator", encrypt=True)
     def parent(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate_all("writer", map(str, range(50)))
@@ -212,16 +211,16 @@ def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: StackHarne
         assert all(c.attachment("notes") == f"notes on {SECRET}" for c in ctx.callbacks)
         return f"{len(ctx.callbacks)} {sum(len(c.full()) for c in ctx.callbacks)}"
 
-    root = stage.begin("parent")
-    for below in stage.children(root):
-        stage.play(below.id)
-    assert stage.resume(root) == "finished"
+    root = kit.begin("parent")
+    for below in kit.children(root):
+        kit.play(below.id)
+    assert kit.play(root) == "finished"
     sizes = sum(len(f"{n} ") + len(SECRET) * (5_000 if n == 0 else 1) for n in range(50))
-    assert stage.ledger.result(root)[1] == f"50 {sizes}"
-    assert leaks(stage.redis) == []
+    assert kit.ledger.result(root)[1] == f"50 {sizes}"
+    assert leaks(kit.redis) == []
 
 
-def test_the_same_submission_is_the_same_session(cast: StackHarness) -> None:
+def test_the_same_submission_is_the_same_session(cast: Kit) -> None:
     """What is sealed twice differs, and is compared as it was said."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
     with Client(cast.settings) as client:
@@ -237,14 +236,14 @@ def test_the_same_submission_is_the_same_session(cast: StackHarness) -> None:
     assert leaks(cast.redis) == []
 
 
-def test_a_fork_is_sealed_anew(cast: StackHarness) -> None:
+def test_a_fork_is_sealed_anew(cast: Kit) -> None:
     """It belongs to another tree, and only what was sealed for a tree is opened in it."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
     root = cast.submit("parent", f"the {SECRET}")
     cast.play(root)
     for below in cast.children(root):
         cast.play(below.id)
-    cast.resume(root)
+    cast.play(root)
     with Client(cast.settings) as client:
         fork = client.fork(root, "2").id
     assert cast.play(fork) == "finished"
@@ -252,7 +251,7 @@ def test_a_fork_is_sealed_anew(cast: StackHarness) -> None:
     assert leaks(cast.redis) == []
 
 
-def test_state_of_another_tree_is_not_opened(cast: StackHarness) -> None:
+def test_state_of_another_tree_is_not_opened(cast: Kit) -> None:
     """Somebody who can write to Redis puts it there, to be told it by the agent."""
 
     @cast.agent("keeper", encrypt=True)
@@ -269,12 +268,12 @@ def test_state_of_another_tree_is_not_opened(cast: StackHarness) -> None:
     cast.redis.hset(ledger_keys.bodies(mine), "state", kept)
     with Client(cast.settings) as client:
         client.resume(mine, "tell me")
-    assert cast.resume(mine) == "failed"
+    assert cast.play(mine) == "failed"
     _, why = cast.ledger.result(mine)
     assert "sealed for another tree" in str(why)
 
 
-def test_a_mark_that_was_taken_off_changes_nothing(cast: StackHarness) -> None:
+def test_a_mark_that_was_taken_off_changes_nothing(cast: Kit) -> None:
     """Somebody who can write to Redis would have the agent speak in clear."""
     cast.agent("keeper", encrypt=True)(child)
     root = cast.submit("keeper", SECRET)
@@ -284,7 +283,7 @@ def test_a_mark_that_was_taken_off_changes_nothing(cast: StackHarness) -> None:
     assert leaks(cast.redis) == []
 
 
-def test_a_copied_sealed_text_is_not_opened(cast: StackHarness) -> None:
+def test_a_copied_sealed_text_is_not_opened(cast: Kit) -> None:
     """Somebody who can read Redis gives it to the agent as a task of his own."""
     cast.agent("keeper", encrypt=True)(child)
     cast.agent("open")(child)
@@ -297,7 +296,7 @@ def test_a_copied_sealed_text_is_not_opened(cast: StackHarness) -> None:
         assert SECRET not in str(cast.ledger.result(mine)[1])
 
 
-def test_a_worker_without_the_key_says_so(cast: StackHarness, tmp_path: Path) -> None:
+def test_a_worker_without_the_key_says_so(cast: Kit, tmp_path: Path) -> None:
     """Its session fails with the command that helps."""
     cast.agent("keeper", encrypt=True)(child)
     for name in ("operator", "keeper"):
@@ -312,13 +311,13 @@ def test_a_worker_without_the_key_says_so(cast: StackHarness, tmp_path: Path) ->
     bring_keys(store, KeyStore(apart / "keys"), "keeper")
     for one in old:
         (apart / "keys" / f"{one.key_id}.pem").unlink()
-    far = StackHarness(cast.redis, cast.settings.model_copy(update={"data": apart}), cast.catalogue)
+    far = cast.beside(data=apart)
     assert far.execute(dispatch) == "failed"
     with Client(cast.settings) as client, pytest.raises(SessionFailed, match="orchestra keys export keeper"):
         client.result(root)
 
 
-def test_a_program_without_a_key_is_refused_at_once(cast: StackHarness) -> None:
+def test_a_program_without_a_key_is_refused_at_once(cast: Kit) -> None:
     """The error names the command that makes one, and nothing is launched."""
     cast.parts.agents.announce([AgentRecord(name="partner", role="specialist", executor="foreign")])
 
@@ -333,8 +332,8 @@ def test_a_program_without_a_key_is_refused_at_once(cast: StackHarness) -> None:
     assert cast.children(root) == []
 
 
-def examine_all(stage: StackHarness) -> list[Any]:
-    return list(Doctor(stage.parts, audit=None, sleep=lambda _: None).examine().findings)
+def examine_all(kit: Kit) -> list[Any]:
+    return list(Doctor(kit.parts, audit=None, sleep=lambda _: None).examine().findings)
 
 
 #: Texts of the ledger that name things: ids, agents, kinds, versions, and words that the stack itself says.

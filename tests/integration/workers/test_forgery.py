@@ -8,24 +8,23 @@ import pytest
 
 from orchestrator import AsyncClient, Client, parse_callbacks
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
-from .theatre import Harness
+from tests.kit import Kit
+from tests.workers import Workers
 
 
 @pytest.fixture
-def prompts(stage: StackHarness) -> dict[str, list[str]]:
+def prompts(kit: Kit) -> dict[str, list[str]]:
     """The prompts of every session of a lead whose one child says what the lead was told; what it believes."""
     seen: dict[str, list[str]] = {}
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         seen.setdefault(ctx.session, []).append(ctx.prompt)
         if ctx.cause == "start":
             ctx.delegate("echo", "all is well")
         return " ".join(str(found.genuine) for found in ctx.parse_callbacks(ctx.prompt))
 
-    stage.agent("echo")(lambda ctx: ctx.prompt)
+    kit.agent("echo")(lambda ctx: ctx.prompt)
     return seen
 
 
@@ -34,12 +33,12 @@ def genuine(client: Client, session: str, text: str) -> list[bool | None]:
 
 
 def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
-    stage: StackHarness, theatre: Harness, prompts: dict[str, list[str]]
+    kit: Kit, workers: Workers, prompts: dict[str, list[str]]
 ) -> None:
-    first, second = stage.submit("lead", "a"), stage.submit("lead", "b")
-    assert theatre.answer(first) == theatre.answer(second) == "True"
+    first, second = kit.submit("lead", "a"), kit.submit("lead", "b")
+    assert workers.answer(first) == workers.answer(second) == "True"
     told = prompts[first][1]
-    with Client(stage.settings) as client:
+    with Client(kit.settings) as client:
         assert genuine(client, first, told) == [True]
         assert genuine(client, second, told) == [False]  # the id is known, but to another session
         for forged in (
@@ -52,13 +51,13 @@ def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
             assert genuine(client, first, forged) == [False]
 
     async def ask() -> bool | None:
-        async with AsyncClient(stage.settings) as client:
+        async with AsyncClient(kit.settings) as client:
             return (await client.parse_callbacks(first, told))[0].genuine
 
     assert asyncio.run(ask()) is True
 
 
-def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: StackHarness, theatre: Harness) -> None:
+def test_nothing_of_a_callback_can_be_altered_unnoticed(kit: Kit, workers: Workers) -> None:
     """Neither what its delegation was called, nor what an asker added to its question, nor how urgent it is."""
     told: list[str] = []
     believed: list[bool | None] = []
@@ -67,7 +66,7 @@ def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: StackHarness, the
         pairs = [(' title="look"', ' title="sign"'), ('"sum": 5', '"sum": 9'), ('="normal"', '="critical"')]
         return [text.replace(*pair) for pair in pairs if pair[0] in text]
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("asking", "x", title="look")
@@ -80,39 +79,39 @@ def test_nothing_of_a_callback_can_be_altered_unnoticed(stage: StackHarness, the
                 ctx.reply(asked, "yes")
         return ""
 
-    stage.agent("asking")(lambda ctx: ctx.raise_callback("may I?", context={"sum": 5}))
-    root = stage.submit("lead")
-    theatre.finish(root)
+    kit.agent("asking")(lambda ctx: ctx.raise_callback("may I?", context={"sum": 5}))
+    root = kit.submit("lead")
+    workers.finish(root)
     assert believed == [True, False, False, False, True, False]
-    with Client(stage.settings) as client:
+    with Client(kit.settings) as client:
         for text in told:
             assert genuine(client, root, text) == [True]
             assert all(genuine(client, root, forged) == [False] for forged in forgeries(text))
 
 
 def test_an_agent_does_not_believe_what_stands_in_its_task(
-    stage: StackHarness, theatre: Harness, prompts: dict[str, list[str]]
+    kit: Kit, workers: Workers, prompts: dict[str, list[str]]
 ) -> None:
     """A user copies a callback of another session, or one that this very session had before."""
-    root = stage.submit("lead", "a")
-    theatre.answer(root)
+    root = kit.submit("lead", "a")
+    workers.answer(root)
     told = prompts[root][1]
-    other = stage.submit("lead", told)
-    theatre.answer(other)
+    other = kit.submit("lead", told)
+    workers.answer(other)
     assert [c.genuine for c in parse_callbacks(prompts[other][0])] == [None]
-    assert stage.ledger.runs(other)[0].cause == "start"
-    stage.ledger.enqueue(root, told, item_id="itm_00again")
-    theatre.finish(root)
+    assert kit.ledger.runs(other)[0].cause == "start"
+    kit.ledger.enqueue(root, told, item_id="itm_00again")
+    workers.finish(root)
     while len(prompts[root]) < 3:
-        theatre.finish(root)
+        workers.finish(root)
     assert parse_callbacks(prompts[root][2]) == ()  # what a user adds is made harmless
 
 
-def test_a_run_believes_only_what_it_carries_itself(stage: StackHarness, theatre: Harness) -> None:
+def test_a_run_believes_only_what_it_carries_itself(kit: Kit, workers: Workers) -> None:
     verdicts: list[list[bool | None]] = []
     first: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("echo", "one")
@@ -122,25 +121,25 @@ def test_a_run_believes_only_what_it_carries_itself(stage: StackHarness, theatre
         verdicts.append([c.genuine for c in ctx.parse_callbacks("".join([ctx.prompt, *first]))])
         return ""
 
-    stage.agent("echo")(lambda ctx: ctx.prompt)
-    theatre.finish(stage.submit("lead"))
+    kit.agent("echo")(lambda ctx: ctx.prompt)
+    workers.finish(kit.submit("lead"))
     assert verdicts == [[], [True, True], [True, False]]
 
 
-def test_a_large_callback_is_genuine_as_far_as_it_is_shown(stage: StackHarness, theatre: Harness) -> None:
+def test_a_large_callback_is_genuine_as_far_as_it_is_shown(kit: Kit, workers: Workers) -> None:
     verdicts: list[bool | None] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("large", "x")
         if ctx.cause == "callbacks":
             altered = "x".join(ctx.prompt.rsplit("é", 1))
-            with Client(stage.settings) as client:
+            with Client(kit.settings) as client:
                 verdicts.extend(c.genuine for c in ctx.parse_callbacks(ctx.prompt + altered))
                 verdicts.extend(genuine(client, ctx.session, ctx.prompt + altered))
         return ""
 
-    stage.agent("large")(lambda _: "é" * 400_000)
-    theatre.finish(stage.submit("lead"))
+    kit.agent("large")(lambda _: "é" * 400_000)
+    workers.finish(kit.submit("lead"))
     assert verdicts == [True, False] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,41 +13,32 @@ from orchestrator.ids import root_session_id
 from orchestrator.ledger import RunRef, RunState, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
 from tests.waiting import wait_until
-
-from .conftest import StackHarness
-from .theatre import Harness
+from tests.workers import Workers
 
 LARGE = "y" * 2_000_000
 
 
-@pytest.fixture
-def client(stage: StackHarness) -> Iterator[Client]:
-    with Client(stage.settings) as opened:
-        yield opened
-
-
-def hold_back(theatre: Harness, *agents: str) -> None:
+def hold_back(workers: Workers, *agents: str) -> None:
     """Let nobody take runs of these agents, and of no others."""
-    theatre.held_back = lambda run: run.agent in agents
+    workers.held_back = lambda run: run.agent in agents
 
 
-def let_go(stage: StackHarness, theatre: Harness, session: str, agent: str) -> None:
+def let_go(kit: Kit, workers: Workers, session: str, agent: str) -> None:
     """Execute what was held back of an agent in a tree."""
-    for member in stage.ledger.tree(session):
+    for member in kit.ledger.tree(session):
         if member.agent == agent:
-            wait_until(lambda member=member: stage.ledger.session(member.id).run)
-            run = stage.ledger.session(member.id).run
-            theatre.give_again(RunRef(run=run, session=member.id, agent=agent, cause="start"))
+            wait_until(lambda member=member: kit.ledger.session(member.id).run)
+            run = kit.ledger.session(member.id).run
+            workers.give_again(RunRef(run=run, session=member.id, agent=agent, cause="start"))
 
 
-def counter(
-    stage: StackHarness, name: str = "counter", **options: Any
-) -> list[tuple[str, str, dict[str, Any]]]:
+def counter(kit: Kit, name: str = "counter", **options: Any) -> list[tuple[str, str, dict[str, Any]]]:
     """An agent that counts what it is told in its state; what each of its runs found."""
     seen: list[tuple[str, str, dict[str, Any]]] = []
 
-    @stage.agent(name, **options)
+    @kit.agent(name, **options)
     def count(ctx: Context) -> str:
         seen.append((ctx.cause, ctx.prompt, dict(ctx.state)))
         words = [*ctx.state.get("words", []), ctx.prompt]
@@ -58,32 +48,30 @@ def counter(
     return seen
 
 
-def told(theatre: Harness, client: Client, session: str, *prompts: str) -> None:
+def told(workers: Workers, client: Client, session: str, *prompts: str) -> None:
     """Give a session more prompts, one run each."""
     for prompt in prompts:
         item = client.resume(session, prompt)
         client.wait(session, timeout_s=60, item=item)
 
 
-def everything(stage: StackHarness, session: str) -> dict[bytes, Any]:
+def everything(kit: Kit, session: str) -> dict[bytes, Any]:
     """All that the ledger has of a session, but whether its result was stored for its caller."""
     found: dict[bytes, Any] = {
-        name: stage.redis.hgetall(name) if stage.redis.type(name) == b"hash" else stage.redis.dump(name)
-        for name in stage.redis.scan_iter(f"ao:*:session:{session}*")
+        name: kit.redis.hgetall(name) if kit.redis.type(name) == b"hash" else kit.redis.dump(name)
+        for name in kit.redis.scan_iter(f"ao:*:session:{session}*")
     }
     found[ledger_keys.session(session).encode()].pop(b"settled_ms", None)
     return found
 
 
-def test_a_fork_finds_the_saved_state_of_that_run(
-    stage: StackHarness, theatre: Harness, client: Client
-) -> None:
+def test_a_fork_finds_the_saved_state_of_that_run(kit: Kit, workers: Workers, client: Client) -> None:
     """And what it was told there; with other words it goes another way. The old session is not touched."""
-    seen = counter(stage)
-    session = stage.submit("counter", "one")
-    assert theatre.answer(session) == "one"
-    told(theatre, client, session, "two", "three")
-    before = everything(stage, session)
+    seen = counter(kit)
+    session = kit.submit("counter", "one")
+    assert workers.answer(session) == "one"
+    told(workers, client, session, "two", "three")
+    before = everything(kit, session)
     runs = client.runs(session)
     again = client.fork(session, runs[1].id)
     assert again.result(timeout_s=60) == "one two"
@@ -94,7 +82,7 @@ def test_a_fork_finds_the_saved_state_of_that_run(
     first = client.fork(session, "1", prompt="nine")
     assert first.result(timeout_s=60) == "nine"
     assert seen[-1] == ("start", "nine", {})
-    assert everything(stage, session) == before
+    assert everything(kit, session) == before
     about = client.session(again.id)
     assert (about.forked_from, about.forked_at, about.parent, about.root) == (
         session,
@@ -102,40 +90,40 @@ def test_a_fork_finds_the_saved_state_of_that_run(
         "",
         again.id,
     )
-    told(theatre, client, again.id, "five")
+    told(workers, client, again.id, "five")
     assert again.result(timeout_s=60) == "one two five"
 
 
 def test_a_fork_has_the_task_of_its_session_and_another_prompt_is_another_task(
-    stage: StackHarness, theatre: Harness, client: Client
+    kit: Kit, workers: Workers, client: Client
 ) -> None:
-    @stage.agent("planner")
+    @kit.agent("planner")
     def planner(ctx: Context) -> str:
         return f"{ctx.prompt.splitlines()[0]}: {[one.text for one in ctx.task.objectives]}"
 
     session = client.submit("planner", "Plan it", task={"objectives": ["soon"]}).id
-    assert theatre.answer(session) == "Plan it: ['soon']"
+    assert workers.answer(session) == "Plan it: ['soon']"
     assert client.fork(session, "1").result(timeout_s=60) == "Plan it: ['soon']"
     assert client.fork(session, "1", prompt="Rest").result(timeout_s=60) == "Rest: []"
 
 
-def test_a_fork_can_be_forked(stage: StackHarness, theatre: Harness, client: Client) -> None:
-    counter(stage)
-    session = stage.submit("counter", "one")
-    theatre.answer(session)
-    told(theatre, client, session, "two")
+def test_a_fork_can_be_forked(kit: Kit, workers: Workers, client: Client) -> None:
+    counter(kit)
+    session = kit.submit("counter", "one")
+    workers.answer(session)
+    told(workers, client, session, "two")
     fork = client.fork(session, "2", prompt="three")
     assert fork.result(timeout_s=60) == "one three"
     assert client.fork(fork.id, "1", prompt="four").result(timeout_s=60) == "one four"
 
 
 def test_a_run_that_failed_is_where_a_repaired_agent_goes_on(
-    stage: StackHarness, theatre: Harness, client: Client
+    kit: Kit, workers: Workers, client: Client
 ) -> None:
     """Its callbacks are dead in the old session, and given once more in the new one."""
     broken = [True]
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.state["launched"] = [ctx.delegate("helper", word) for word in ("a", "b")]
@@ -146,9 +134,9 @@ def test_a_run_that_failed_is_where_a_repaired_agent_goes_on(
         assert len(ctx.state["launched"]) == 2
         return ",".join(sorted(one.result for one in ctx.callbacks)) + f";{len(ctx.all_results)}"
 
-    stage.agent("helper")(lambda ctx: f"did {ctx.prompt}")
-    session = stage.submit("lead")
-    assert theatre.finish(session).state is SessionState.FAILED
+    kit.agent("helper")(lambda ctx: f"did {ctx.prompt}")
+    session = kit.submit("lead")
+    assert workers.finish(session).state is SessionState.FAILED
     run = client.runs(session)[-1]
     assert run.state is RunState.FAILED
     broken[0] = False
@@ -159,11 +147,11 @@ def test_a_run_that_failed_is_where_a_repaired_agent_goes_on(
 
 
 def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
-    stage: StackHarness, theatre: Harness, client: Client
+    kit: Kit, workers: Workers, client: Client
 ) -> None:
     """In one run: what has come since as it came, and of what has not that nothing will."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             for name in ("first", "second", "third"):
@@ -174,14 +162,14 @@ def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
         return f"{found} of {total}"
 
     for name in ("first", "second"):
-        stage.agent(name)(lambda ctx: "done")
-    stage.agent("third")(lambda ctx: "done")
-    hold_back(theatre, "second", "third")
-    session = stage.submit("lead")
-    wait_until(lambda: stage.ledger.session(session).delivered == 1)
-    hold_back(theatre, "third")
-    let_go(stage, theatre, session, "second")
-    wait_until(lambda: stage.ledger.session(session).delivered == 2)
+        kit.agent(name)(lambda ctx: "done")
+    kit.agent("third")(lambda ctx: "done")
+    hold_back(workers, "second", "third")
+    session = kit.submit("lead")
+    wait_until(lambda: kit.ledger.session(session).delivered == 1)
+    hold_back(workers, "third")
+    let_go(kit, workers, session, "second")
+    wait_until(lambda: kit.ledger.session(session).delivered == 2)
     runs = client.runs(session)
     assert len(runs) == 3
     fork = client.fork(session, runs[1].id)
@@ -193,16 +181,16 @@ def test_results_of_earlier_runs_are_there_and_what_was_outstanding_comes(
     )
     later = client.fork(session, runs[2].id)
     assert later.result(timeout_s=60) == f"['second:done', '{told_of}'] of ['first', 'second', 'third']"
-    hold_back(theatre)
-    let_go(stage, theatre, session, "third")
-    theatre.answer(session)
+    hold_back(workers)
+    let_go(kit, workers, session, "third")
+    workers.answer(session)
 
 
-def test_a_fork_waits_as_its_session_did(stage: StackHarness, theatre: Harness, client: Client) -> None:
+def test_a_fork_waits_as_its_session_did(kit: Kit, workers: Workers, client: Client) -> None:
     """For children that it launches without saying again what it waits for; deadlines were those of the old tree."""
     seen: list[int] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         seen.append(len(ctx.callbacks))
         if ctx.cause == "start":
@@ -213,87 +201,85 @@ def test_a_fork_waits_as_its_session_did(stage: StackHarness, theatre: Harness, 
                 ctx.delegate("helper", word)
         return f"{len(ctx.callbacks)}"
 
-    stage.agent("helper")(lambda ctx: "done")
-    session = stage.submit("lead")
-    theatre.answer(session)
-    told(theatre, client, session, "go")
-    assert theatre.answer(session) == "3"
+    kit.agent("helper")(lambda ctx: "done")
+    session = kit.submit("lead")
+    workers.answer(session)
+    told(workers, client, session, "go")
+    assert workers.answer(session) == "3"
     fork = client.fork(session, "2")
     assert fork.result(timeout_s=60) == "3"
     assert client.session(fork.id).waiting == {"": {"mode": "all"}}
 
 
-def test_large_results_are_the_new_trees_own(stage: StackHarness, theatre: Harness, client: Client) -> None:
+def test_large_results_are_the_new_trees_own(kit: Kit, workers: Workers, client: Client) -> None:
     """They outlive the tree that they came from."""
-    stage.lead("helper: write", answer=lambda ctx: "".join(str(len(c.result)) for c in ctx.callbacks))
-    stage.agent("helper")(lambda ctx: LARGE)
-    session = stage.submit("lead")
-    assert theatre.answer(session) == str(len(LARGE))
-    hold_back(theatre, "lead")
+    kit.lead("helper: write", answer=lambda ctx: "".join(str(len(c.result)) for c in ctx.callbacks))
+    kit.agent("helper")(lambda ctx: LARGE)
+    session = kit.submit("lead")
+    assert workers.answer(session) == str(len(LARGE))
+    hold_back(workers, "lead")
     fork = client.fork(session, "2")
-    for member in reversed(stage.ledger.tree(session)):
-        stage.ledger.sweep.delete_session(member.id, session)
-    wait_until(lambda: stage.ledger.session(fork.id).run)  # while it is held back
-    hold_back(theatre)
-    let_go(stage, theatre, fork.id, "lead")
+    for member in reversed(kit.ledger.tree(session)):
+        kit.ledger.sweep.delete_session(member.id, session)
+    wait_until(lambda: kit.ledger.session(fork.id).run)  # while it is held back
+    hold_back(workers)
+    let_go(kit, workers, fork.id, "lead")
     assert fork.result(timeout_s=60) == str(len(LARGE))
 
 
-def test_only_the_last_runs_can_be_forked(stage: StackHarness, theatre: Harness, client: Client) -> None:
+def test_only_the_last_runs_can_be_forked(kit: Kit, workers: Workers, client: Client) -> None:
     """As many as the setting says; the error says so, and nothing else is kept."""
-    object.__setattr__(stage.ledger.limits, "fork_runs", 3)
-    counter(stage)
-    session = stage.submit("counter", "1")
-    theatre.answer(session)
-    told(theatre, client, session, "2", "3", "4", "5")
-    kept = {name.decode() for name in stage.redis.hkeys(ledger_keys.past(session))}
+    object.__setattr__(kit.ledger.limits, "fork_runs", 3)
+    counter(kit)
+    session = kit.submit("counter", "1")
+    workers.answer(session)
+    told(workers, client, session, "2", "3", "4", "5")
+    kept = {name.decode() for name in kit.redis.hkeys(ledger_keys.past(session))}
     assert kept == {"from", "state:3", "state:4", "state:5"}
     with pytest.raises(InputError, match=r"is no longer kept: .* has had 5 runs.*can be forked; choose"):
         client.fork(session, "2")
     assert client.fork(session, "3", prompt="x").result(timeout_s=60) == "1 2 x"
-    for member in reversed(stage.ledger.tree(session)):
-        stage.ledger.sweep.delete_session(member.id, session)
-    assert not stage.redis.exists(ledger_keys.past(session))
+    for member in reversed(kit.ledger.tree(session)):
+        kit.ledger.sweep.delete_session(member.id, session)
+    assert not kit.redis.exists(ledger_keys.past(session))
 
 
-def test_what_cannot_be_forked_is_refused(stage: StackHarness, theatre: Harness, client: Client) -> None:
-    counter(stage)
-    session = stage.submit("counter", "one")
-    theatre.answer(session)
+def test_what_cannot_be_forked_is_refused(kit: Kit, workers: Workers, client: Client) -> None:
+    counter(kit)
+    session = kit.submit("counter", "one")
+    workers.answer(session)
     with pytest.raises(UnknownSession):
         client.fork(root_session_id("nobody"), "1")
     with pytest.raises(EmptyPrompt):
         client.fork(session, "1", prompt=" ")
     with pytest.raises(InputError, match=r"has no run '7'; its last runs: run_"):
         client.fork(session, "7")
-    hold_back(theatre, "counter")
+    hold_back(workers, "counter")
     client.resume(session, "two")
-    wait_until(lambda: stage.ledger.session(session).busy)
+    wait_until(lambda: kit.ledger.session(session).busy)
     with pytest.raises(InputError, match="is queued: a session is forked at a run that has ended"):
         client.fork(session, "2")
     client.delete(session)
-    wait_until(lambda: stage.ledger.session(session).state is SessionState.DELETED)
+    wait_until(lambda: kit.ledger.session(session).state is SessionState.DELETED)
     with pytest.raises(InputError, match="was deleted, and nothing is kept of its runs"):
         client.fork(session, "1")
 
 
-def test_a_resume_by_callbacks_has_no_prompt_to_replace(
-    stage: StackHarness, theatre: Harness, client: Client
-) -> None:
-    stage.lead("helper: help")
-    stage.agent("helper")(lambda ctx: "done")
-    session = stage.submit("lead")
-    theatre.answer(session)
+def test_a_resume_by_callbacks_has_no_prompt_to_replace(kit: Kit, workers: Workers, client: Client) -> None:
+    kit.lead("helper: help")
+    kit.agent("helper")(lambda ctx: "done")
+    session = kit.submit("lead")
+    workers.answer(session)
     with pytest.raises(InputError, match="has no prompt to replace"):
         client.fork(session, "2", prompt="other")
 
 
-def test_the_same_key_is_the_same_fork(stage: StackHarness, theatre: Harness, client: Client) -> None:
+def test_the_same_key_is_the_same_fork(kit: Kit, workers: Workers, client: Client) -> None:
     """However often it is asked for, and also when the first answer was lost on the way; of another run it is refused."""
-    counter(stage)
-    session = stage.submit("counter", "one")
-    theatre.answer(session)
-    told(theatre, client, session, "two")
+    counter(kit)
+    session = kit.submit("counter", "one")
+    workers.answer(session)
+    told(workers, client, session, "two")
     first = client.fork(session, "2", key="k")
     again = client.fork(session, "2", key="k")
     assert (first.id, first.new) == (again.id, True)
@@ -305,13 +291,13 @@ def test_the_same_key_is_the_same_fork(stage: StackHarness, theatre: Harness, cl
 
 
 def test_nothing_that_the_first_run_of_a_fork_does_reaches_the_old_tree(
-    stage: StackHarness, theatre: Harness, client: Client, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, workers: Workers, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A question that it was asked there is not answered here, and the promise holds for both trees."""
     monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
     replied: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("helper", "help")
@@ -322,35 +308,33 @@ def test_nothing_that_the_first_run_of_a_fork_does_reaches_the_old_tree(
                     ctx.reply(one, "blue")
         return "done"
 
-    @stage.agent("helper")
+    @kit.agent("helper")
     def helper(ctx: Context) -> str:
         return ctx.ask("which colour?")
 
-    session = stage.submit("lead")
-    theatre.answer(session)
+    session = kit.submit("lead")
+    workers.answer(session)
     asked = next(run.id for run in client.runs(session) if run.cause == "callbacks")
-    before = everything(stage, session)
+    before = everything(kit, session)
     fork = client.fork(session, asked)
     assert fork.result(timeout_s=60) == "done"
     assert replied == [f"{session} True", f"{fork.id} False"]
-    assert everything(stage, session) == before
-    seen = Doctor(stage.parts, audit=None, sleep=lambda _: None).examine(watch_leases=False)
+    assert everything(kit, session) == before
+    seen = Doctor(kit.parts, audit=None, sleep=lambda _: None).examine(watch_leases=False)
     assert seen.holds, seen.findings
 
 
-def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(
-    stage: StackHarness, client: Client
-) -> None:
+def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(kit: Kit, client: Client) -> None:
     """Its next try finds the same."""
-    seen = counter(stage, attempts=2)
-    session = stage.begin("counter", "one")
+    seen = counter(kit, attempts=2)
+    session = kit.begin("counter", "one")
     client.resume(session, "two")
-    stage.resume(session)
+    kit.play(session)
     fork = client.fork(session, "2").id
-    run = stage.start(fork)
-    assert stage.ledger.claim(run.run, "c" * 32, session_id=fork, worker="w") is not None
-    (lease,) = stage.ledger.sweep.leases(0)
-    assert stage.ledger.release(lease) == "queued"
-    assert stage.again(run) == "finished"
-    assert stage.ledger.result(fork)[1] == "one two"
+    run = kit.start(fork)
+    assert kit.ledger.claim(run.run, "c" * 32, session_id=fork, worker="w") is not None
+    (lease,) = kit.ledger.sweep.leases(0)
+    assert kit.ledger.release(lease) == "queued"
+    assert kit.again(run) == "finished"
+    assert kit.ledger.result(fork)[1] == "one two"
     assert seen[-1][2] == {"words": ["one"]}

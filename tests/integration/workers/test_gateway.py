@@ -20,13 +20,10 @@ from orchestrator.worker import announce
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.gateway import FOLDER_PREFIX
 from orchestrator.worker.worktrees import Worktrees
+from tests.kit import Kit
+from tests.workers import Workers
 
-from .conftest import StackHarness
-from .test_talking import stage
 from .test_waiting import breaks
-from .theatre import Harness
-
-__all__ = ["stage"]
 
 
 def orchestra(ctx: Context, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -47,14 +44,12 @@ def remote(ctx: Context) -> RemoteSession:
     return RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
 
 
-def test_the_commands_reach_the_run_of_the_agent_that_started_them(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, workers: Workers) -> None:
     """A program delegates and waits, asks and raises; each is an effect of the session and counted as one."""
     heard: list[str] = []
     said: dict[str, tuple[int, str]] = {}
 
-    @stage.agent("boss", role="coordinator")
+    @kit.agent("boss", role="coordinator")
     def boss(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("tool", "use your tools")
@@ -64,7 +59,7 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(
                 ctx.reply(callback, f"about {callback.text}: yes")
         return "done"
 
-    @stage.agent("tool", role="coordinator")
+    @kit.agent("tool", role="coordinator")
     def tool(ctx: Context) -> str:
         for name, arguments in {
             "delegate": ("delegate", "helper", "help me", "--wait"),
@@ -75,20 +70,20 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(
             said[name] = (done.returncode, done.stdout.strip() or done.stderr)
         return "used"
 
-    stage.agent("helper")(lambda ctx: ctx.prompt.upper())
-    root = stage.submit("boss")
-    theatre.answer(root)
+    kit.agent("helper")(lambda ctx: ctx.prompt.upper())
+    root = kit.submit("boss")
+    workers.answer(root)
     assert said["delegate"] == (0, "HELP ME")
     assert said["ask"] == (0, "about may I?: yes")
     assert (said["raise"][0], json.loads(said["raise"][1])) == (0, {"reply": "about no config: yes"})
     assert sorted(heard) == ["blocker: no config", "completion: used", "query: may I?"]
-    assert breaks(stage) == []
+    assert breaks(kit) == []
 
 
-def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(stage: StackHarness) -> None:
+def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(kit: Kit) -> None:
     children: list[str] = []
 
-    @stage.agent("tool", role="coordinator", attempts=2)
+    @kit.agent("tool", role="coordinator", attempts=2)
     def tool(ctx: Context) -> str:
         children.append(remote(ctx).delegate("helper", "help me"))
         children.append(remote(ctx).delegate("helper", "help me"))
@@ -96,20 +91,20 @@ def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(stage:
             raise RuntimeError("broken")
         return ""
 
-    stage.agent("helper")(lambda _: "")
-    root = stage.submit("tool")
-    dispatch = stage.start(root)
-    assert stage.execute(dispatch) == "retry"
-    assert stage.again(dispatch) == "idle"
+    kit.agent("helper")(lambda _: "")
+    root = kit.submit("tool")
+    dispatch = kit.start(root)
+    assert kit.execute(dispatch) == "retry"
+    assert kit.again(dispatch) == "idle"
     assert children[:2] == children[2:]
-    assert len(stage.children(root)) == 2
+    assert len(kit.children(root)) == 2
 
 
-def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness) -> None:
+def test_a_token_is_refused_after_its_run_and_by_other_runs(kit: Kit) -> None:
     kept: list[RemoteSession] = []
     folders: list[Path] = []
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         env = ctx.environment()
         assert ctx.environment() == env
@@ -127,16 +122,16 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(stage: StackHarness)
         kept[-1].status(50, "working")
         return ""
 
-    first = stage.begin("tool")
-    assert stage.ledger.session(first).progress == 50
+    first = kit.begin("tool")
+    assert kit.ledger.session(first).progress == 50
     with pytest.raises(ServerUnavailable, match="has ended"):
         kept[0].status(60)
-    assert stage.play(stage.submit("tool", "again")) == "finished"
+    assert kit.play(kit.submit("tool", "again")) == "finished"
     assert [folder.exists() for folder in folders] == [False, False]
 
 
 def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
-    stage: StackHarness, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(folder := tmp_path_factory.mktemp("short")))
     monkeypatch.setattr(announce, "YOUNG_S", -1)
@@ -144,34 +139,34 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_run_is_not(
     left.mkdir()
     (left / "run.sock").touch()
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         ctx.environment()
-        announce.Janitor(stage.ledger, Worktrees(folder)).clean()
+        announce.Janitor(kit.ledger, Worktrees(folder)).clean()
         remote(ctx).status(50, "working")
         return ""
 
-    session = stage.begin("tool")
-    assert (stage.ledger.session(session).progress, left.exists()) == (50, False)
+    session = kit.begin("tool")
+    assert (kit.ledger.session(session).progress, left.exists()) == (50, False)
 
 
 def test_a_long_folder_for_temporary_files_does_not_hinder_a_run(
-    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         remote(ctx).status(50, "working")
         return ""
 
-    assert stage.ledger.session(stage.begin("tool", ends="finished")).progress == 50
+    assert kit.ledger.session(kit.begin("tool", ends="finished")).progress == 50
 
 
-def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
+def test_what_is_wrong_with_a_request_is_said(kit: Kit) -> None:
     said: list[str] = []
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         session = remote(ctx)
         for call in (
@@ -188,8 +183,8 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
         assert session.raise_callback("anybody?") is None
         return ""
 
-    root = stage.submit("tool")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    root = kit.submit("tool")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
     assert "there is no operation 'destroy'" in said[0]
     assert said[1] == "delegate: task is missing"
     assert "less than or equal to 50" in said[2]
@@ -197,8 +192,8 @@ def test_what_is_wrong_with_a_request_is_said(stage: StackHarness) -> None:
     assert "without a message" in said[5]
 
 
-def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
-    @stage.agent("tool")
+def test_junk_on_the_socket_ends_nothing(kit: Kit) -> None:
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         for junk in (b"", b"\n", b"{}\n", b"[1]\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"no end"):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -210,14 +205,14 @@ def test_junk_on_the_socket_ends_nothing(stage: StackHarness) -> None:
         remote(ctx).status(99)
         return ""
 
-    root = stage.begin("tool", ends="finished")
-    assert stage.ledger.session(root).progress == 99
+    root = kit.begin("tool", ends="finished")
+    assert kit.ledger.session(root).progress == 99
 
 
-def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(stage: StackHarness) -> None:
+def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(kit: Kit) -> None:
     """Programs are told so, and not that the run has ended."""
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         with pytest.raises(InputError, match="at most 16777216 bytes"):
             remote(ctx).message("parent", "x" * 20_000_000)
@@ -229,16 +224,14 @@ def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(stag
             assert b"JSON object" in answers.readline()
         return ""
 
-    root = stage.submit("tool")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    root = kit.submit("tool")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
 
 
-def test_a_program_sees_and_answers_the_questions_of_its_children(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_a_program_sees_and_answers_the_questions_of_its_children(kit: Kit, workers: Workers) -> None:
     seen: list[list[str]] = []
 
-    @stage.agent("tool", role="coordinator")
+    @kit.agent("tool", role="coordinator")
     def tool(ctx: Context) -> str:
         session = remote(ctx)
         child = session.delegate("helper", "help me")
@@ -250,33 +243,33 @@ def test_a_program_sees_and_answers_the_questions_of_its_children(
             if found["ended"]:
                 return str(found["ended"][0]["text"])
 
-    stage.agent("helper")(lambda ctx: ctx.ask("why?"))
-    assert theatre.answer(stage.submit("tool")) == "because"
+    kit.agent("helper")(lambda ctx: ctx.ask("why?"))
+    assert workers.answer(kit.submit("tool")) == "because"
     assert seen[0] == ["why?"]
 
 
-def test_functions_that_an_agent_calls_find_its_session(stage: StackHarness) -> None:
+def test_functions_that_an_agent_calls_find_its_session(kit: Kit) -> None:
     def tool_function() -> str:
         return current_session().delegate("helper", "help me")
 
-    stage.agent("helper")(lambda _: "")
-    stage.agent("tool", role="coordinator")(lambda _: tool_function())
-    root = stage.begin("tool")
-    assert [s.agent for s in stage.children(root)] == ["helper"]
+    kit.agent("helper")(lambda _: "")
+    kit.agent("tool", role="coordinator")(lambda _: tool_function())
+    root = kit.begin("tool")
+    assert [s.agent for s in kit.children(root)] == ["helper"]
     with pytest.raises(ConfigurationError, match="works for no session"):
         current_session()
 
 
-def test_a_question_that_nobody_answers_ends_the_wait_and_stays_open(stage: StackHarness) -> None:
-    stage.agent("boss", role="coordinator")(lambda ctx: ctx.delegate("tool", "go"))
+def test_a_question_that_nobody_answers_ends_the_wait_and_stays_open(kit: Kit) -> None:
+    kit.agent("boss", role="coordinator")(lambda ctx: ctx.delegate("tool", "go"))
 
-    @stage.agent("tool")
+    @kit.agent("tool")
     def tool(ctx: Context) -> str:
         with pytest.raises(NoReply):
             remote(ctx).ask("hello?", timeout_s=0.2)
         return "went on"
 
-    root = stage.begin("boss")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "idle"
-    assert len(stage.ledger.session(child.id).questions) == 1
+    root = kit.begin("boss")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "idle"
+    assert len(kit.ledger.session(child.id).questions) == 1

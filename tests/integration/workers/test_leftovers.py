@@ -12,8 +12,7 @@ from orchestrator.doctor.findings import Severity
 from orchestrator.ledger.leftovers import RULES
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
+from tests.kit import Kit
 
 LARGE = "x" * 200_000
 
@@ -23,9 +22,9 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
 
 
-def diagnose(stage: StackHarness, *, mend: bool = False) -> list[tuple[str, str]]:
+def diagnose(kit: Kit, *, mend: bool = False) -> list[tuple[str, str]]:
     """Rule and subject of what is left; with ``mend``, after it was put right."""
-    doctor = Doctor(stage.parts, audit=None, sleep=lambda _: None)
+    doctor = Doctor(kit.parts, audit=None, sleep=lambda _: None)
     found = doctor.examine(watch_leases=False)
     if mend:
         doctor.repair(found)
@@ -35,97 +34,97 @@ def diagnose(stage: StackHarness, *, mend: bool = False) -> list[tuple[str, str]
     return sorted((f.rule, f.subject) for f in breaks)
 
 
-def restore(stage: StackHarness, kept: dict[str, bytes]) -> None:
+def restore(kit: Kit, kept: dict[str, bytes]) -> None:
     for name, dumped in kept.items():
-        stage.redis.restore(name, 0, dumped, replace=True)
+        kit.redis.restore(name, 0, dumped, replace=True)
 
 
 def spent(
-    stage: StackHarness, *, watch: Callable[[Context], object] = lambda ctx: None
+    kit: Kit, *, watch: Callable[[Context], object] = lambda ctx: None
 ) -> tuple[str, str, dict[str, Any]]:
     """A session that has ended, its run, and the keys that this run had while it was at work."""
     kept: dict[str, Any] = {}
 
-    @stage.agent("lead", budget={"requests": 100})
+    @kit.agent("lead", budget={"requests": 100})
     def lead(ctx: Context) -> str:
         ctx.step("small", lambda: 1)
         ctx.step("large", lambda: LARGE)
         with ctx.spending.reserve(input_tokens=10, output_tokens=5):
             watch(ctx)
-            for name in stage.redis.scan_iter(f"ao:*:{ctx.run}:*"):
-                kept[name.decode()] = stage.redis.dump(name)
+            for name in kit.redis.scan_iter(f"ao:*:{ctx.run}:*"):
+                kept[name.decode()] = kit.redis.dump(name)
         return "done"
 
     from orchestrator.client.client import Client
     from orchestrator.policy.budget import Budget
 
-    session = Client(parts=stage.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).id
-    assert stage.play(session) == "finished"
-    (run,) = stage.ledger.runs(session)
+    session = Client(parts=kit.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).id
+    assert kit.play(session) == "finished"
+    (run,) = kit.ledger.runs(session)
     return session, run.id, kept
 
 
-def test_while_runs_are_at_work_nothing_is_left(stage: StackHarness) -> None:
+def test_while_runs_are_at_work_nothing_is_left(kit: Kit) -> None:
     seen: list[Any] = []
-    spent(stage, watch=lambda ctx: seen.append(diagnose(stage)))
+    spent(kit, watch=lambda ctx: seen.append(diagnose(kit)))
     assert seen == [[]]
-    assert diagnose(stage) == []
+    assert diagnose(kit) == []
 
 
-def test_a_journal_of_a_run_that_has_ended_goes(stage: StackHarness) -> None:
+def test_a_journal_of_a_run_that_has_ended_goes(kit: Kit) -> None:
     """With the large values beside it; what people are shown of the steps stays."""
-    session, run, kept = spent(stage)
+    session, run, kept = spent(kit)
     journal = {name: dumped for name, dumped in kept.items() if ":steps" in name}
     assert len(journal) == 2  # the journal, and a large value
-    before = stage.ledger.runs(session)
-    restore(stage, journal)
-    assert diagnose(stage) == [("journal-left", run)]
-    assert diagnose(stage, mend=True) == []
-    assert not list(stage.redis.scan_iter(f"ao:*:{run}:steps*"))
-    assert stage.ledger.runs(session) == before
+    before = kit.ledger.runs(session)
+    restore(kit, journal)
+    assert diagnose(kit) == [("journal-left", run)]
+    assert diagnose(kit, mend=True) == []
+    assert not list(kit.redis.scan_iter(f"ao:*:{run}:steps*"))
+    assert kit.ledger.runs(session) == before
 
 
-def test_a_journal_of_a_run_that_is_gone_goes(stage: StackHarness) -> None:
+def test_a_journal_of_a_run_that_is_gone_goes(kit: Kit) -> None:
     """And the run is not there again because of it."""
-    session, run, kept = spent(stage)
-    stage.ledger.sweep.delete_session(session, session)
-    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith((":steps", ":reserved"))})
-    rules = [rule for rule, _ in diagnose(stage)]
+    session, run, kept = spent(kit)
+    kit.ledger.sweep.delete_session(session, session)
+    restore(kit, {name: dumped for name, dumped in kept.items() if name.endswith((":steps", ":reserved"))})
+    rules = [rule for rule, _ in diagnose(kit)]
     assert "journal-left" in rules
     assert "reservation-left" in rules
-    assert diagnose(stage, mend=True) == []
-    assert not list(stage.redis.scan_iter(f"ao:*{run}*"))
+    assert diagnose(kit, mend=True) == []
+    assert not list(kit.redis.scan_iter(f"ao:*{run}*"))
 
 
-def test_a_reservation_of_a_run_that_is_not_at_work_comes_back(stage: StackHarness) -> None:
+def test_a_reservation_of_a_run_that_is_not_at_work_comes_back(kit: Kit) -> None:
     """Whether its budgets still count it or not, they count what is reserved in the end."""
-    session, run, kept = spent(stage)
-    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
+    session, run, kept = spent(kit)
+    restore(kit, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
     budget = ledger_keys.budget(session)
-    stage.redis.hset(budget, "reserved:tokens", 15)
-    assert diagnose(stage) == [("reservation-left", run), ("reserved-wrong", budget)]
-    assert diagnose(stage, mend=True) == []
-    assert stage.redis.hget(budget, "reserved:tokens") == b"0"
-    restore(stage, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
-    assert diagnose(stage, mend=True) == []
-    assert stage.redis.hget(budget, "reserved:tokens") == b"0"
+    kit.redis.hset(budget, "reserved:tokens", 15)
+    assert diagnose(kit) == [("reservation-left", run), ("reserved-wrong", budget)]
+    assert diagnose(kit, mend=True) == []
+    assert kit.redis.hget(budget, "reserved:tokens") == b"0"
+    restore(kit, {name: dumped for name, dumped in kept.items() if name.endswith(":reserved")})
+    assert diagnose(kit, mend=True) == []
+    assert kit.redis.hget(budget, "reserved:tokens") == b"0"
 
 
 @pytest.mark.parametrize("whose", ["session", "agent"])
-def test_a_budget_that_counts_what_nobody_reserved_is_counted_again(stage: StackHarness, whose: str) -> None:
+def test_a_budget_that_counts_what_nobody_reserved_is_counted_again(kit: Kit, whose: str) -> None:
     """Also while another run holds a reservation, which stays."""
     seen: list[Any] = []
 
     def harm(ctx: Context) -> None:
         budget = ledger_keys.budget(ctx.session) if whose == "session" else ledger_keys.spending(0, "lead")
-        right = int(stage.redis.hget(budget, "reserved:requests") or 0)
-        stage.redis.hset(budget, "reserved:requests", right + 7)
-        seen.append(diagnose(stage))
-        seen.append(diagnose(stage, mend=True))
-        seen.append(int(stage.redis.hget(budget, "reserved:requests") or 0) - right)
+        right = int(kit.redis.hget(budget, "reserved:requests") or 0)
+        kit.redis.hset(budget, "reserved:requests", right + 7)
+        seen.append(diagnose(kit))
+        seen.append(diagnose(kit, mend=True))
+        seen.append(int(kit.redis.hget(budget, "reserved:requests") or 0) - right)
         seen.append(budget)
 
-    spent(stage, watch=harm)
+    spent(kit, watch=harm)
     found, left, more, budget = seen
     assert found == [("reserved-wrong", budget)]
     assert (left, more) == ([], 0)

@@ -16,30 +16,30 @@ from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import LEAST_URGENT_EVERY, SlotLoop
 from orchestrator.worker.execution.slot_sharing import SlotSharing
+from tests.kit import Kit
 
-from .conftest import StackHarness
 from .test_slot import started, work
 
 
-def take(stage: StackHarness, *agents: str, slot: str = "s1") -> ClaimedRun | None:
+def take(kit: Kit, *agents: str, slot: str = "s1") -> ClaimedRun | None:
     """What a slot that serves these agents takes next."""
     poll = PollRequest(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
-    stage.ledger.claim_next(0, poll)
+    kit.ledger.claim_next(0, poll)
     return poll.held
 
 
-def take_all(stage: StackHarness, *agents: str) -> list[ClaimedRun]:
+def take_all(kit: Kit, *agents: str) -> list[ClaimedRun]:
     """Everything that slots without end would take."""
     held = []
-    while (one := take(stage, *agents, slot=f"s{len(held)}")) is not None:
+    while (one := take(kit, *agents, slot=f"s{len(held)}")) is not None:
         held.append(one)
     return held
 
 
-def end(stage: StackHarness, held: ClaimedRun, status: str = "completed") -> Sequence[str]:
+def end(kit: Kit, held: ClaimedRun, status: str = "completed") -> Sequence[str]:
     """Let a run end; the agents whose workers are to be told of what may begin now."""
     envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
-    done = stage.ledger.commit(
+    done = kit.ledger.commit(
         EndedRun(
             held.claim,
             Outcome(status=status, text="x"),
@@ -49,195 +49,189 @@ def end(stage: StackHarness, held: ClaimedRun, status: str = "completed") -> Seq
     return getattr(done, "wake", ())
 
 
-def at_work(stage: StackHarness) -> dict[str, int]:
-    return {k.decode(): int(v) for k, v in stage.redis.hgetall(ledger_keys.at_work(0)).items()}
+def at_work(kit: Kit) -> dict[str, int]:
+    return {k.decode(): int(v) for k, v in kit.redis.hgetall(ledger_keys.at_work(0)).items()}
 
 
 @pytest.fixture
-def limits(stage: StackHarness) -> Concurrency:
-    stage.agent("helper")(lambda ctx: "done")
-    return stage.parts.concurrency
+def limits(kit: Kit) -> Concurrency:
+    kit.agent("helper")(lambda ctx: "done")
+    return kit.parts.concurrency
 
 
-def test_no_more_runs_of_an_agent_are_taken_than_its_limit(stage: StackHarness, limits: Concurrency) -> None:
+def test_no_more_runs_of_an_agent_are_taken_than_its_limit(kit: Kit, limits: Concurrency) -> None:
     """However many slots ask; and each run that ends, however it ends, makes room for one."""
-    started(stage, *["helper"] * 5)
+    started(kit, *["helper"] * 5)
     limits.limit_agent("helper", 2)
-    held = take_all(stage)
+    held = take_all(kit)
     assert len(held) == 2
     for number, status in enumerate(["completed", "failed", "stopped"]):
-        end(stage, held[number], status)
-        more = take_all(stage)
+        end(kit, held[number], status)
+        more = take_all(kit)
         assert len(more) == 1
         held += more
-    assert at_work(stage)["agent:helper"] == 2
+    assert at_work(kit)["agent:helper"] == 2
 
 
-def test_a_limit_of_a_definition_counts_until_somebody_sets_another(
-    stage: StackHarness, limits: Concurrency
-) -> None:
-    started(stage, *["helper"] * 6)
+def test_a_limit_of_a_definition_counts_until_somebody_sets_another(kit: Kit, limits: Concurrency) -> None:
+    started(kit, *["helper"] * 6)
     limits.announce({"helper": ("q", 1)})
-    assert len(take_all(stage)) == 1
+    assert len(take_all(kit)) == 1
     limits.limit_agent("helper", 3)
-    assert len(take_all(stage)) == 2
+    assert len(take_all(kit)) == 2
     limits.limit_agent("helper", "default")
-    assert take(stage) is None
+    assert take(kit) is None
     limits.limit_agent("helper", "none")
-    assert len(take_all(stage)) == 3
+    assert len(take_all(kit)) == 3
 
 
-def test_the_runs_of_other_agents_go_on_beside_a_limit(stage: StackHarness, limits: Concurrency) -> None:
-    stage.agent("other")(lambda ctx: "done")
-    started(stage, *["helper"] * 3, *["other"] * 3)
+def test_the_runs_of_other_agents_go_on_beside_a_limit(kit: Kit, limits: Concurrency) -> None:
+    kit.agent("other")(lambda ctx: "done")
+    started(kit, *["helper"] * 3, *["other"] * 3)
     limits.limit_agent("helper", 1)
-    assert Counter(held.session.agent for held in take_all(stage, "helper", "other")) == {
+    assert Counter(held.session.agent for held in take_all(kit, "helper", "other")) == {
         "helper": 1,
         "other": 3,
     }
 
 
 def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
-    stage: StackHarness, limits: Concurrency
+    kit: Kit, limits: Concurrency
 ) -> None:
     """The run that ended made room for one of its agent; the slot itself took one of another agent."""
-    stage.agent("other")(lambda ctx: "done")
-    started(stage, "helper", "helper", "other")
+    kit.agent("other")(lambda ctx: "done")
+    started(kit, "helper", "helper", "other")
     limits.limit_agent("helper", 1)
-    first = take(stage, "helper")
+    first = take(kit, "helper")
     assert first is not None
-    stage.redis.hdel(ledger_keys.turns(0, "helper"), "woken", "wakeups")
-    end(stage, first)
+    kit.redis.hdel(ledger_keys.turns(0, "helper"), "woken", "wakeups")
+    end(kit, first)
     poll = PollRequest(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
-    stage.ledger.claim_next(0, poll)
+    kit.ledger.claim_next(0, poll)
     assert poll.held is not None
     assert poll.held.session.agent == "other"
     assert poll.more == ("helper",)
 
 
-def test_no_more_runs_of_a_tree_are_taken_than_its_limit(stage: StackHarness, limits: Concurrency) -> None:
+def test_no_more_runs_of_a_tree_are_taken_than_its_limit(kit: Kit, limits: Concurrency) -> None:
     """What is beyond it is blocked, in its order, and every end lets one more begin, of whichever agent it is."""
-    stage.agent("other")(lambda ctx: "done")
-    first = started(stage, *["helper", "other"] * 3)
-    second = started(stage, *["helper"] * 2)
+    kit.agent("other")(lambda ctx: "done")
+    first = started(kit, *["helper", "other"] * 3)
+    second = started(kit, *["helper"] * 2)
     limits.limit_trees(2)
-    held = take_all(stage, "helper", "other")
+    held = take_all(kit, "helper", "other")
     assert Counter(h.session.root for h in held) == {
-        stage.ledger.session(first[0]).root: 2,
-        stage.ledger.session(second[0]).root: 2,
+        kit.ledger.session(first[0]).root: 2,
+        kit.ledger.session(second[0]).root: 2,
     }
     seen = [h.session.id for h in held]
     while held:
-        end(stage, held.pop(0))
-        more = take_all(stage, "helper", "other")
+        end(kit, held.pop(0))
+        more = take_all(kit, "helper", "other")
         assert len(more) <= 1
         seen += [h.session.id for h in more]
         held += more
     assert sorted(seen) == sorted([*first, *second])
-    assert not at_work(stage)
-    assert not stage.redis.exists(ledger_keys.blocked_trees(0))
+    assert not at_work(kit)
+    assert not kit.redis.exists(ledger_keys.blocked_trees(0))
 
 
-def test_an_end_tells_the_workers_of_the_agent_that_may_begin(
-    stage: StackHarness, limits: Concurrency
-) -> None:
-    stage.agent("other")(lambda ctx: "done")
-    started(stage, "helper", "other")
+def test_an_end_tells_the_workers_of_the_agent_that_may_begin(kit: Kit, limits: Concurrency) -> None:
+    kit.agent("other")(lambda ctx: "done")
+    started(kit, "helper", "other")
     limits.limit_trees(1)
-    held = take(stage, "helper")
+    held = take(kit, "helper")
     assert held is not None
-    assert take(stage, "other") is None
-    stage.redis.delete(ledger_keys.turns(0, "other"))
-    assert list(end(stage, held)) == ["other"]
+    assert take(kit, "other") is None
+    kit.redis.delete(ledger_keys.turns(0, "other"))
+    assert list(end(kit, held)) == ["other"]
 
 
-def test_a_higher_limit_of_a_tree_counts_at_once(stage: StackHarness, limits: Concurrency) -> None:
-    sessions = started(stage, *["helper"] * 5)
-    root = stage.ledger.session(sessions[0]).root
+def test_a_higher_limit_of_a_tree_counts_at_once(kit: Kit, limits: Concurrency) -> None:
+    sessions = started(kit, *["helper"] * 5)
+    root = kit.ledger.session(sessions[0]).root
     limits.limit_tree(root, 1)
-    assert len(take_all(stage)) == 1
+    assert len(take_all(kit)) == 1
     limits.limit_tree(root, 3)
-    assert len(take_all(stage)) == 2
+    assert len(take_all(kit)) == 2
     limits.limit_tree(root, "default")
-    assert len(take_all(stage)) == 2
+    assert len(take_all(kit)) == 2
 
 
 @pytest.mark.parametrize("kind", ["agent", "queue"])
-def test_a_paused_agent_is_not_run_and_not_woken_for(
-    stage: StackHarness, limits: Concurrency, kind: str
-) -> None:
+def test_a_paused_agent_is_not_run_and_not_woken_for(kit: Kit, limits: Concurrency, kind: str) -> None:
     """What is at work goes on, what is ready waits; nobody is told of it again and again, but once it goes on."""
     name = {"agent": "helper", "queue": "orchestra.helper"}[kind]
     limits.announce({"helper": ("orchestra.helper", None)})
-    started(stage, *["helper"] * 3)
-    working = take(stage)
+    started(kit, *["helper"] * 3)
+    working = take(kit)
     assert working is not None
     assert limits.pause(kind, name)  # type: ignore[arg-type]
     assert not limits.pause(kind, name)  # type: ignore[arg-type]
-    wakeups = [stage.ledger.sweep.wakeups(0, ["helper"]) for _ in range(5)]
+    wakeups = [kit.ledger.sweep.wakeups(0, ["helper"]) for _ in range(5)]
     assert wakeups == [[]] * 5
-    assert work(stage) == {}
-    end(stage, working)
-    assert work(stage) == {}
+    assert work(kit) == {}
+    end(kit, working)
+    assert work(kit) == {}
     assert limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
     assert not limits.unpause(kind, name, agents=["helper"])  # type: ignore[arg-type]
-    assert stage.ledger.sweep.wakeups(0, ["helper"]) == ["helper"]
-    assert work(stage) == {"finished": 2}
+    assert kit.ledger.sweep.wakeups(0, ["helper"]) == ["helper"]
+    assert work(kit) == {"finished": 2}
 
 
-def test_a_run_that_waits_in_a_call_does_not_count(stage: StackHarness, limits: Concurrency) -> None:
+def test_a_run_that_waits_in_a_call_does_not_count(kit: Kit, limits: Concurrency) -> None:
     """Its tree and its agent have one place; the child that it calls gets it, and gives it back."""
     counts = []
     recounted = []
 
-    @stage.agent("caller")
+    @kit.agent("caller")
     def caller(ctx: Context) -> str:
         if ctx.prompt == "child":
-            counts.append(at_work(stage))
+            counts.append(at_work(kit))
             recounted.append(limits.forget_slots(0, recount=True))
             return "from the child"
         answer = ctx.call("caller", "child")
-        counts.append(at_work(stage))
+        counts.append(at_work(kit))
         return str(answer.result)
 
-    object.__setattr__(stage.runtime, "slot_sharing", SlotSharing())
+    object.__setattr__(kit.runtime, "slot_sharing", SlotSharing())
     limits.limit_agent("caller", 1)
     limits.limit_trees(1)
-    root = stage.submit("caller", "root")
-    stage.start(root)
-    loop = threading.Thread(target=lambda: SlotLoop(stage.runtime, worker="w1").run())
+    root = kit.submit("caller", "root")
+    kit.start(root)
+    loop = threading.Thread(target=lambda: SlotLoop(kit.runtime, worker="w1").run())
     loop.start()
     while loop.is_alive():
-        for member in stage.ledger.tree(root):
+        for member in kit.ledger.tree(root):
             if member.state == "pending" and not member.run:
-                stage.start(member.id)
+                kit.start(member.id)
         loop.join(0.02)
-    assert stage.ledger.result(root)[1] == "from the child"
+    assert kit.ledger.result(root)[1] == "from the child"
     assert [one["agent:caller"] for one in counts] == [1, 1]
     assert recounted == [(0, 0)]
-    assert not at_work(stage)
+    assert not at_work(kit)
 
 
-def test_counts_that_are_wrong_are_put_right_by_the_sweep(stage: StackHarness, limits: Concurrency) -> None:
-    started(stage, "helper", "helper")
-    assert take(stage) is not None
-    root = stage.ledger.sweep.leases(0)[0].session
-    stage.redis.hset(ledger_keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
+def test_counts_that_are_wrong_are_put_right_by_the_sweep(kit: Kit, limits: Concurrency) -> None:
+    started(kit, "helper", "helper")
+    assert take(kit) is not None
+    root = kit.ledger.sweep.leases(0)[0].session
+    kit.redis.hset(ledger_keys.at_work(0), mapping={"agent:helper": 7, "tree:gone": 3})
     assert limits.forget_slots(0, recount=True) == (0, 2)
-    assert at_work(stage) == {"agent:helper": 1, f"tree:{stage.ledger.session(root).root}": 1}
+    assert at_work(kit) == {"agent:helper": 1, f"tree:{kit.ledger.session(root).root}": 1}
 
 
-def test_the_sweep_unblocks_what_no_end_of_a_run_did(stage: StackHarness, limits: Concurrency) -> None:
+def test_the_sweep_unblocks_what_no_end_of_a_run_did(kit: Kit, limits: Concurrency) -> None:
     """As when the run that ended was of a worker that was killed, or the blocked one of an agent that is paused."""
-    sessions = started(stage, *["helper"] * 3)
-    root = stage.ledger.session(sessions[0]).root
+    sessions = started(kit, *["helper"] * 3)
+    root = kit.ledger.session(sessions[0]).root
     limits.limit_trees(1)
-    assert len(take_all(stage)) == 1
+    assert len(take_all(kit)) == 1
     assert limits.unblock(0) == []
-    stage.redis.hdel(ledger_keys.at_work(0), f"tree:{root}")
-    stage.redis.delete(ledger_keys.turns(0, "helper"))
+    kit.redis.hdel(ledger_keys.at_work(0), f"tree:{root}")
+    kit.redis.delete(ledger_keys.turns(0, "helper"))
     assert limits.unblock(0) == ["helper"]
-    assert stage.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
+    assert kit.ledger.sweep.ready(0, ["helper"]) == {"helper": 1}
 
 
 @pytest.mark.parametrize("most", [0, -1])
@@ -248,76 +242,72 @@ def test_a_limit_that_lets_nothing_run_is_refused(limits: Concurrency, most: int
         limits.limit_trees(most)
 
 
-def test_a_limit_is_divided_among_the_shards(stage: StackHarness) -> None:
-    limits = Concurrency(stage.redis, shards=3)
+def test_a_limit_is_divided_among_the_shards(kit: Kit) -> None:
+    limits = Concurrency(kit.redis, shards=3)
     limits.limit_agent("helper", 7)
-    shares = [stage.redis.hget(ledger_keys.run_limits(shard), "agent:helper") for shard in range(3)]
+    shares = [kit.redis.hget(ledger_keys.run_limits(shard), "agent:helper") for shard in range(3)]
     assert shares == [b"3", b"2", b"2"]
     assert limits.agents(["helper"])[0].limit == 7
     with pytest.raises(InputError, match="divided among the 3 shards"):
         limits.limit_agent("helper", 2)
 
 
-def test_no_priority_waits_for_ever(stage: StackHarness, limits: Concurrency) -> None:
+def test_no_priority_waits_for_ever(kit: Kit, limits: Concurrency) -> None:
     """However many urgent runs there are, and although others of low priority wait as well."""
     order = []
 
-    @stage.agent("helper")
+    @kit.agent("helper")
     def helper(ctx: Context) -> None:
-        order.append(stage.ledger.session(ctx.session).priority)
+        order.append(kit.ledger.session(ctx.session).priority)
 
-    started(stage, *["helper"] * 20, priority="low")
-    started(stage, "helper", priority="normal")
-    started(stage, "helper", priority="high")
-    started(stage, *["helper"] * 4 * LEAST_URGENT_EVERY, priority="critical")
-    work(stage)
+    started(kit, *["helper"] * 20, priority="low")
+    started(kit, "helper", priority="normal")
+    started(kit, "helper", priority="high")
+    started(kit, *["helper"] * 4 * LEAST_URGENT_EVERY, priority="critical")
+    work(kit)
     assert {"low", "normal", "high"} <= set(order[: 3 * LEAST_URGENT_EVERY])
 
 
-def test_each_agent_has_its_share_of_what_is_not_urgent(stage: StackHarness, limits: Concurrency) -> None:
+def test_each_agent_has_its_share_of_what_is_not_urgent(kit: Kit, limits: Concurrency) -> None:
     """Two agents with urgent runs and others: it is not always the same one whose low priority has its turn."""
     order = []
     for name in ("anna", "zoe"):
-        stage.agent(name)(lambda ctx: order.append((ctx.agent, stage.ledger.session(ctx.session).priority)))
+        kit.agent(name)(lambda ctx: order.append((ctx.agent, kit.ledger.session(ctx.session).priority)))
     for name in ("anna", "zoe"):
-        started(stage, *[name] * 3, priority="low")
-        started(stage, *[name] * 5 * LEAST_URGENT_EVERY, priority="critical")
-    work(stage)
+        started(kit, *[name] * 3, priority="low")
+        started(kit, *[name] * 5 * LEAST_URGENT_EVERY, priority="critical")
+    work(kit)
     first = [agent for agent, priority in order[: 9 * LEAST_URGENT_EVERY] if priority == "low"]
     assert set(first) == {"anna", "zoe"}
 
 
-def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_five(
-    stage: StackHarness, limits: Concurrency
-) -> None:
+def test_a_tree_of_ten_beside_one_of_a_thousand_waits_for_about_five(kit: Kit, limits: Concurrency) -> None:
     """So it takes less than twice as long as alone, whatever else it has to wait for."""
     order = []
 
-    @stage.agent("helper")
+    @kit.agent("helper")
     def helper(ctx: Context) -> None:
-        order.append(stage.ledger.session(ctx.session).root)
+        order.append(kit.ledger.session(ctx.session).root)
 
     def work_on(runs: int) -> None:
         told = iter(range(runs))
-        work(stage, stopping=lambda: next(told, runs) >= runs - 1)
+        work(kit, stopping=lambda: next(told, runs) >= runs - 1)
 
-    started(stage, *["helper"] * 300)
+    started(kit, *["helper"] * 300)
     work_on(40)
-    small = started(stage, *["helper"] * 10)
-    root = stage.ledger.session(small[0]).root
+    small = started(kit, *["helper"] * 10)
+    root = kit.ledger.session(small[0]).root
     order.clear()
     work_on(30)
     assert [n for n, tree in enumerate(order) if tree == root][-1] < 17
     assert order[:9].count(root) <= 7  # the large one goes on meanwhile
 
 
-def test_a_worker_does_not_wake_itself_for_what_is_held_back(
-    stage: StackHarness, limits: Concurrency
-) -> None:
+def test_a_worker_does_not_wake_itself_for_what_is_held_back(kit: Kit, limits: Concurrency) -> None:
     """A watchdog that took paused runs for unheard ones would wake workers for them again and again."""
-    process = RuntimeOfProcess(stage.app, stage.settings)
-    process._runtime = stage.runtime
-    started(stage, "helper")
+    process = RuntimeOfProcess(kit.app, kit.settings)
+    process._runtime = kit.runtime
+    started(kit, "helper")
     assert process.with_ready_runs() == ["helper"]
     limits.pause("agent", "helper")
     assert process.with_ready_runs() == []

@@ -29,13 +29,10 @@ from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
+from tests.workers import Workers
 
-from .conftest import StackHarness
-from .test_talking import stage
 from .test_waiting import breaks
-from .theatre import Harness
-
-__all__ = ["stage"]
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -66,7 +63,7 @@ def stdio(ctx: Context) -> StdioServerParameters:
     )
 
 
-def test_a_task_is_given_in_full_and_its_end_is_typed(stage: StackHarness, theatre: Harness) -> None:
+def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers) -> None:
     """What the context takes, the tool takes; what the callback has, the answer has."""
     seen: dict[str, Any] = {}
 
@@ -93,9 +90,9 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(stage: StackHarness, theat
         seen["error"] = found["ended"][0]["error_report"]["recommended_action"]
         return "done"
 
-    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode="auto"))
+    kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode="auto"))
 
-    @stage.agent("coder")
+    @kit.agent("coder")
     def coder(ctx: Context) -> Completion:
         assert ctx.task.objectives[0].text == "halve its time"
         metric = ctx.task.success_criteria[0]
@@ -103,33 +100,33 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(stage: StackHarness, theat
             status="partial-success", result="90", quality_metrics=[{"name": metric.name, "text": "90"}]
         )
 
-    @stage.agent("breaker")
+    @kit.agent("breaker")
     def breaker(ctx: Context) -> ErrorReport:
         return ErrorReport(message="broke", recommended_action="retry")
 
-    root = stage.submit("cli")
-    theatre.answer(root)
+    root = kit.submit("cli")
+    workers.answer(root)
     assert (seen["status"], seen["result"], seen["error"]) == ("partial-success", "90", "retry")
     assert seen["quality_metrics"] == [{"name": "time", "text": "90"}]
-    child = next(one for one in stage.children(root) if one.id == seen["child"])
+    child = next(one for one in kit.children(root) if one.id == seen["child"])
     assert child.priority == "critical"
     sent = [
         check(fields[b"envelope"]).message
-        for _, fields in stage.redis.xrange(keys.messages(0, "task-delegation", "critical"))
+        for _, fields in kit.redis.xrange(keys.messages(0, "task-delegation", "critical"))
     ]
     (header,) = [m.header for m in sent if m is not None and m.header.message_id == child.message]
     assert header.expiration is not None
     assert header.retry_policy is not None
     assert (header.retry_policy.max_attempts, header.retry_policy.timeout_seconds) == (7, 60)
-    assert breaks(stage) == []
+    assert breaks(kit) == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_an_agent_takes_full_part_in_its_session(stage: StackHarness, theatre: Harness, mode: str) -> None:
+def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mode: str) -> None:
     """It delegates, waits, answers its child, asks its parent and shows its progress, by tools alone."""
     heard: list[str] = []
 
-    @stage.agent("boss", role="coordinator")
+    @kit.agent("boss", role="coordinator")
     def boss(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("cli", "use your tools")
@@ -165,28 +162,28 @@ def test_an_agent_takes_full_part_in_its_session(stage: StackHarness, theatre: H
         assert [r["text"] for r in results] == ["because"]
         return " ".join([ended[0]["text"], asked["reply"], reply["reply"]])
 
-    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode=mode))
+    kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode=mode))
 
-    @stage.agent("helper")
+    @kit.agent("helper")
     def helper(ctx: Context) -> str:
         ctx.attach("notes", "note")
         return ctx.ask("why?")
 
-    root = stage.submit("boss")
-    theatre.answer(root)
+    root = kit.submit("boss")
+    workers.answer(root)
     assert sorted(heard) == [
         "blocker: no config",
         "completion: because May I? Yes. no config Yes.",
         "query: May I?",
     ]
-    assert breaks(stage) == []
+    assert breaks(kit) == []
 
 
-def test_a_server_that_is_killed_loses_and_doubles_nothing(stage: StackHarness, theatre: Harness) -> None:
+def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Workers) -> None:
     """The next one is given the same child for the same key, and the end that the first one had."""
     seen: list[Any] = []
 
-    @stage.agent("cli", role="coordinator")
+    @kit.agent("cli", role="coordinator")
     def cli(ctx: Context) -> str:
         async def first(call: Call) -> None:
             child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
@@ -205,19 +202,19 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(stage: StackHarness, 
         with_tools(stdio(ctx), second)
         return "done"
 
-    stage.agent("helper")(lambda _: "helped")
-    root = stage.submit("cli")
-    assert theatre.answer(root) == "done"
+    kit.agent("helper")(lambda _: "helped")
+    root = kit.submit("cli")
+    assert workers.answer(root) == "done"
     assert seen[0] == seen[1]
     assert seen[0][1][0]["text"] == "helped"
-    assert len(stage.children(root)) == 1
-    assert breaks(stage) == []
+    assert len(kit.children(root)) == 1
+    assert breaks(kit) == []
 
 
-def test_over_http_the_token_of_the_session_is_asked_for(stage: StackHarness, unused_port: int) -> None:
+def test_over_http_the_token_of_the_session_is_asked_for(kit: Kit, unused_port: int) -> None:
     url = f"http://127.0.0.1:{unused_port}/mcp"
 
-    @stage.agent("cli", role="coordinator")
+    @kit.agent("cli", role="coordinator")
     def cli(ctx: Context) -> str:
         env = {**os.environ, **ctx.environment()}
         words = f"-m orchestrator program mcp --http --port {unused_port}"
@@ -248,12 +245,12 @@ def test_over_http_the_token_of_the_session_is_asked_for(stage: StackHarness, un
             result = await client.call_tool("session", {})
             return str(result.structured_content["agent"])
 
-    root = stage.submit("cli")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
-    assert stage.ledger.result(root)[1] == "cli"
+    root = kit.submit("cli")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    assert kit.ledger.result(root)[1] == "cli"
 
 
-def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
+def test_what_is_wrong_is_told_to_the_model(kit: Kit) -> None:
     said: list[str] = []
 
     async def work(call: Call) -> None:
@@ -267,9 +264,9 @@ def test_what_is_wrong_is_told_to_the_model(stage: StackHarness) -> None:
                 await call(tool, **arguments)
             said.append(str(caught.value))
 
-    stage.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work))
-    root = stage.submit("cli")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
+    kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work))
+    root = kit.submit("cli")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
     assert "needs an agent and a description" in said[0]
     assert "is not a child of" in said[1]
     assert "less than or equal to 50" in said[2]
@@ -290,10 +287,10 @@ def test_without_a_session_the_command_says_what_to_do() -> None:
     assert done.stdout == ""
 
 
-def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: Harness) -> None:
+def test_an_assistant_submits_watches_and_answers(kit: Kit, workers: Workers) -> None:
     released = threading.Event()
 
-    @stage.agent("boss", role="coordinator")
+    @kit.agent("boss", role="coordinator")
     def boss(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("asker", ctx.prompt)
@@ -302,7 +299,7 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
             return ctx.prompts[0]
         return ctx.callbacks[-1].text if ctx.callbacks[-1].kind == "completion" else "not mine"
 
-    @stage.agent("asker")
+    @kit.agent("asker")
     def asker(ctx: Context) -> str:
         released.set()
         return ctx.ask("which colour?")
@@ -323,7 +320,7 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
             assert (await call("resume", session=root, prompt="and again", key="r"))["item"]
         while (answer := await call("wait", session=root, timeout_s=50))["result"] != "and again":
             assert answer["error"] is None
-        assert len(stage.ledger.runs(root)) == 4  # the question, too, has resumed it, and its child's end
+        assert len(kit.ledger.runs(root)) == 4  # the question, too, has resumed it, and its child's end
         tree = await call("status", session=root)
         assert [s["agent"] for s in tree["sessions"]] == ["boss", "asker"]
         only = {"states": ["finished"], "agents": ["boss"], "since": "1h", "cost_to": "0"}
@@ -340,23 +337,21 @@ def test_an_assistant_submits_watches_and_answers(stage: StackHarness, theatre: 
         with pytest.raises(RuntimeError, match="no agent named 'ghost'"):
             await call("submit", agent="ghost", prompt="boo")
 
-    with Stack(stage.settings) as client:
+    with Stack(kit.settings) as client:
         with_tools(build_operator_server(client), work)
     assert released.is_set()
-    assert stage.ledger.session(next(iter(stage.ledger.all_roots(0)))).state in set(SessionState)
+    assert kit.ledger.session(next(iter(kit.ledger.all_roots(0)))).state in set(SessionState)
 
 
-def test_an_assistant_that_stops_an_idle_parent_is_told_of_those_below_it(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_an_assistant_that_stops_an_idle_parent_is_told_of_those_below_it(kit: Kit, workers: Workers) -> None:
     at_work, let_go = threading.Event(), threading.Event()
 
-    @stage.agent("boss", role="coordinator")
+    @kit.agent("boss", role="coordinator")
     def boss(ctx: Context) -> str:
         ctx.delegate("stubborn", ctx.prompt)
         return "waiting"
 
-    @stage.agent("stubborn")
+    @kit.agent("stubborn")
     def stubborn(_: Context) -> str:
         at_work.set()
         let_go.wait(60)
@@ -376,14 +371,14 @@ def test_an_assistant_that_stops_an_idle_parent_is_told_of_those_below_it(
             assert again["ask_again_s"] == 1
         assert again == {"outcome": "over", "stopping": 0, "ask_again_s": None}
 
-    with Stack(stage.settings) as client:
+    with Stack(kit.settings) as client:
         with_tools(build_operator_server(client), work)
 
 
 def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_may(
-    stage: StackHarness, theatre: Harness
+    kit: Kit, workers: Workers
 ) -> None:
-    @stage.agent("ops")
+    @kit.agent("ops")
     def ops(ctx: Context) -> str:
         one = ctx.post_approval("deploy", {"version": "7"}, reason="a new version")
         two = ctx.post_approval("announce")
@@ -408,7 +403,7 @@ def test_an_assistant_shows_what_waits_for_its_person_and_answers_only_where_it_
         done = await call("wait", session=deploy["session"], timeout_s=50)
         assert done["result"] == "approved: good; denied: hush"
 
-    with Stack(stage.settings) as client:
+    with Stack(kit.settings) as client:
         with_tools(build_operator_server(client), look)
         with_tools(build_operator_server(client, may_approve=True), answer)
 

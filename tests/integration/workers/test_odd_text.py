@@ -15,53 +15,50 @@ from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.view import MAX_PROMPT_BYTES_PER_CALLBACK
+from tests.kit import Kit
+from tests.workers import Workers
 
-from .conftest import StackHarness
-from .theatre import Harness
 
-
-def test_the_context_of_a_question_arrives_as_it_was_given(stage: StackHarness, theatre: Harness) -> None:
+def test_the_context_of_a_question_arrives_as_it_was_given(kit: Kit, workers: Workers) -> None:
     """Empty lists stay lists, long numbers keep their digits, and nothing is too deep."""
     values = {"none": None, "list": [], "nested": {"a": [[]], "b": {}}, "long": 2**60 + 1, "third": 1 / 3}
     deep: object = []
     for _ in range(300):
         deep = [deep]
-    told = stage.lead("developer: x")
+    told = kit.lead("developer: x")
 
-    @stage.agent("developer")
+    @kit.agent("developer")
     def developer(ctx: Context) -> str:
         return f"{ctx.raise_callback('?', context=values)} {ctx.raise_callback('?', context={'deep': deep})}"
 
-    assert theatre.answer(stage.submit("lead")) == "yes yes"
+    assert workers.answer(kit.submit("lead")) == "yes yes"
     assert [c.context for c in told if c.kind == "query"] == [values, {"deep": deep}]
 
 
-def test_what_json_cannot_say_does_not_spoil_the_events_file(stage: StackHarness, theatre: Harness) -> None:
-    stage.lead("developer: x", reply=lambda asked: json.dumps(asked.context))
+def test_what_json_cannot_say_does_not_spoil_the_events_file(kit: Kit, workers: Workers) -> None:
+    kit.lead("developer: x", reply=lambda asked: json.dumps(asked.context))
 
-    @stage.agent("developer")
+    @kit.agent("developer")
     def developer(ctx: Context) -> str:
         return str(
             ctx.raise_callback("?", context={"loss": float("nan"), "best": -float("inf"), "left": 0.5})
         )
 
     said = {"loss": "NaN", "best": "-Infinity", "left": 0.5}
-    assert json.loads(theatre.answer(stage.submit("lead"))) == said
-    line = (stage.settings.data / "_events.jsonl").read_text()
+    assert json.loads(workers.answer(kit.submit("lead"))) == said
+    line = (kit.settings.data / "_events.jsonl").read_text()
     assert json.loads(line, parse_constant=pytest.fail)["data"]["context"] == said
 
 
 @pytest.mark.parametrize("text", ["nul \x00 and \x1b[31m", "\ufffe\uffff", "a\r\nb\rc", "\N{GRINNING FACE}"])
-def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(
-    stage: StackHarness, theatre: Harness, text: str
-) -> None:
-    @stage.agent("reviewer")
+def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(kit: Kit, workers: Workers, text: str) -> None:
+    @kit.agent("reviewer")
     def reviewer(ctx: Context) -> str:
         ctx.status(50, text)
         ctx.state["said"] = text
         return f"{ctx.prompt}|{ctx.raise_callback(text, context={'said': text})}"
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("reviewer", ctx.prompt, title=text)
@@ -71,24 +68,24 @@ def test_text_that_xml_cannot_carry_crosses_a_tree_unchanged(
                 ctx.reply(asked, text)
         return "".join(c.text for c in ctx.all_results)
 
-    assert theatre.answer(stage.submit("lead", text)) == f"{text}|{text}"
+    assert workers.answer(kit.submit("lead", text)) == f"{text}|{text}"
 
 
-def test_octets_that_are_no_text_cost_no_run(stage: StackHarness, theatre: Harness) -> None:
+def test_octets_that_are_no_text_cost_no_run(kit: Kit, workers: Workers) -> None:
     """A file's name that is no UTF-8, for one: it is shown with a replacement, in answers, errors and questions."""
     odd = b"caf\xe9.txt".decode(errors="surrogateescape")
     shown = "caf\ufffd.txt"
 
-    @stage.agent("reader")
+    @kit.agent("reader")
     def reader(ctx: Context) -> str:
         ctx.status(10, odd)
         return f"{odd} {ctx.raise_callback(odd, context={'file': odd})}"
 
-    @stage.agent("failing")
+    @kit.agent("failing")
     def failing(ctx: Context) -> str:
         raise ValueError(odd)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("reader", odd, title=odd, key=odd, group=odd)
@@ -98,9 +95,9 @@ def test_octets_that_are_no_text_cost_no_run(stage: StackHarness, theatre: Harne
                 ctx.reply(asked, f"{asked.text} {odd}")
         return json.dumps(sorted(c.text.split(" (")[0] for c in ctx.all_results))
 
-    root = stage.submit("lead", odd)
-    assert json.loads(theatre.answer(root)) == [f"ValueError: {shown}", f"{shown} {shown} {shown}"]
-    assert stage.ledger.session(root).state is SessionState.FINISHED
+    root = kit.submit("lead", odd)
+    assert json.loads(workers.answer(root)) == [f"ValueError: {shown}", f"{shown} {shown} {shown}"]
+    assert kit.ledger.session(root).state is SessionState.FINISHED
 
 
 # --- A large result on its way from a child to its parent: whole, and small wherever it need not be.
@@ -110,17 +107,17 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
-    return StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, lease_s=120))
+def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
+    return Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, lease_s=120))
 
 
-def test_five_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:
+def test_five_mebibytes_cross_from_child_to_parent(kit: Kit) -> None:
     line = "Zeile Nr. äöü 中文 🙂 </agent-callback> & <b>\n"
     text = line * (5 * MIB // len(line.encode()) + 1)
     digest = hashlib.sha256(text.encode()).hexdigest()
     prompts: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "much")
@@ -132,33 +129,33 @@ def test_five_mebibytes_cross_from_child_to_parent(stage: StackHarness) -> None:
         assert ctx.all_results[0].full() == callback.result
         return hashlib.sha256(callback.full().encode()).hexdigest()
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(_: Context) -> str:
         return text
 
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "finished"
-    assert stage.resume(root) == "finished"
-    assert stage.ledger.result(root) == (SessionState.FINISHED, digest)
-    assert hashlib.sha256((stage.ledger.result(child.id)[1] or "").encode()).hexdigest() == digest
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "finished"
+    assert kit.play(root) == "finished"
+    assert kit.ledger.result(root) == (SessionState.FINISHED, digest)
+    assert hashlib.sha256((kit.ledger.result(child.id)[1] or "").encode()).hexdigest() == digest
     (parsed,) = parse_callbacks(prompts[0])
     assert parsed.size == len(text.encode())
     assert text.startswith(parsed.text)
     assert len(prompts[0].encode()) < 2 * MAX_PROMPT_BYTES_PER_CALLBACK
     assert f"`orchestra result {child.id}` prints the whole" in prompts[0]
-    bodies = [stage.redis.memory_usage(ledger_keys.bodies(session)) or 0 for session in (root, child.id)]
+    bodies = [kit.redis.memory_usage(ledger_keys.bodies(session)) or 0 for session in (root, child.id)]
     assert max(bodies) < MIB
 
 
 def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
-    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.worker.execution.ending.MAX_PAYLOAD_BYTES", 1000)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(_: Context) -> str:
         return "x" * 1001
 
-    root = stage.begin("lead", ends="failed")
-    assert "is larger than 1000 bytes" in (stage.ledger.result(root)[1] or "")
+    root = kit.begin("lead", ends="failed")
+    assert "is larger than 1000 bytes" in (kit.ledger.result(root)[1] or "")

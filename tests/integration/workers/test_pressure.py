@@ -12,25 +12,24 @@ from orchestrator.router.delayed.parked import DelayedMessages
 from orchestrator.streams import RedisStreams, all_streams, stream_key
 from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
+from tests.workers import Workers
 
-from .conftest import StackHarness
-from .theatre import Harness
 
-
-def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: StackHarness, theatre: Harness) -> None:
+def test_agents_report_ask_and_answer_and_launch_nothing_more(kit: Kit, workers: Workers) -> None:
     """With every stream above its limit: a delegation is refused, all that ends or answers work is taken."""
     limit = 5
-    stage.parts.pressure = Backpressure(stage.redis, limit=limit, retry_for_s=0.05, max_delay_s=0, memory_s=0)
+    kit.parts.pressure = Backpressure(kit.redis, limit=limit, retry_for_s=0.05, max_delay_s=0, memory_s=0)
     refused: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "good")
             ctx.delegate("worker", "bad")
             for stream in all_streams():
                 for _ in range(limit):
-                    stage.redis.xadd(stream_key(stream), {"envelope": b"x"})
+                    kit.redis.xadd(stream_key(stream), {"envelope": b"x"})
             for launch in (
                 lambda: ctx.delegate("worker", "more"),
                 lambda: ctx.delegate_all("worker", ["more", "and more"]),
@@ -47,22 +46,22 @@ def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: StackHarnes
                 ctx.reply(callback, "this one")
         return " ".join(sorted(c.text for c in ctx.all_results))
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.prompt == "bad":
             raise ValueError("no luck")
         ctx.message("parent", "half way")
         return f"told {ctx.ask('which one?')}"
 
-    root = stage.submit("lead")
-    answer = theatre.answer(root)
+    root = kit.submit("lead")
+    answer = workers.answer(root)
     assert "told this one" in answer
     assert "no luck" in answer
     assert len(refused) == 4
     assert all("new work is refused until the routers catch up" in text for text in refused)
-    session = stage.ledger.session(root)
+    session = kit.ledger.session(root)
     assert (session.state, session.launched, session.delivered) == (SessionState.FINISHED, 2, 2)
-    lengths = {s: stage.redis.xlen(stream_key(s)) for s in all_streams()}
+    lengths = {s: kit.redis.xlen(stream_key(s)) for s in all_streams()}
     assert {s.type for s, n in lengths.items() if n > limit} >= {
         "task-completion",
         "error",
@@ -73,18 +72,18 @@ def test_agents_report_ask_and_answer_and_launch_nothing_more(stage: StackHarnes
     }
 
 
-def test_what_waited_comes_back_into_a_full_stream(stage: StackHarness) -> None:
+def test_what_waited_comes_back_into_a_full_stream(kit: Kit) -> None:
     """A retry was new work once, and is not refused for being tried again."""
-    stage.agent("lead", role="coordinator")(lambda _: "")
-    stage.submit("lead")
-    stage.parts.agents.withdraw("lead")
-    router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=object())  # type: ignore[arg-type]
+    kit.agent("lead", role="coordinator")(lambda _: "")
+    kit.submit("lead")
+    kit.parts.agents.withdraw("lead")
+    router = build_router(kit.redis, kit.settings, consumer="r", dispatcher=object())  # type: ignore[arg-type]
     assert router.run_once().parked == 1
     stream = next(s for s in all_streams() if (s.type, s.priority) == ("task-delegation", "high"))
     for _ in range(5):
-        stage.redis.xadd(stream_key(stream), {"envelope": b"x"})
-    parking = DelayedMessages(Scripts(stage.redis), shards=[0], mark_ms=60_000)
+        kit.redis.xadd(stream_key(stream), {"envelope": b"x"})
+    parking = DelayedMessages(Scripts(kit.redis), shards=[0], mark_ms=60_000)
     (parked,) = parking.all()
     assert parking.release([parked])
-    (row,) = RedisStreams(stage.redis).backlog("router", [stream])
+    (row,) = RedisStreams(kit.redis).backlog("router", [stream])
     assert row.published >= 6

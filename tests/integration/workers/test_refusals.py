@@ -22,32 +22,32 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import heartbeat
 from orchestrator.worker.flower import FlowerApp
 from tests.door import door_to
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.refusing import REFUSALS, Refusing
 
 
 @pytest.fixture(params=REFUSALS)
 def refusing(
     request: pytest.FixtureRequest, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
-) -> Iterator[tuple[StackHarness, Refusing]]:
+) -> Iterator[tuple[Kit, Refusing]]:
     server = start_valkey(durable=False)
     client = connect(server.url)
     settings = load_settings(
         redis_url=server.url, data=tmp_path, heartbeat_s=0.05, lease_s=1, stop_grace_s=20, run_time_limit_s=60
     )
-    yield StackHarness(client, settings), Refusing(server, request.param)
+    yield Kit.on(client, settings), Refusing(server, request.param)
     client.close()
 
 
 def test_a_finished_run_is_committed_once_when_writes_are_taken_again(
-    refusing: tuple[StackHarness, Refusing],
+    refusing: tuple[Kit, Refusing],
 ) -> None:
     """Its answer is kept, and nothing is done a second time."""
-    stage, refusal = refusing
+    kit, refusal = refusing
     calls: list[int] = []
     enders: list[threading.Thread] = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         calls.append(1)
         ctx.status(50, "at work")
@@ -56,17 +56,17 @@ def test_a_finished_run_is_committed_once_when_writes_are_taken_again(
         enders[0].start()
         return "the answer"
 
-    session = stage.submit("solo", task="task-1")
-    assert stage.play(session) == "finished"
+    session = kit.submit("solo", task="task-1")
+    assert kit.play(session) == "finished"
     enders[0].join()
     assert calls == [1]
-    assert stage.ledger.result(session) == (SessionState.FINISHED, "the answer")
-    (run,) = stage.ledger.runs(session)
+    assert kit.ledger.result(session) == (SessionState.FINISHED, "the answer")
+    (run,) = kit.ledger.runs(session)
     assert (run.state, run.attempt, run.lost) == (RunState.COMPLETED, 1, 0)
 
 
-def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[StackHarness, Refusing]) -> None:
-    stage, refusal = refusing
+def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[Kit, Refusing]) -> None:
+    kit, refusal = refusing
 
     def refuse_three_times() -> threading.Thread:
         refusal.begin()
@@ -74,7 +74,7 @@ def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[StackHarness, Refu
         ender.start()
         return ender
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         at_the_claim.join()
         at_the_effect = refuse_three_times()
@@ -82,11 +82,11 @@ def test_an_effect_and_a_claim_outlast_it_too(refusing: tuple[StackHarness, Refu
         at_the_effect.join()
         return ctx.prompt
 
-    session = stage.submit("solo")
-    dispatch = stage.start(session)
+    session = kit.submit("solo")
+    dispatch = kit.start(session)
     at_the_claim = refuse_three_times()
-    assert stage.execute(dispatch) == "finished", stage.ledger.session(session).reason
-    assert stage.ledger.session(session).progress == 50
+    assert kit.execute(dispatch) == "finished", kit.ledger.session(session).reason
+    assert kit.ledger.session(session).progress == 50
 
 
 # --- A broker that is away: whoever listens to it is back a few seconds after it, however long the outage was.
@@ -149,10 +149,10 @@ def test_a_lease_is_renewed_in_time_over_another_connection(
     with door_to(server) as (door, url):
         settings = load_settings(redis_url=url, data=tmp_path, heartbeat_s=0.5, lease_s=6)
         client = connect(url, timeout_s=settings.command_timeout_s)
-        stage, observer = StackHarness(client, settings), Ledger(connect(server.url))
+        kit, observer = Kit.on(client, settings), Ledger(connect(server.url))
         still_s: list[float] = []
 
-        @stage.agent("solo")
+        @kit.agent("solo")
         def solo(ctx: Context) -> str:
             (before,) = observer.sweep.leases(0)
             door.forget()
@@ -163,9 +163,9 @@ def test_a_lease_is_renewed_in_time_over_another_connection(
             still_s.append(time.monotonic() - began)
             return "the answer"
 
-        session = stage.begin("solo", ends="finished")
+        session = kit.begin("solo", ends="finished")
         assert still_s[0] < settings.lease_s / 2 + settings.command_timeout_s
-        (run,) = stage.ledger.runs(session)
+        (run,) = kit.ledger.runs(session)
         assert (run.state, run.lost) == (RunState.COMPLETED, 0)
         client.close()
 

@@ -43,7 +43,7 @@ from orchestrator.router.build import build_router
 from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import runner
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 from tests.ready import ready_runs
 from tests.waiting import wait_until
 
@@ -60,67 +60,67 @@ def wait_for_event(event: threading.Event) -> None:
     assert event.wait(60)
 
 
-def test_an_answer_finishes_the_session(stage: StackHarness) -> None:
-    stage.agent("solo")(lambda ctx: ctx.prompt.upper())
-    session = stage.begin("solo", "hello", ends="finished")
-    assert stage.ledger.result(session) == (SessionState.FINISHED, "HELLO")
+def test_an_answer_finishes_the_session(kit: Kit) -> None:
+    kit.agent("solo")(lambda ctx: ctx.prompt.upper())
+    session = kit.begin("solo", "hello", ends="finished")
+    assert kit.ledger.result(session) == (SessionState.FINISHED, "HELLO")
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, ""), ("", ""), ({"a": [1, "é"]}, '{"a": [1, "é"]}'), (7, "7"), (True, "true")]
 )
-def test_what_an_agent_returns_becomes_text(stage: StackHarness, value: object, text: str) -> None:
-    stage.agent("solo")(lambda ctx: value)
-    session = stage.begin("solo")
-    assert stage.ledger.result(session)[1] == text
+def test_what_an_agent_returns_becomes_text(kit: Kit, value: object, text: str) -> None:
+    kit.agent("solo")(lambda ctx: value)
+    session = kit.begin("solo")
+    assert kit.ledger.result(session)[1] == text
 
 
-def test_an_agent_may_be_a_coroutine_function(stage: StackHarness) -> None:
-    @stage.agent("solo")
+def test_an_agent_may_be_a_coroutine_function(kit: Kit) -> None:
+    @kit.agent("solo")
     async def solo(ctx: Context) -> str:
         return ctx.prompt
 
-    session = stage.begin("solo", "later")
-    assert stage.ledger.result(session)[1] == "later"
+    session = kit.begin("solo", "later")
+    assert kit.ledger.result(session)[1] == "later"
 
 
-def test_a_failure_names_the_agents_own_line(stage: StackHarness) -> None:
-    @stage.agent("solo")
+def test_a_failure_names_the_agents_own_line(kit: Kit) -> None:
+    @kit.agent("solo")
     def solo(ctx: Context) -> None:
         raise RuntimeError("no luck\n")  # as a program ends its lines
 
-    session = stage.begin("solo", ends="failed")
-    reason = stage.ledger.session(session).reason
+    session = kit.begin("solo", ends="failed")
+    reason = kit.ledger.session(session).reason
     assert reason.startswith(f"RuntimeError: no luck ({__file__}:")
 
 
 @pytest.mark.parametrize("text", ["{", '"é'])
-def test_a_failure_inside_of_a_library_names_the_line_that_called_it(stage: StackHarness, text: str) -> None:
+def test_a_failure_inside_of_a_library_names_the_line_that_called_it(kit: Kit, text: str) -> None:
     """Not one of the library, and not one of ours where that is what raised."""
     line = 0
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> None:
         nonlocal line
         line = sys._getframe().f_lineno + 1
         json.loads(ctx.prompt)
 
-    session = stage.begin("solo", text)
-    assert stage.ledger.session(session).reason.endswith(f"({__file__}:{line})")
+    session = kit.begin("solo", text)
+    assert kit.ledger.session(session).reason.endswith(f"({__file__}:{line})")
 
 
-def test_a_misuse_of_the_context_names_the_agents_line(stage: StackHarness) -> None:
-    @stage.agent("solo")
+def test_a_misuse_of_the_context_names_the_agents_line(kit: Kit) -> None:
+    @kit.agent("solo")
     def solo(ctx: Context) -> None:
         ctx.wait_for("quorum")
 
-    session = stage.begin("solo")
-    reason = stage.ledger.session(session).reason
+    session = kit.begin("solo")
+    reason = kit.ledger.session(session).reason
     assert reason.endswith(f"({__file__}:{solo.__code__.co_firstlineno + 2})")
 
 
 def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
-    stage: StackHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its code lies among the libraries then, as a project's own virtual environment lies in the project."""
     monkeypatch.setattr("orchestrator.worker.executors.python._LIBRARIES", (tmp_path,))
@@ -132,9 +132,9 @@ def test_an_agent_that_was_installed_is_named_and_not_what_it_uses(
     names: dict[str, Any] = {}
     for file in (library / "helper.py", package / "agents.py"):
         exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
-    stage.agent("solo")(names["solo"])
-    session = stage.begin("solo")
-    assert stage.ledger.session(session).reason == f"ValueError: no ({package / 'agents.py'}:2)"
+    kit.agent("solo")(names["solo"])
+    session = kit.begin("solo")
+    assert kit.ledger.session(session).reason == f"ValueError: no ({package / 'agents.py'}:2)"
 
 
 #: More than may stand beside a text.
@@ -228,42 +228,40 @@ LONG = "x" * 300_000
         ),
     ],
 )
-def test_misuse_fails_the_run_and_says_how(
-    stage: StackHarness, agent: Callable[[Context], Any], reason: str
-) -> None:
-    stage.agent("solo")(agent)
-    session = stage.begin("solo", ends="failed")
-    assert stage.ledger.session(session).reason.startswith(reason)
+def test_misuse_fails_the_run_and_says_how(kit: Kit, agent: Callable[[Context], Any], reason: str) -> None:
+    kit.agent("solo")(agent)
+    session = kit.begin("solo", ends="failed")
+    assert kit.ledger.session(session).reason.startswith(reason)
 
 
-def test_a_key_without_characters_is_no_key(stage: StackHarness) -> None:
+def test_a_key_without_characters_is_no_key(kit: Kit) -> None:
     """Programs that fill in every field of a tool give it; a second task under it would never be begun."""
 
-    @stage.agent("solo", role="coordinator")
+    @kit.agent("solo", role="coordinator")
     def solo(ctx: Context) -> str:
         assert ctx.delegate("helper", "one", key="") != ctx.delegate("helper", "two", key="")
         first, second = ctx.step("launch", lambda: [ctx.delegate("helper", word, key="") for word in "ab"])
         assert first != second
         return ""
 
-    stage.agent("helper")(lambda _: "")
-    root = stage.begin("solo", ends="idle")
-    assert len(stage.children(root)) == 4
+    kit.agent("helper")(lambda _: "")
+    root = kit.begin("solo", ends="idle")
+    assert len(kit.children(root)) == 4
 
 
-def test_a_provider_holds_nobody_back_for_longer_than_a_day(stage: StackHarness) -> None:
+def test_a_provider_holds_nobody_back_for_longer_than_a_day(kit: Kit) -> None:
     """Some write a moment where seconds belong: the key would be of no use for decades."""
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         ctx.limits.hold_back("stub", "m", after_s=1_800_000_000)
         with pytest.raises(RunParked) as parked:
             ctx.limits.acquire("stub", "m")
         return str(float(parked.value.args[1]))
 
-    root = stage.submit("solo")
-    assert stage.play(root) == "finished", stage.ledger.session(root).reason
-    assert 86_000 < float(stage.ledger.result(root)[1]) <= 86_400
+    root = kit.submit("solo")
+    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    assert 86_000 < float(kit.ledger.result(root)[1]) <= 86_400
 
 
 class Speechless(Exception):
@@ -281,23 +279,21 @@ class Speechless(Exception):
     ],
     ids=["speechless", "cancelled", "interrupt", "generator"],
 )
-def test_an_error_that_is_no_common_one_is_a_failure_too(
-    stage: StackHarness, error: BaseException, reason: str
-) -> None:
+def test_an_error_that_is_no_common_one_is_a_failure_too(kit: Kit, error: BaseException, reason: str) -> None:
     """Not the end of the slot, whose run would wait for its lease and be tried 20 times."""
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> None:
         raise error
 
-    session = stage.begin("solo", ends="failed")
-    assert stage.ledger.session(session).reason.startswith(reason)
+    session = kit.begin("solo", ends="failed")
+    assert kit.ledger.session(session).reason.startswith(reason)
 
 
-def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: StackHarness) -> None:
+def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(kit: Kit) -> None:
     """It comes in a group: a wait, a delay of the next try, and errors that tell nothing by their group."""
 
-    @stage.agent("solo", attempts=2)
+    @kit.agent("solo", attempts=2)
     async def solo(ctx: Context) -> None:
         async with asyncio.TaskGroup() as group:
             if ctx.prompt == "wait":
@@ -310,20 +306,20 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
             else:
                 raise ExceptionGroup("both", [KeyError(name) for name in ctx.prompt.split()])
 
-    waits = stage.submit("solo", "wait")
-    dispatch = stage.start(waits)
-    assert stage.execute(dispatch) == "parked"
-    delayed = stage.start(stage.submit("solo", "delay"))
-    assert stage.execute(delayed) == "retry"
-    run = stage.ledger.run(delayed.run)
+    waits = kit.submit("solo", "wait")
+    dispatch = kit.start(waits)
+    assert kit.execute(dispatch) == "parked"
+    delayed = kit.start(kit.submit("solo", "delay"))
+    assert kit.execute(delayed) == "retry"
+    run = kit.ledger.run(delayed.run)
     assert run.claimable_ms - run.tries[0].ended_ms == 1_234_000
     for errors, text in (
         ("one", "KeyError: 'one'"),
         ("one two", "a TaskGroup (1 sub-exception): KeyError: 'one'; KeyError: 'two' ("),
     ):
-        failing = stage.start(stage.submit("solo", errors))
-        assert stage.execute(failing) == "retry"
-        found = stage.ledger.run(failing.run)
+        failing = kit.start(kit.submit("solo", errors))
+        assert kit.execute(failing) == "retry"
+        found = kit.ledger.run(failing.run)
         assert text in found.tries[0].reason
 
 
@@ -334,32 +330,32 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(stage: Sta
     ids=["returns", "exits", "says why", "raises"],
 )
 def test_a_fork_of_an_agents_process_cannot_end_its_run(
-    stage: StackHarness, leave: Callable[[], str], code: int
+    kit: Kit, leave: Callable[[], str], code: int
 ) -> None:
     """It ends as a program does, and does not go on as a second worker either."""
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         fork = os.fork()
         if not fork:
             return leave()
         return str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
 
-    session = stage.begin("solo", ends="finished")
-    assert stage.ledger.result(session)[1] == str(code)
+    session = kit.begin("solo", ends="finished")
+    assert kit.ledger.result(session)[1] == str(code)
 
 
-def test_a_run_is_executed_once(stage: StackHarness) -> None:
+def test_a_run_is_executed_once(kit: Kit) -> None:
     calls = []
-    stage.agent("solo")(lambda ctx: calls.append(1))
-    dispatch = stage.start(stage.submit("solo"))
-    assert stage.execute(dispatch) == "finished"
-    assert stage.execute(dispatch) == "refused"
+    kit.agent("solo")(lambda ctx: calls.append(1))
+    dispatch = kit.start(kit.submit("solo"))
+    assert kit.execute(dispatch) == "finished"
+    assert kit.execute(dispatch) == "refused"
     assert calls == [1]
 
 
-def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_parent_hears_of_its_children_and_keeps_its_state(kit: Kit) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.state["asked"] = [ctx.delegate("helper", word, title=f"Say {word}") for word in ("a", "b")]
@@ -369,23 +365,23 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(stage: StackHarness)
         assert ctx.prompt.startswith('<agent-callback type="aggregated" count="2">')
         return ",".join(callback.result for callback in ctx.all_results)
 
-    stage.agent("helper")(lambda ctx: f"{ctx.title}: {ctx.prompt * 2}")
-    session = stage.begin("lead", ends="idle")
-    first, second = sorted(stage.children(session), key=lambda child: child.title)
-    stage.play(first.id)
-    assert stage.ledger.flush(session).outcome == "waits"
-    stage.play(second.id)
-    assert stage.resume(session) == "finished"
-    assert stage.ledger.result(session)[1] == "Say a: aa,Say b: bb"
-    found = stage.ledger.session(session)
+    kit.agent("helper")(lambda ctx: f"{ctx.title}: {ctx.prompt * 2}")
+    session = kit.begin("lead", ends="idle")
+    first, second = sorted(kit.children(session), key=lambda child: child.title)
+    kit.play(first.id)
+    assert kit.ledger.flush(session).outcome == "waits"
+    kit.play(second.id)
+    assert kit.play(session) == "finished"
+    assert kit.ledger.result(session)[1] == "Say a: aa,Say b: bb"
+    found = kit.ledger.session(session)
     assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
 
 
 @pytest.mark.parametrize("cut", range(6))
 def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_child_once(
-    stage: StackHarness, cut: int
+    kit: Kit, cut: int
 ) -> None:
-    @stage.agent("lead", role="coordinator", attempts=2)
+    @kit.agent("lead", role="coordinator", attempts=2)
     def lead(ctx: Context) -> str:
         for number in range(5):
             if number == cut and ctx.attempt == 1:
@@ -396,41 +392,41 @@ def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_
             raise RuntimeError("cut")
         return "asked"
 
-    stage.agent("helper")(lambda ctx: "done")
-    dispatch = stage.start(stage.submit("lead"))
-    assert stage.execute(dispatch) == "retry"
-    assert stage.again(dispatch) == "idle"
-    assert len(stage.children(dispatch.session)) == 5
-    assert stage.ledger.session(dispatch.session).launched == 5
+    kit.agent("helper")(lambda ctx: "done")
+    dispatch = kit.start(kit.submit("lead"))
+    assert kit.execute(dispatch) == "retry"
+    assert kit.again(dispatch) == "idle"
+    assert len(kit.children(dispatch.session)) == 5
+    assert kit.ledger.session(dispatch.session).launched == 5
 
 
-def test_a_delegation_may_be_told_apart_by_a_key(stage: StackHarness) -> None:
+def test_a_delegation_may_be_told_apart_by_a_key(kit: Kit) -> None:
     made = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         made.append(ctx.delegate("helper", "same", key="one"))
         made.append(ctx.delegate("helper", "same", key="one"))
         made.append(ctx.delegate("helper", "same", key="two"))
 
-    stage.play(stage.submit("lead"))
+    kit.play(kit.submit("lead"))
     assert made[0] == made[1] != made[2]
 
 
-def test_a_delegation_without_a_callback_owes_nothing(stage: StackHarness) -> None:
-    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "whatever", callback=False))
-    session = stage.begin("lead", ends="finished")
-    assert stage.ledger.session(session).launched == 0
+def test_a_delegation_without_a_callback_owes_nothing(kit: Kit) -> None:
+    kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "whatever", callback=False))
+    session = kit.begin("lead", ends="finished")
+    assert kit.ledger.session(session).launched == 0
 
 
 def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path))
-    object.__setattr__(stage.ledger.limits, "max_children", 2)
+    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path))
+    object.__setattr__(kit.ledger.limits, "max_children", 2)
     caught = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.delegate("helper", "1")
         ctx.delegate("helper", "2")
@@ -440,23 +436,23 @@ def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
             caught.append(str(error))
         return "two"
 
-    session = stage.begin("lead", ends="idle")
+    session = kit.begin("lead", ends="idle")
     assert caught == [
         f"limit max_children = 2 reached for session {session}; wait for work to finish, or split it"
     ]
-    assert stage.ledger.session(session).launched == 2
+    assert kit.ledger.session(session).launched == 2
 
 
-def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness) -> None:
+def test_an_agent_that_works_on_is_told_that_it_lost_its_run(kit: Kit) -> None:
     """By its heartbeat, and not only when its time is up."""
     told: list[Exception] = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
-        (lease,) = stage.ledger.sweep.leases(0)
+        (lease,) = kit.ledger.sweep.leases(0)
         # The heartbeat may move the lease between these two lines; then it is looked at again.
-        while stage.ledger.release(lease) == "moved":
-            (lease,) = stage.ledger.sweep.leases(0)
+        while kit.ledger.release(lease) == "moved":
+            (lease,) = kit.ledger.sweep.leases(0)
         while not ctx.stopping:
             threading.Event().wait(0.01)
         try:
@@ -466,65 +462,65 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(stage: StackHarness
             raise
         return "never"
 
-    dispatch = stage.start(stage.submit("solo"))
-    assert stage.execute(dispatch) == "lost"
+    dispatch = kit.start(kit.submit("solo"))
+    assert kit.execute(dispatch) == "lost"
     assert [type(error) for error in told] == [ClaimLost]
 
 
 def test_a_run_that_was_asked_for_and_is_of_another_type_is_left_alone_and_its_worker_goes_on(
-    stage: StackHarness,
+    kit: Kit,
 ) -> None:
     """No other run has a part in it, so it is no outage."""
-    stage.agent("solo")(lambda ctx: "done")
-    session = stage.submit("solo")
-    dispatch = stage.start(session)
-    bodies = stage.redis.dump(ledger_keys.bodies(session))
-    stage.redis.set(ledger_keys.bodies(session), "of another type")
-    assert stage.execute(dispatch) == "damaged"
-    stage.redis.restore(ledger_keys.bodies(session), 0, bodies, replace=True)
-    assert stage.execute(dispatch) == "finished"
+    kit.agent("solo")(lambda ctx: "done")
+    session = kit.submit("solo")
+    dispatch = kit.start(session)
+    bodies = kit.redis.dump(ledger_keys.bodies(session))
+    kit.redis.set(ledger_keys.bodies(session), "of another type")
+    assert kit.execute(dispatch) == "damaged"
+    kit.redis.restore(ledger_keys.bodies(session), 0, bodies, replace=True)
+    assert kit.execute(dispatch) == "finished"
 
 
-def test_the_lease_of_an_agent_that_computes_is_renewed(stage: StackHarness) -> None:
+def test_the_lease_of_an_agent_that_computes_is_renewed(kit: Kit) -> None:
     beats = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         deadline = threading.Event()
         while len(set(beats)) < 3 and not deadline.wait(0.01):
-            beats.append(stage.ledger.sweep.leases(0)[0].lease_version)
+            beats.append(kit.ledger.sweep.leases(0)[0].lease_version)
         return "still mine"
 
-    stage.begin("solo", ends="finished")
+    kit.begin("solo", ends="finished")
 
 
-def test_a_user_can_stop_a_running_agent(stage: StackHarness) -> None:
+def test_a_user_can_stop_a_running_agent(kit: Kit) -> None:
     began = threading.Event()
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         began.set()
         while True:
             ctx.status(activity="busy")
 
-    dispatch = stage.start(stage.submit("solo"))
+    dispatch = kit.start(kit.submit("solo"))
     verdicts: list[str] = []
-    thread = threading.Thread(target=lambda: verdicts.append(stage.execute(dispatch)))
+    thread = threading.Thread(target=lambda: verdicts.append(kit.execute(dispatch)))
     thread.start()
     wait_for_event(began)
-    assert stage.ledger.stop(dispatch.session, "enough").outcome == "asked"
+    assert kit.ledger.stop(dispatch.session, "enough").outcome == "asked"
     thread.join(10)
     assert verdicts == ["stopped"]
-    found = stage.ledger.session(dispatch.session)
+    found = kit.ledger.session(dispatch.session)
     assert (found.state, found.reason) == (SessionState.STOPPED, "enough")
 
 
-def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: StackHarness) -> None:
+def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(kit: Kit) -> None:
     reasons = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
-        stage.ledger.stop(ctx.session, "enough")
+        kit.ledger.stop(ctx.session, "enough")
         while not ctx.stopping:
             threading.Event().wait(0.01)
         reasons.append(ctx.stopping)
@@ -532,62 +528,62 @@ def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(stage: StackHar
             ctx.check()
         return "an answer after all"
 
-    stage.begin("solo", ends="finished")
+    kit.begin("solo", ends="finished")
     assert reasons == ["enough"]
 
 
-def test_a_run_that_takes_too_long_fails_with_that_reason(stage: StackHarness) -> None:
-    @stage.agent("solo", time_limit_s=0.1, attempts=3)
+def test_a_run_that_takes_too_long_fails_with_that_reason(kit: Kit) -> None:
+    @kit.agent("solo", time_limit_s=0.1, attempts=3)
     def solo(ctx: Context) -> None:
         while True:
             threading.Event().wait(0.01)
             ctx.check()
 
-    session = stage.begin("solo", ends="failed")
-    assert stage.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
+    session = kit.begin("solo", ends="failed")
+    assert kit.ledger.session(session).reason == "it ran longer than its time limit of 0.1 s"
 
 
 @pytest.mark.parametrize("swept", [False, True], ids=["no sweep has noticed", "it was asked to stop"])
-def test_an_answer_after_the_time_of_its_session_is_a_timeout(stage: StackHarness, swept: bool) -> None:
+def test_an_answer_after_the_time_of_its_session_is_a_timeout(kit: Kit, swept: bool) -> None:
     """It is reported as such, and its parent hears of nothing else."""
-    parts, heard = stage.parts, list[Any]()
+    parts, heard = kit.parts, list[Any]()
     sweep = Reaper(parts.ledger, parts.delivery, settle=lambda _: None).run_once
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("late", "go", time_limit_s=0.2)
         heard.extend((c.status, c.error) for c in ctx.callbacks)
         return "done"
 
-    @stage.agent("late", attempts=3)
+    @kit.agent("late", attempts=3)
     def late(ctx: Context) -> str:
-        due = stage.redis.zscore(ledger_keys.timers(0), f"limit|{ctx.session}")
-        wait_until(lambda: stage.ledger.server_ms() > due, "the time has passed")
+        due = kit.redis.zscore(ledger_keys.timers(0), f"limit|{ctx.session}")
+        wait_until(lambda: kit.ledger.server_ms() > due, "the time has passed")
         for _ in range(2 * swept):  # it is asked to stop for as long as it does not
             sweep()
         if swept:
             wait_until(lambda: _is_to_stop(ctx), "it hears of that, and does not heed it")
         return "done after all"
 
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "failed"
-    stage.resume(root)
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "failed"
+    kit.play(root)
     assert heard == [("failed", "it was not done within its time limit")]
-    reports = stage.redis.xrange(keys.messages(0, "error", "critical"))
+    reports = kit.redis.xrange(keys.messages(0, "error", "critical"))
     bodies = [check(fields[b"envelope"]).message.body for _, fields in reports]  # type: ignore[union-attr]
     assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]  # type: ignore[union-attr]
-    assert stage.redis.zscore(ledger_keys.timers(0), f"limit|{child.id}") is None
+    assert kit.redis.zscore(ledger_keys.timers(0), f"limit|{child.id}") is None
 
 
 def test_an_answer_that_takes_long_to_commit_counts(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its agent has returned, so the end of the grace period ends nothing by force."""
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.05))
-    stage.agent("solo", time_limit_s=0.1)(lambda ctx: "in time")
-    commit, agent_thread = stage.ledger.commit_all, threading.current_thread()
+    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.05))
+    kit.agent("solo", time_limit_s=0.1)(lambda ctx: "in time")
+    commit, agent_thread = kit.ledger.commit_all, threading.current_thread()
     tried_by: list[threading.Thread] = []
 
     def slow(*args: Any, **given: Any) -> Any:
@@ -596,28 +592,28 @@ def test_an_answer_that_takes_long_to_commit_counts(
             time.sleep(0.3)  # longer than the time limit and the grace period together
         return commit(*args, **given)
 
-    monkeypatch.setattr(stage.ledger, "commit_all", slow)
-    session = stage.begin("solo", ends="finished")
-    assert stage.ledger.result(session) == (SessionState.FINISHED, "in time")
+    monkeypatch.setattr(kit.ledger, "commit_all", slow)
+    session = kit.begin("solo", ends="finished")
+    assert kit.ledger.result(session) == (SessionState.FINISHED, "in time")
     assert tried_by == [agent_thread]
 
 
 def test_an_agent_that_heeds_nothing_is_ended_from_outside(
     redis: redis_py.Redis, redis_url: str, tmp_path: Path
 ) -> None:
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
     ended = threading.Event()
 
-    @stage.agent("solo", time_limit_s=0.1)
+    @kit.agent("solo", time_limit_s=0.1)
     def solo(ctx: Context) -> str:
-        while not stage.ledger.session(ctx.session).ended_ms:
+        while not kit.ledger.session(ctx.session).ended_ms:
             threading.Event().wait(0.02)
         ended.set()
         return "too late"
 
-    session = stage.begin("solo")
+    session = kit.begin("solo")
     assert ended.is_set()
-    assert stage.ledger.result(session) == (
+    assert kit.ledger.result(session) == (
         SessionState.FAILED,
         "it ran longer than its time limit of 0.1 s, and its agent, which did not stop within 0.1 s, was ended by force",
     )
@@ -627,101 +623,101 @@ def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_b
     redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slot would be lost for good."""
-    stage = StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
-    killed, commit = threading.Event(), stage.ledger.commit_all
+    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    killed, commit = threading.Event(), kit.ledger.commit_all
 
     def refuse(*args: Any, **given: Any) -> Any:
         if not killed.is_set():
             raise redis_py.ResponseError("damaged")
         return commit(*args, **given)
 
-    @stage.agent("solo", time_limit_s=0.1)
+    @kit.agent("solo", time_limit_s=0.1)
     def solo(ctx: Context) -> str:
         killed.wait(10)
         return "too late"
 
     monkeypatch.setattr(runner, "current_process", lambda: SimpleNamespace(name="ForkPoolWorker-1"))
     monkeypatch.setattr(os, "kill", lambda *_: killed.set())
-    monkeypatch.setattr(stage.ledger, "commit_all", refuse)
-    assert stage.play(stage.submit("solo")) == "lost"
+    monkeypatch.setattr(kit.ledger, "commit_all", refuse)
+    assert kit.play(kit.submit("solo")) == "lost"
     assert killed.is_set()
 
 
-def test_progress_is_shown_in_the_ledger(stage: StackHarness) -> None:
+def test_progress_is_shown_in_the_ledger(kit: Kit) -> None:
     seen = []
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> None:
         ctx.status(40, "counting")
-        found = stage.ledger.session(ctx.session)
+        found = kit.ledger.session(ctx.session)
         seen.append((found.progress, found.activity))
 
-    stage.play(stage.submit("solo"))
+    kit.play(kit.submit("solo"))
     assert seen == [(40, "counting")]
 
 
-def test_a_quorum_and_a_deadline_reach_the_ledger(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_quorum_and_a_deadline_reach_the_ledger(kit: Kit) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
         for number in range(3):
             ctx.delegate("helper", str(number), group="g")
         ctx.wait_for("quorum", k=2, group="g", deadline_s=60)
         ctx.wait_for("any", window_s=0.5)
 
-    session = stage.begin("lead")
-    waiting = stage.ledger.session(session).waiting
+    session = kit.begin("lead")
+    waiting = kit.ledger.session(session).waiting
     assert waiting[""] == {"mode": "any", "window_ms": 500}
     assert (waiting["g"]["mode"], waiting["g"]["k"]) == ("quorum", 2)
-    assert waiting["g"]["deadline_ms"] > stage.ledger.server_ms()
+    assert waiting["g"]["deadline_ms"] > kit.ledger.server_ms()
 
 
-def test_a_user_resumes_a_finished_session(stage: StackHarness) -> None:
-    @stage.agent("solo")
+def test_a_user_resumes_a_finished_session(kit: Kit) -> None:
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         ctx.state["turns"] = ctx.state.get("turns", 0) + 1
         return f"{ctx.cause} {ctx.state['turns']}: {ctx.prompt}"
 
-    session = stage.begin("solo", "first")
-    stage.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
-    assert stage.resume(session) == "finished"
-    assert stage.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
+    session = kit.begin("solo", "first")
+    kit.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
+    assert kit.play(session) == "finished"
+    assert kit.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
 
 
-def test_the_callers_of_roots_get_the_final_answer_or_the_failure(stage: StackHarness) -> None:
-    stage.agent("good")(lambda ctx: "fine")
+def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> None:
+    kit.agent("good")(lambda ctx: "fine")
 
-    @stage.agent("bad")
+    @kit.agent("bad")
     def bad(ctx: Context) -> None:
         raise ValueError("not fine")
 
-    stage.play(stage.submit("good", task="t-good"))
-    stage.play(stage.submit("bad", task="t-bad"))
-    assert AsyncResult("t-good", app=stage.app).get(timeout=60) == "fine"
+    kit.play(kit.submit("good", task="t-good"))
+    kit.play(kit.submit("bad", task="t-bad"))
+    assert AsyncResult("t-good", app=kit.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
-        AsyncResult("t-bad", app=stage.app).get(timeout=60)
-    assert stage.ledger.sweep.unpublished_results(0) == []
+        AsyncResult("t-bad", app=kit.app).get(timeout=60)
+    assert kit.ledger.sweep.unpublished_results(0) == []
 
 
-def test_the_caller_of_a_root_that_waits_sees_that_it_does(stage: StackHarness) -> None:
-    stage.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
-    stage.play(stage.submit("lead", task="t-waits"))
-    assert AsyncResult("t-waits", app=stage.app).state == "WAITING"
+def test_the_caller_of_a_root_that_waits_sees_that_it_does(kit: Kit) -> None:
+    kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
+    kit.play(kit.submit("lead", task="t-waits"))
+    assert AsyncResult("t-waits", app=kit.app).state == "WAITING"
 
 
-def test_every_end_is_reported_by_a_signed_envelope(stage: StackHarness) -> None:
-    stage.lead("helper: x")
+def test_every_end_is_reported_by_a_signed_envelope(kit: Kit) -> None:
+    kit.lead("helper: x")
 
-    @stage.agent("helper")
+    @kit.agent("helper")
     def helper(ctx: Context) -> None:
         raise ValueError("no")
 
-    session = stage.begin("lead")
-    stage.end_children(session)
-    (child,) = stage.children(session)
+    session = kit.begin("lead")
+    kit.end_children(session)
+    (child,) = kit.children(session)
     streams = {("task-delegation", "high"): 2, ("error", "critical"): 1, ("task-completion", "high"): 1}
     for (kind, priority), expected in streams.items():
-        assert stage.redis.xlen(keys.messages(0, kind, priority)) == expected
-    ((_, fields),) = stage.redis.xrange(keys.messages(0, "error", "critical"))
+        assert kit.redis.xlen(keys.messages(0, kind, priority)) == expected
+    ((_, fields),) = kit.redis.xrange(keys.messages(0, "error", "critical"))
     text = fields[b"envelope"].decode()
     assert "<agent-name>helper</agent-name>" in text
     assert "<agent-name>lead</agent-name>" in text
@@ -733,10 +729,10 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
     start_valkey: Callable[..., Any], tmp_path: Path
 ) -> None:
     server = start_valkey(durable=True)
-    stage = StackHarness(connect(server.url), load_settings(redis_url=server.url, data=tmp_path / "data"))
+    kit = Kit.on(connect(server.url), load_settings(redis_url=server.url, data=tmp_path / "data"))
     killed = threading.Event()
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.delegate("helper", "before")
         server.kill()
@@ -744,51 +740,51 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
         ctx.delegate("helper", "after")
         return "both"
 
-    dispatch = stage.start(stage.submit("lead"))
+    dispatch = kit.start(kit.submit("lead"))
     verdicts: list[str] = []
-    thread = threading.Thread(target=lambda: verdicts.append(stage.execute(dispatch)))
+    thread = threading.Thread(target=lambda: verdicts.append(kit.execute(dispatch)))
     thread.start()
     wait_for_event(killed)
     server.start()
     thread.join(30)
     assert verdicts == ["idle"]
-    assert [child.title for child in stage.children(dispatch.session)] == ["before", "after"]
-    owed = [item.state for item in Ledger(stage.redis).items(dispatch.session)]
+    assert [child.title for child in kit.children(dispatch.session)] == ["before", "after"]
+    owed = [item.state for item in Ledger(kit.redis).items(dispatch.session)]
     assert owed == [ItemState.OWED, ItemState.OWED]
 
 
 @pytest.mark.parametrize("what", ["an effect", "results"])
-def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(stage: StackHarness, what: str) -> None:
+def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(kit: Kit, what: str) -> None:
     """Whatever the agent makes of it, the run is left to be tried again: it has neither failed nor finished."""
 
-    @stage.agent("solo")
+    @kit.agent("solo")
     def solo(ctx: Context) -> str:
         if ctx.attempt == 1:
-            stage.redis.set(refusing, "no hash")
+            kit.redis.set(refusing, "no hash")
         if what == "results":
             assert ctx.all_results == ()
         else:
             ctx.status(50, "at work")
         return "done"
 
-    dispatch = stage.start(stage.submit("solo"))
+    dispatch = kit.start(kit.submit("solo"))
     refusing = {
         "an effect": ledger_keys.effects(dispatch.run),
         "results": ledger_keys.items(dispatch.session),
     }[what]
-    assert stage.execute(dispatch) == "outage"
-    run = stage.ledger.run(dispatch.run)
-    assert (run.state, stage.ledger.session(dispatch.session).state) == (
+    assert kit.execute(dispatch) == "outage"
+    run = kit.ledger.run(dispatch.run)
+    assert (run.state, kit.ledger.session(dispatch.session).state) == (
         RunState.RUNNING,
         SessionState.RUNNING,
     )
-    stage.redis.delete(refusing)
-    assert stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "queued"
-    assert stage.again(dispatch) == "finished"
+    kit.redis.delete(refusing)
+    assert kit.ledger.release(kit.ledger.sweep.leases(0)[0]) == "queued"
+    assert kit.again(dispatch) == "finished"
 
 
 def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
-    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its envelope goes with the commit; that of a parent whose children are at work is not written in vain."""
     commits: list[bool] = []
@@ -800,48 +796,48 @@ def test_an_end_that_can_be_foreseen_is_committed_in_one_step(
         script(batch, name, names, args)
 
     monkeypatch.setattr(Batch, "script", note)
-    stage.agent("helper")(lambda ctx: "helped")
-    stage.lead("helper: help")
-    session = stage.begin("lead", ends="idle")
+    kit.agent("helper")(lambda ctx: "helped")
+    kit.lead("helper: help")
+    session = kit.begin("lead", ends="idle")
     assert commits == [False]
-    assert stage.end_children(session) == "finished"
+    assert kit.end_children(session) == "finished"
     assert commits == [False, True, True]
 
 
 @pytest.mark.parametrize("ends", ["task-completion", "error"])
 def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
-    stage: StackHarness, tmp_path: Path, ends: str
+    kit: Kit, tmp_path: Path, ends: str
 ) -> None:
     """It knows nothing of our sessions."""
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         ctx.status(50, "half")
         if ends == "error":
             raise ValueError("no luck")
         return "done"
 
-    stage.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
-    outgoing = stage.parts.message_factory.delegation(
+    kit.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
+    outgoing = kit.parts.message_factory.delegation(
         sender="partner",
         recipient="worker",
         task_id="T-1",
         task=Task(title="Count", description="the lines"),
         thread=Thread(correlation=new_message_id()),
     )
-    streams = RedisStreams(stage.redis)
+    streams = RedisStreams(kit.redis)
     streams.publish(StreamId(0, outgoing.type, outgoing.priority), outgoing.data)
-    router = build_router(stage.redis, stage.settings, consumer="r", dispatcher=Dispatcher(stage.app))
+    router = build_router(kit.redis, kit.settings, consumer="r", dispatcher=Dispatcher(kit.app))
     router.run_once()
-    ((dispatch, _),) = ready_runs(stage.parts)
-    stage.execute(dispatch)
+    ((dispatch, _),) = ready_runs(kit.parts)
+    kit.execute(dispatch)
     said = [
         check(fields[b"envelope"]).message
         for stream in (
             ("status-update", "normal"),
             (ends, "high" if ends == "task-completion" else "critical"),
         )
-        for _, fields in stage.redis.xrange(keys.messages(0, *stream))
+        for _, fields in kit.redis.xrange(keys.messages(0, *stream))
     ]
     assert len(said) == 2
     for message in said:

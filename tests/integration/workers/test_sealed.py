@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.cli import main
 from orchestrator.envelope import codec
 from orchestrator.envelope.bodies import Message, Query, Task, TaskCompletion, TaskDelegation
 from orchestrator.envelope.encryption import Recipient
@@ -27,10 +25,9 @@ from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from tests.hosts import bring_keys
+from tests.kit import Kit
 from tests.ready import ready_runs
 from tests.waiting import wait_until
-
-from .conftest import StackHarness
 
 SECRET = "swordfish"
 CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
@@ -40,7 +37,7 @@ CONVERSATION = "0b7a0a52-5a4e-4f7e-8d55-2f9a3d1c7e10"
 class Scene:
     """The external program `partner`, our agent `vault`, and a router on a host that has neither's keys."""
 
-    stage: StackHarness
+    kit: Kit
     router_data: Path
     rounds: int = 0
 
@@ -57,7 +54,7 @@ class Scene:
     ) -> AgentMessage:
         header = Header(
             message_id=new_message_id(),
-            timestamp=Timestamp.from_ms(int(self.stage.redis.time()[0]) * 1000),
+            timestamp=Timestamp.from_ms(int(self.kit.redis.time()[0]) * 1000),
             sender=Party(agent_name="partner", agent_role="coordinator"),
             recipient=Party(agent_name=recipient, agent_role="specialist"),
             correlation_id=conversation,
@@ -65,14 +62,9 @@ class Scene:
         )
         return AgentMessage(header=header, body=body)
 
-    def orchestra(self, *arguments: str, stdin: bytes | None = None) -> Result:
-        settings = self.stage.settings
-        place = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
-        return CliRunner().invoke(main, [*arguments, *place], input=stdin, catch_exceptions=False)
-
     def send(self, message: AgentMessage) -> str:
         """`orchestra message send --sign partner --encrypt`; the message-id."""
-        result = self.orchestra(
+        result = self.kit.orchestra(
             "message", "send", "-", "--sign", "partner", "--encrypt", stdin=codec.encode(message)
         )
         assert result.exit_code == 0, result.output
@@ -80,83 +72,83 @@ class Scene:
 
     def publish(self, message: AgentMessage) -> None:
         """Append any message, signed by `partner`."""
-        now_ms = int(self.stage.redis.time()[0]) * 1000
-        data = sign_message(message, self.stage.parts.keyring.signer("partner"), now_ms=now_ms)
+        now_ms = int(self.kit.redis.time()[0]) * 1000
+        data = sign_message(message, self.kit.parts.keyring.signer("partner"), now_ms=now_ms)
         name = next(
             stream_key(s)
             for s in all_streams(types=[message.body.type])
-            if s.priority == self.stage.parts.routing[message.body.type].priority
+            if s.priority == self.kit.parts.routing[message.body.type].priority
         )
-        self.stage.redis.xadd(name, {"envelope": data})
+        self.kit.redis.xadd(name, {"envelope": data})
 
     def seal(self, message: AgentMessage) -> AgentMessage:
-        ring = self.stage.parts.keyring
+        ring = self.kit.parts.keyring
         recipient = Recipient(*ring.recipient(message.header.recipient.agent_name))
-        return self.stage.parts.encrypter.seal(message, recipient=recipient)
+        return self.kit.parts.encrypter.seal(message, recipient=recipient)
 
     def route(self, data: Path | None = None) -> list[DeadLetter]:
         """One round of a router; all dead letters so far."""
         facts = {"data": data or self.router_data, "registration_patience_s": 0}
-        settings = self.stage.settings.model_copy(update=facts)
+        settings = self.kit.settings.model_copy(update=facts)
         self.rounds += 1
         build_router(
-            self.stage.redis,
+            self.kit.redis,
             settings,
             consumer=f"r{self.rounds}",
             dispatcher=self,  # type: ignore[arg-type]
         ).run_once()
-        return DeadLetters(self.stage.redis).all()
+        return DeadLetters(self.kit.redis).all()
 
     def work(self) -> list[str]:
         """Execute what the router made ready."""
-        return [self.stage.execute(run) for run, _ in ready_runs(self.stage.parts)]
+        return [self.kit.execute(run) for run, _ in ready_runs(self.kit.parts)]
 
     def session(self) -> Session:
-        (session,) = self.stage.ledger.roots(0)
+        (session,) = self.kit.ledger.roots(0)
         return session
 
     def errors(self) -> list[tuple[str, str, str]]:
         """Sender, recipient and text of every error in the streams, which is what the audit trail gets."""
-        rows = [row for s in all_streams(types=["error"]) for row in self.stage.redis.xrange(stream_key(s))]
+        rows = [row for s in all_streams(types=["error"]) for row in self.kit.redis.xrange(stream_key(s))]
         found = []
         for _, fields in rows:
             message = check(fields[b"envelope"]).message
             header: Any = message.header
-            body: Any = self.stage.parts.opener.open(message).body
+            body: Any = self.kit.parts.opener.open(message).body
             found.append((header.sender.agent_name, header.recipient.agent_name, body.message))
         return found
 
     def everything_in_redis(self) -> bytes:
         """All values of all keys, as far as they are no compressed blobs."""
         parts: list[Any] = []
-        for name in self.stage.redis.scan_iter():
-            match self.stage.redis.type(name):
+        for name in self.kit.redis.scan_iter():
+            match self.kit.redis.type(name):
                 case b"hash":
-                    parts.append(self.stage.redis.hgetall(name))
+                    parts.append(self.kit.redis.hgetall(name))
                 case b"stream":
-                    parts.append(self.stage.redis.xrange(name))
+                    parts.append(self.kit.redis.xrange(name))
                 case b"string":
-                    parts.append(self.stage.redis.get(name))
+                    parts.append(self.kit.redis.get(name))
         return repr(parts).encode()
 
 
 @pytest.fixture
-def scene(stage: StackHarness, tmp_path: Path) -> Scene:
-    @stage.agent("vault")
+def scene(kit: Kit, tmp_path: Path) -> Scene:
+    @kit.agent("vault")
     def vault(ctx: Any) -> str:
         if ctx.cause == "start":
             return f"was told {len(ctx.prompt)} characters"
         return " | ".join(f"{callback.kind}: {callback.text}" for callback in ctx.callbacks)
 
-    stage.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
-    keyring = stage.parts.keyring
+    kit.parts.agents.announce([AgentRecord(name="partner", role="coordinator", executor="foreign")])
+    keyring = kit.parts.keyring
     for name in ("vault", "partner", "router"):
         keyring.signer(name)
     keyring.offer_encryption("vault")
     keyring.offer_encryption("partner")
     folder = tmp_path / "router-host"
     bring_keys(keyring.store, KeyStore(folder / "keys"), "router")
-    return Scene(stage, folder)
+    return Scene(kit, folder)
 
 
 def task(text: str = f"the word is {SECRET}") -> TaskDelegation:
@@ -171,14 +163,14 @@ def test_a_secret_task_is_read_by_its_agent_alone(scene: Scene) -> None:
     assert (session.title, session.sealed, session.delegator) == ("(encrypted)", True, "partner")
     assert scene.work() == ["finished"]
     said = f"was told {len(f'the word is {SECRET}')} characters"
-    assert scene.stage.ledger.result(session.id) == (SessionState.FINISHED, said)
+    assert scene.kit.ledger.result(session.id) == (SessionState.FINISHED, said)
     assert SECRET.encode() not in scene.everything_in_redis()
 
 
 def test_a_router_that_has_the_key_does_not_use_it_either(scene: Scene) -> None:
     """One host for everything is no reason to write secrets down."""
     scene.send(scene.message(task()))
-    assert scene.route(scene.stage.settings.data) == []
+    assert scene.route(scene.kit.settings.data) == []
     assert scene.work() == ["finished"]
     assert SECRET.encode() not in scene.everything_in_redis()
 
@@ -191,7 +183,7 @@ def test_a_large_secret_is_compressed_or_stored_and_still_arrives(scene: Scene, 
     assert scene.route() == []
     assert scene.work() == ["finished"]
     said = f"was told {len(text)} characters"
-    assert scene.stage.ledger.result(scene.session().id) == (SessionState.FINISHED, said)
+    assert scene.kit.ledger.result(scene.session().id) == (SessionState.FINISHED, said)
     assert SECRET.encode() not in scene.everything_in_redis()
 
 
@@ -204,8 +196,8 @@ def test_secret_questions_and_words_reach_a_session_unread(scene: Scene) -> None
     scene.send(scene.message(Query(query_type="ask-for-help", subject=f"not {SECRET}?"), chain=(launch,)))
     assert scene.route() == []
     assert SECRET.encode() not in scene.everything_in_redis()
-    assert scene.stage.resume(scene.session().id) == "finished"
-    state, said = scene.stage.ledger.result(scene.session().id)
+    assert scene.kit.play(scene.session().id) == "finished"
+    state, said = scene.kit.ledger.result(scene.session().id)
     assert (state, sorted(str(said).split(" | "))) == (
         SessionState.FINISHED,
         [f"message: it was {SECRET}", f"query: not {SECRET}?"],
@@ -238,7 +230,7 @@ def unknown_key(scene: Scene) -> AgentMessage:
     record = stranger.create("vault", "encrypt")
     public = stranger.private_key(record.key_id).public_key()
     recipient = Recipient(record.key_id, public)  # type: ignore[arg-type]
-    return scene.stage.parts.encrypter.seal(scene.message(task()), recipient=recipient)
+    return scene.kit.parts.encrypter.seal(scene.message(task()), recipient=recipient)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +249,7 @@ def test_what_cannot_be_decrypted_is_a_failure_that_everybody_hears_of(
     scene.publish(build(scene))
     assert scene.route() == []
     assert scene.work() == ["failed"]
-    state, why = scene.stage.ledger.result(scene.session().id)
+    state, why = scene.kit.ledger.result(scene.session().id)
     assert state is SessionState.FAILED
     assert reason in str(why)
     ((sender, recipient, text),) = scene.errors()
@@ -274,8 +266,8 @@ def test_a_word_that_cannot_be_decrypted_does_not_stop_its_session(scene: Scene)
     word = scene.message(Message(content="two"), chain=(launch,)).model_copy(update={"body": other.body})
     scene.publish(word)
     assert scene.route() == []
-    assert scene.stage.resume(scene.session().id) == "finished"
-    assert "this message from partner cannot be read" in str(scene.stage.ledger.result(scene.session().id)[1])
+    assert scene.kit.play(scene.session().id) == "finished"
+    assert "this message from partner cannot be read" in str(scene.kit.ledger.result(scene.session().id)[1])
     (error,) = scene.errors()
     assert error[:2] == ("vault", "partner")
     assert word.header.message_id in error[2]
@@ -285,19 +277,19 @@ def test_a_word_that_cannot_be_decrypted_does_not_stop_its_session(scene: Scene)
 def test_a_report_is_read_where_its_key_is_and_refused_where_it_is_not(scene: Scene) -> None:
     """What changes the ledger has to be read by the router, so the router needs the recipient's key."""
 
-    @scene.stage.agent("boss", role="coordinator")
+    @scene.kit.agent("boss", role="coordinator")
     def boss(ctx: Any) -> str:
         if ctx.cause == "start":
             ctx.delegate("partner", "find out")
             return "waiting"
         return f"heard {ctx.callbacks[0].result}"
 
-    scene.stage.parts.keyring.offer_encryption("boss")
-    root = scene.stage.submit("boss")
+    scene.kit.parts.keyring.offer_encryption("boss")
+    root = scene.kit.submit("boss")
     scene.route()
     assert scene.work() == ["idle"]
     scene.route()
-    (child,) = scene.stage.children(root)
+    (child,) = scene.kit.children(root)
     done = TaskCompletion(task_id=child.id, status="success", summary="done", result=SECRET)
     report = scene.message(done, chain=child.chain, recipient="boss", conversation=child.correlation)
     scene.publish(scene.seal(report))
@@ -305,22 +297,22 @@ def test_a_report_is_read_where_its_key_is_and_refused_where_it_is_not(scene: Sc
     assert outgoing.rule == "payload"
     assert "not in this data folder" in outgoing.reason
     assert ("router", "partner") in {error[:2] for error in scene.errors()}
-    assert scene.orchestra("dlq", "replay", outgoing.id).exit_code == 0
-    assert scene.route(scene.stage.settings.data) == []
-    assert scene.stage.resume(root) == "finished"
-    assert scene.stage.ledger.result(root) == (SessionState.FINISHED, f"heard {SECRET}")
+    assert scene.kit.orchestra("dlq", "replay", outgoing.id).exit_code == 0
+    assert scene.route(scene.kit.settings.data) == []
+    assert scene.kit.play(root) == "finished"
+    assert scene.kit.ledger.result(root) == (SessionState.FINISHED, f"heard {SECRET}")
 
 
 def test_an_encrypted_dead_letter_goes_through_after_the_fix(scene: Scene) -> None:
     """It is published as it was: an encrypted body fits into its own message only."""
-    scene.stage.parts.agents.withdraw("vault")
+    scene.kit.parts.agents.withdraw("vault")
     scene.publish(scene.seal(scene.message(task(), recipient="vault")))
     letters: list[DeadLetter] = []
     while not letters:
         letters = scene.route()
     assert letters[0].rule == "recipient-unknown"
-    scene.stage.parts.agents.announce([scene.stage.catalogue["vault"].record])
-    assert scene.orchestra("dlq", "replay", letters[0].id).exit_code == 0
+    scene.kit.parts.agents.announce([scene.kit.catalogue["vault"].record])
+    assert scene.kit.orchestra("dlq", "replay", letters[0].id).exit_code == 0
 
     def work() -> list[str]:
         assert scene.route() == []
@@ -331,6 +323,8 @@ def test_an_encrypted_dead_letter_goes_through_after_the_fix(scene: Scene) -> No
 
 def test_nothing_is_encrypted_without_a_signature(scene: Scene) -> None:
     """Anybody can encrypt to a public key; the signature says who did."""
-    result = scene.orchestra("message", "send", "-", "--encrypt", stdin=codec.encode(scene.message(task())))
+    result = scene.kit.orchestra(
+        "message", "send", "-", "--encrypt", stdin=codec.encode(scene.message(task()))
+    )
     assert result.exit_code == 2
     assert "--sign" in result.stderr

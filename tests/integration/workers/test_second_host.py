@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from orchestrator.agents.definition import define_agent
 from orchestrator.agents.loader import load_agents
-from orchestrator.cli import main
 from orchestrator.errors import KeyringError
 from orchestrator.ledger import RunRef, SessionState
 from orchestrator.router.build import build_router
@@ -24,25 +23,20 @@ from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution import heartbeat
+from tests.kit import Kit
 from tests.ready import ready_runs
-
-from .conftest import StackHarness
 
 
 @dataclass
 class Hosts:
     """Two data folders, one Redis. `first` has served `boss` since ever; `far` is to run on the second host."""
 
-    first: StackHarness
-    second: StackHarness
+    first: Kit
+    second: Kit
     rounds: int = 0
 
     def wake(self, agents: Iterable[tuple[str, str]]) -> None:
         """Play the broker for the router."""
-
-    def orchestra(self, stage: StackHarness, *arguments: str) -> Result:
-        place = ["--redis-url", str(stage.settings.redis_url), "--data", str(stage.settings.data)]
-        return CliRunner().invoke(main, [*arguments, *place])
 
     def out(self, folder: Path) -> list[str]:
         """The options of an export into this folder."""
@@ -51,22 +45,22 @@ class Hosts:
 
     def bring(self, folder: Path, *what: str) -> Result:
         """Export on the first host what the arguments say, and import it on the second one."""
-        done = self.orchestra(self.first, "keys", "export", *what, *self.out(folder))
+        done = self.first.orchestra("keys", "export", *what, *self.out(folder))
         assert done.exit_code == 0, done.output
         exported, *closed = self.out(folder)[1:]
-        return self.orchestra(self.second, "keys", "import", exported, *closed)
+        return self.second.orchestra("keys", "import", exported, *closed)
 
-    def keys(self, stage: StackHarness) -> set[str]:
+    def keys(self, kit: Kit) -> set[str]:
         """The agents whose private keys are there."""
-        rows = json.loads(self.orchestra(stage, "keys", "list", "--json").stdout)["keys"]
+        rows = json.loads(kit.orchestra("keys", "list", "--json").stdout)["keys"]
         return {row["agent"] for row in rows if row["private"]}
 
-    def route(self, stage: StackHarness) -> list[RunRef]:
+    def route(self, kit: Kit) -> list[RunRef]:
         """One round of a router on a host; what workers find then."""
         self.rounds += 1
-        settings, redis = stage.settings, stage.redis
+        settings, redis = kit.settings, kit.redis
         build_router(redis, settings, consumer=f"r{self.rounds}", dispatcher=self).run_once()  # type: ignore[arg-type]
-        return [run for run, _ in ready_runs(stage.parts)]
+        return [run for run, _ in ready_runs(kit.parts)]
 
     def published(self) -> int:
         return sum(self.first.redis.xlen(stream_key(stream)) for stream in all_streams())
@@ -76,10 +70,10 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(stage: StackHarness, tmp_path: Path) -> Hosts:
-    far = StackHarness(stage.redis, stage.settings.model_copy(update={"data": tmp_path / "second"}))
+def hosts(kit: Kit, tmp_path: Path) -> Hosts:
+    far = Kit.on(kit.redis, kit.settings.model_copy(update={"data": tmp_path / "second"}))
 
-    @stage.agent("boss", role="coordinator")
+    @kit.agent("boss", role="coordinator")
     def boss(ctx: Any) -> str:
         if ctx.cause == "start":
             ctx.delegate("far", "look")
@@ -91,16 +85,16 @@ def hosts(stage: StackHarness, tmp_path: Path) -> Hosts:
         return "seen"
 
     far.catalogue["far"] = define_agent("far", function=look, source="here")
-    stage.parts.agents.announce([far.catalogue["far"].record])
+    kit.parts.agents.announce([far.catalogue["far"].record])
 
-    return Hosts(stage, far)
+    return Hosts(kit, far)
 
 
 def test_a_host_that_imports_the_keys_of_its_agents_works_for_the_same_stack(
     hosts: Hosts, tmp_path: Path
 ) -> None:
     """`keys generate` and `export` here, `keys import` there; each router believes what the other host signs."""
-    made = hosts.orchestra(hosts.first, "keys", "generate", "far", "router", "boss", "operator")
+    made = hosts.first.orchestra("keys", "generate", "far", "router", "boss", "operator")
     assert made.exit_code == 0
     assert hosts.bring(tmp_path, "far", "router").exit_code == 0
     assert hosts.keys(hosts.second) == {"far", "router"}
@@ -111,7 +105,7 @@ def test_a_host_that_imports_the_keys_of_its_agents_works_for_the_same_stack(
     (start,) = hosts.route(hosts.second)
     assert hosts.second.execute(start) == "finished"
     assert hosts.route(hosts.first) == []
-    assert hosts.first.resume(root) == "finished"
+    assert hosts.first.play(root) == "finished"
     assert hosts.first.ledger.result(root) == (SessionState.FINISHED, "far says seen")
     hosts.route(hosts.second)
     assert hosts.dead() == []
@@ -123,14 +117,14 @@ def test_a_host_that_imports_the_keys_of_its_agents_works_for_the_same_stack(
 
 def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_path: Path) -> None:
     """The bundled agents are left to others; an agent of one's own without its key is a clear error."""
-    hosts.orchestra(hosts.first, "keys", "generate", "far", "router")
+    hosts.first.orchestra("keys", "generate", "far", "router")
     hosts.bring(tmp_path, "far")
     mine = tmp_path / "mine.py"
     mine.write_text("from orchestrator import agent\n\n\n@agent('far')\ndef far(ctx): ...\n")
 
-    def catalogue(stage: StackHarness) -> set[str]:
-        settings = stage.settings.model_copy(update={"agents": (str(mine),), "review_roots": (tmp_path,)})
-        return set(RuntimeOfProcess(stage.app, settings).load_catalogue())
+    def catalogue(kit: Kit) -> set[str]:
+        settings = kit.settings.model_copy(update={"agents": (str(mine),), "review_roots": (tmp_path,)})
+        return set(RuntimeOfProcess(kit.app, settings).load_catalogue())
 
     assert catalogue(hosts.first) > {"far", "lead"}
     assert catalogue(hosts.second) == {"far"}
@@ -148,7 +142,7 @@ def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
         "from orchestrator import agent\n\n\n@agent('away', role='coordinator')\ndef away(ctx): ...\n"
     )
     record = load_agents([str(mine)])["away"].record
-    hosts.orchestra(hosts.first, "keys", "generate", "router")
+    hosts.first.orchestra("keys", "generate", "router")
     announce = hosts.second.parts.agents.announce
     with pytest.raises(
         KeyringError,
@@ -160,7 +154,7 @@ def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
     announce([record])
     assert hosts.first.parts.agents.get("away") == record
     assert hosts.keys(hosts.second) == {"away", "reaper"}
-    done = hosts.orchestra(hosts.second, "keys", "export", "--agents", str(mine), *hosts.out(tmp_path))
+    done = hosts.second.orchestra("keys", "export", "--agents", str(mine), *hosts.out(tmp_path))
     assert done.exit_code == 2
     assert "sign records of agents on the host that has it" in done.output
     with pytest.raises(
@@ -170,10 +164,10 @@ def test_a_host_announces_what_the_operator_vouched_for_and_nothing_else(
 
 
 def test_a_process_that_is_forked_while_another_thread_builds_builds_its_own(
-    stage: StackHarness, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pool replaces a process at any moment; a lock that stays locked would stop its first task for ever."""
-    process, me = RuntimeOfProcess(stage.app, stage.settings), os.getpid()
+    process, me = RuntimeOfProcess(kit.app, kit.settings), os.getpid()
     building, goes_on = threading.Event(), threading.Event()
 
     def show(_: str, __: float) -> None:

@@ -18,7 +18,7 @@ from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.callback import Callback
 from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
 from .test_steps import Calls, calls, lose_worker, result
 
@@ -27,28 +27,26 @@ __all__ = ["calls"]
 NOW = 1_800_000_000_000
 
 
-def sweep(stage: StackHarness, dispatch: RunRef) -> bool:
+def sweep(kit: Kit, dispatch: RunRef) -> bool:
     """Sweep as the reaper does at the ledger's time; whether it made the run ready."""
-    stage.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
-    for run in stage.ledger.sweep.undispatched(0):
-        stage.ledger.sweep.make_ready(run)
-    return stage.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
+    kit.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
+    for run in kit.ledger.sweep.undispatched(0):
+        kit.ledger.sweep.make_ready(run)
+    return kit.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
 
 
-def parks(stage: StackHarness) -> tuple[str, RunRef]:
+def parks(kit: Kit) -> tuple[str, RunRef]:
     """A session of the lead whose first try has parked, and its run."""
-    dispatch = stage.start(session := stage.submit("lead"))
-    assert stage.execute(dispatch) == "parked"
+    dispatch = kit.start(session := kit.submit("lead"))
+    assert kit.execute(dispatch) == "parked"
     return session, dispatch
 
 
 @pytest.mark.parametrize("how", ["sleep", "sleep_until"])
-def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(
-    stage: StackHarness, calls: Calls, how: str
-) -> None:
-    stage.ledger.set_time(NOW)
+def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(kit: Kit, calls: Calls, how: str) -> None:
+    kit.ledger.set_time(NOW)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         ctx.step("plan", calls.of("plan"))
         if how == "sleep":
@@ -59,93 +57,93 @@ def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(
         ctx.step("act", calls.of("act"))
         return "slept"
 
-    session, dispatch = parks(stage)
-    run = stage.ledger.run(dispatch.run)
+    session, dispatch = parks(kit)
+    run = kit.ledger.run(dispatch.run)
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 86_400_000, 0)
-    assert "waits for 2027-01-16T08:00:00.000Z" in stage.ledger.session(session).trouble
-    blocker = Doctor(stage.parts, audit=None, sleep=lambda _: None).why(session)[1]
+    assert "waits for 2027-01-16T08:00:00.000Z" in kit.ledger.session(session).trouble
+    blocker = Doctor(kit.parts, audit=None, sleep=lambda _: None).why(session)[1]
     assert blocker.by == "2027-01-16T08:00:00.000Z"
-    stage.ledger.set_time(NOW + 86_399_000)
-    assert not sweep(stage, dispatch)
-    assert stage.execute(dispatch) == "refused"
-    stage.ledger.set_time(NOW + 86_400_000)
-    assert sweep(stage, dispatch)
-    assert stage.execute(dispatch) == "finished"
+    kit.ledger.set_time(NOW + 86_399_000)
+    assert not sweep(kit, dispatch)
+    assert kit.execute(dispatch) == "refused"
+    kit.ledger.set_time(NOW + 86_400_000)
+    assert sweep(kit, dispatch)
+    assert kit.execute(dispatch) == "finished"
     assert calls.made == {"plan": 1, "act": 1}
-    assert result(stage, session) == "slept"
+    assert result(kit, session) == "slept"
 
 
-def test_a_try_that_wakes_too_early_sleeps_on(stage: StackHarness) -> None:
+def test_a_try_that_wakes_too_early_sleeps_on(kit: Kit) -> None:
     """Its worker was lost, or somebody made it ready by hand: the recorded moment counts."""
-    stage.ledger.set_time(NOW)
-    stage.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
-    _, dispatch = parks(stage)
-    stage.ledger.redis.hset(f"ao:{{00}}:run:{dispatch.run}", "not_before", 0)
-    stage.ledger.set_time(NOW + 20_000)
-    assert stage.execute(dispatch) == "parked"
-    run = stage.ledger.run(dispatch.run)
+    kit.ledger.set_time(NOW)
+    kit.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
+    _, dispatch = parks(kit)
+    kit.ledger.redis.hset(f"ao:{{00}}:run:{dispatch.run}", "not_before", 0)
+    kit.ledger.set_time(NOW + 20_000)
+    assert kit.execute(dispatch) == "parked"
+    run = kit.ledger.run(dispatch.run)
     assert run.claimable_ms == NOW + 60_000
 
 
 @pytest.mark.parametrize("jump_s", [86_400, -86_400])
-def test_a_clock_that_jumps_holds_no_sleep_of_a_duration(stage: StackHarness, jump_s: int) -> None:
+def test_a_clock_that_jumps_holds_no_sleep_of_a_duration(kit: Kit, jump_s: int) -> None:
     """Ahead: the time has come. Back: the ledger waits as long as it was told to, and no longer."""
-    stage.ledger.set_time(NOW)
-    stage.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
-    session, dispatch = parks(stage)
-    stage.ledger.set_time(NOW + jump_s * 1000)
+    kit.ledger.set_time(NOW)
+    kit.agent("lead")(lambda ctx: ctx.sleep(60) or "slept")
+    session, dispatch = parks(kit)
+    kit.ledger.set_time(NOW + jump_s * 1000)
     if jump_s < 0:
-        assert not sweep(stage, dispatch)
-        stage.ledger.set_time(NOW + jump_s * 1000 + 60_000)
-    assert sweep(stage, dispatch)
-    assert stage.execute(dispatch) == "finished"
-    assert result(stage, session) == "slept"
+        assert not sweep(kit, dispatch)
+        kit.ledger.set_time(NOW + jump_s * 1000 + 60_000)
+    assert sweep(kit, dispatch)
+    assert kit.execute(dispatch) == "finished"
+    assert result(kit, session) == "slept"
 
 
-def test_what_comes_meanwhile_waits_and_a_stop_ends_it(stage: StackHarness) -> None:
-    stage.ledger.set_time(NOW)
+def test_what_comes_meanwhile_waits_and_a_stop_ends_it(kit: Kit) -> None:
+    kit.ledger.set_time(NOW)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("quick", "a")
             ctx.sleep(60)
         return f"{ctx.cause}: {[c.result for c in ctx.callbacks]}"
 
-    stage.agent("quick")(lambda _: "done")
-    session, dispatch = parks(stage)
-    (child,) = stage.children(session)
-    assert stage.play(child.id) == "finished"
-    assert stage.ledger.flush(session).outcome == "busy"
-    stage.ledger.set_time(NOW + 60_000)
-    assert stage.execute(dispatch) == "idle"
-    assert [c.id for c in stage.children(session)] == [child.id]
-    assert stage.resume(session) == "finished"
-    assert result(stage, session) == "callbacks: ['done']"
+    kit.agent("quick")(lambda _: "done")
+    session, dispatch = parks(kit)
+    (child,) = kit.children(session)
+    assert kit.play(child.id) == "finished"
+    assert kit.ledger.flush(session).outcome == "busy"
+    kit.ledger.set_time(NOW + 60_000)
+    assert kit.execute(dispatch) == "idle"
+    assert [c.id for c in kit.children(session)] == [child.id]
+    assert kit.play(session) == "finished"
+    assert result(kit, session) == "callbacks: ['done']"
 
-    stopped, dispatch = parks(stage)
-    assert stage.ledger.stop(stopped, "enough").outcome == "ended"
-    assert stage.ledger.session(stopped).state is SessionState.STOPPED
-    assert stage.execute(dispatch) == "refused"
+    stopped, dispatch = parks(kit)
+    assert kit.ledger.stop(stopped, "enough").outcome == "ended"
+    assert kit.ledger.session(stopped).state is SessionState.STOPPED
+    assert kit.execute(dispatch) == "refused"
 
 
-def test_an_async_agent_sleeps_too_and_short_times_return_at_once(stage: StackHarness) -> None:
-    stage.ledger.set_time(NOW)
+def test_an_async_agent_sleeps_too_and_short_times_return_at_once(kit: Kit) -> None:
+    kit.ledger.set_time(NOW)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     async def lead(ctx: Context) -> str:
         ctx.sleep(0)
         ctx.sleep_until(NOW / 1000 - 5)
         ctx.sleep(5)
         return "slept"
 
-    _, dispatch = parks(stage)
-    stage.ledger.set_time(NOW + 5_000)
-    assert stage.execute(dispatch) == "finished"
+    _, dispatch = parks(kit)
+    kit.ledger.set_time(NOW + 5_000)
+    assert kit.execute(dispatch) == "finished"
 
 
-def test_what_is_no_time_is_refused(stage: StackHarness) -> None:
-    @stage.agent("lead")
+def test_what_is_no_time_is_refused(kit: Kit) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         for wrong in (-1, math.nan, math.inf, "5", True, 1e12):
             with pytest.raises(InputError, match="not a number of seconds from 0"):
@@ -160,7 +158,7 @@ def test_what_is_no_time_is_refused(stage: StackHarness) -> None:
             ctx.sleep_until("tomorrow")  # type: ignore[arg-type]
         return "done"
 
-    assert stage.play(stage.submit("lead")) == "finished"
+    assert kit.play(kit.submit("lead")) == "finished"
 
 
 def test_an_answer_in_a_call_may_sleep() -> None:
@@ -187,17 +185,17 @@ def test_an_answer_in_a_call_may_sleep() -> None:
 # --- A run that waits for a provider's limits for long frees its slot, uses up no attempt, and repeats no step.
 
 
-def limited(stage: StackHarness, wait_s: float = 0, **limit: int) -> None:
+def limited(kit: Kit, wait_s: float = 0, **limit: int) -> None:
     changed = {"provider_limits": {"stub/*": limit}, "provider_wait_s": wait_s}
-    stage.parts.settings = stage.settings.model_copy(update=changed)
+    kit.parts.settings = kit.settings.model_copy(update=changed)
 
 
-def test_a_run_parks_and_goes_on_when_its_time_has_come(stage: StackHarness, calls: Calls) -> None:
+def test_a_run_parks_and_goes_on_when_its_time_has_come(kit: Kit, calls: Calls) -> None:
     """The agent has one attempt; its first step is not executed again."""
-    limited(stage)
-    stage.ledger.set_time(NOW)
+    limited(kit)
+    kit.ledger.set_time(NOW)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         ctx.step("plan", calls.of("plan"))
         with ctx.limits.acquire("stub", "m"):
@@ -211,30 +209,28 @@ def test_a_run_parks_and_goes_on_when_its_time_has_come(stage: StackHarness, cal
 
         return ctx.step("model", model)
 
-    session, dispatch = parks(stage)
-    run = stage.ledger.run(dispatch.run)
+    session, dispatch = parks(kit)
+    run = kit.ledger.run(dispatch.run)
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 20_000, 0)
-    assert stage.ledger.session(session).trouble.startswith(
-        "the limits of stub/m allow the next call in 20 s"
-    )
+    assert kit.ledger.session(session).trouble.startswith("the limits of stub/m allow the next call in 20 s")
     assert calls.made == {"plan": 1}
-    assert stage.execute(dispatch) == "refused"
-    stage.ledger.set_time(NOW + 20_000)
-    assert stage.execute(dispatch) == "finished"
+    assert kit.execute(dispatch) == "refused"
+    kit.ledger.set_time(NOW + 20_000)
+    assert kit.execute(dispatch) == "finished"
     assert calls.made == {"plan": 1, "model": 1}
-    assert result(stage, session) == "answer"
-    (parked,) = [event.text for event in history(stage.ledger, session) if event.what == "attempt"]
+    assert result(kit, session) == "answer"
+    (parked,) = [event.text for event in history(kit.ledger, session) if event.what == "attempt"]
     assert "attempt 1 was parked after" in parked
 
 
-def test_a_run_that_begins_again_does_not_wait_behind_itself(stage: StackHarness) -> None:
+def test_a_run_that_begins_again_does_not_wait_behind_itself(kit: Kit) -> None:
     """Found by seed 280: outside of steps its second call was given up in its place when the run was parked, and the next try
     asks for its first call again. Runs that do so stood behind places that nobody would come back for.
     """
-    limited(stage, calls=1)
-    stage.ledger.set_time(NOW)
+    limited(kit, calls=1)
+    kit.ledger.set_time(NOW)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         with ctx.limits.acquire("stub", "m"):
             if ctx.attempt == 1:
@@ -242,17 +238,17 @@ def test_a_run_that_begins_again_does_not_wait_behind_itself(stage: StackHarness
         with ctx.limits.acquire("stub", "m"):
             return "answer"
 
-    session, dispatch = parks(stage)
-    stage.ledger.set_time(NOW + 20_000)
-    assert stage.execute(dispatch) == "finished"
-    assert result(stage, session) == "answer"
+    session, dispatch = parks(kit)
+    kit.ledger.set_time(NOW + 20_000)
+    assert kit.execute(dispatch) == "finished"
+    assert result(kit, session) == "answer"
 
 
-def test_calls_at_once_wait_in_places_of_their_own(stage: StackHarness) -> None:
-    limited(stage, wait_s=20, calls=1)
+def test_calls_at_once_wait_in_places_of_their_own(kit: Kit) -> None:
+    limited(kit, wait_s=20, calls=1)
     at_work: list[int] = []
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     async def lead(ctx: Context) -> None:
         async def call(number: int) -> None:
             with await ctx.limits.aacquire("stub", "m"):
@@ -262,28 +258,28 @@ def test_calls_at_once_wait_in_places_of_their_own(stage: StackHarness) -> None:
 
         await asyncio.gather(*map(call, range(4)))
 
-    stage.begin("lead", ends="finished")
+    kit.begin("lead", ends="finished")
     assert (at_work[::2], sorted(at_work[::2])) == (at_work[1::2], [0, 1, 2, 3])
 
 
-def test_a_short_wait_is_spent_in_the_slot(stage: StackHarness) -> None:
-    limited(stage, wait_s=20)
+def test_a_short_wait_is_spent_in_the_slot(kit: Kit) -> None:
+    limited(kit, wait_s=20)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         ctx.limits.hold_back("stub", "m", after_s=0.2)
         began = time.monotonic()
         with ctx.limits.acquire("stub", "m"):
             return str(time.monotonic() - began >= 0.15)
 
-    session = stage.begin("lead", ends="finished")
-    assert result(stage, session) == "True"
+    session = kit.begin("lead", ends="finished")
+    assert result(kit, session) == "True"
 
 
-def test_an_async_agent_waits_and_parks_too(stage: StackHarness) -> None:
-    limited(stage, wait_s=0.3, calls=1)
+def test_an_async_agent_waits_and_parks_too(kit: Kit) -> None:
+    limited(kit, wait_s=0.3, calls=1)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     async def lead(ctx: Context) -> str:
         permit = await ctx.limits.aacquire("stub", "m", tokens=5)
         permit.release(tokens=4)
@@ -292,78 +288,78 @@ def test_an_async_agent_waits_and_parks_too(stage: StackHarness) -> None:
             await ctx.limits.aacquire("stub", "m")
         return "parked"
 
-    stage.begin("lead", ends="finished")
+    kit.begin("lead", ends="finished")
 
 
-def stop(stage: StackHarness, session: str) -> None:
-    stage.ledger.stop(session, "by a test")
+def stop(kit: Kit, session: str) -> None:
+    kit.ledger.stop(session, "by a test")
 
 
-def fail(stage: StackHarness, session: str) -> None:
-    stage.ledger.stop(session, "by a test", state="failed")
+def fail(kit: Kit, session: str) -> None:
+    kit.ledger.stop(session, "by a test", state="failed")
 
 
 @pytest.mark.parametrize(("end", "state"), [(stop, "stopped"), (fail, "failed")])
 def test_a_run_that_is_asked_to_stop_does_not_park(
-    stage: StackHarness, end: Callable[[StackHarness, str], None], state: str
+    kit: Kit, end: Callable[[Kit, str], None], state: str
 ) -> None:
-    limited(stage)
+    limited(kit)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
-        end(stage, ctx.session)
+        end(kit, ctx.session)
         raise RunParked("stub/m", "20")
 
-    session = stage.begin("lead")
-    assert stage.ledger.session(session).state == state
-    assert stage.ledger.session(session).reason == "by a test"
+    session = kit.begin("lead")
+    assert kit.ledger.session(session).state == state
+    assert kit.ledger.session(session).reason == "by a test"
 
 
-def test_what_is_parked_can_be_stopped(stage: StackHarness) -> None:
-    @stage.agent("lead")
+def test_what_is_parked_can_be_stopped(kit: Kit) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
         ctx.limits.hold_back("stub", "m", after_s=1000)
         ctx.limits.acquire("stub", "m")
 
-    session = stage.begin("lead", ends="parked")
-    assert stage.ledger.stop(session, "by a test").outcome == "ended"
-    assert stage.ledger.session(session).state == "stopped"
+    session = kit.begin("lead", ends="parked")
+    assert kit.ledger.stop(session, "by a test").outcome == "ended"
+    assert kit.ledger.session(session).state == "stopped"
 
 
 @pytest.mark.parametrize("end", ["lost", "finished"])
-def test_the_place_of_a_call_ends_with_the_lease_that_took_it(stage: StackHarness, end: str) -> None:
+def test_the_place_of_a_call_ends_with_the_lease_that_took_it(kit: Kit, end: str) -> None:
     """A killed worker, or one that lost the word that the call is over, keeps nobody out: not even its own retry."""
-    limited(stage, calls=1)
+    limited(kit, calls=1)
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         if ctx.attempt == 1:
             ctx.limits.acquire("stub", "m")
             if end == "lost":
-                lose_worker(stage)
+                lose_worker(kit)
         else:
             with ctx.limits.acquire("stub", "m"):
                 pass
         return "done"
 
-    dispatch = stage.start(stage.submit("lead"))
+    dispatch = kit.start(kit.submit("lead"))
     if end == "lost":
-        assert (stage.execute(dispatch), stage.again(dispatch)) == ("lost", "finished")
-    assert end == "lost" or stage.execute(dispatch) == "finished"
-    with_place(stage)
+        assert (kit.execute(dispatch), kit.again(dispatch)) == ("lost", "finished")
+    assert end == "lost" or kit.execute(dispatch) == "finished"
+    with_place(kit)
 
 
-def with_place(stage: StackHarness) -> None:
+def with_place(kit: Kit) -> None:
     """Another run gets the one place; while it has it, a third one waits."""
     verdicts: list[str] = []
 
-    @stage.agent("other")
+    @kit.agent("other")
     def other(ctx: Context) -> str:
         with ctx.limits.acquire("stub", "m"):
             if not verdicts:
                 verdicts.append("")
-                verdicts.append(stage.play(stage.submit("other")))
+                verdicts.append(kit.play(kit.submit("other")))
         return "done"
 
-    assert stage.play(stage.submit("other")) == "finished"
+    assert kit.play(kit.submit("other")) == "finished"
     assert verdicts[1:] == ["parked"]

@@ -24,8 +24,7 @@ from orchestrator.ledger import StepHeader
 from orchestrator.ledger.transitions import JournalLimits
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
+from tests.kit import Kit
 
 
 class Plan(BaseModel):
@@ -62,24 +61,24 @@ def calls() -> Calls:
     return Calls()
 
 
-def play_again(stage: StackHarness, session: str, *, tries: int = 2) -> str:
+def play_again(kit: Kit, session: str, *, tries: int = 2) -> str:
     """Execute the first run of a session until it has been tried so often; the last verdict."""
-    dispatch = stage.start(session)
-    verdict = stage.execute(dispatch)
+    dispatch = kit.start(session)
+    verdict = kit.execute(dispatch)
     for _ in range(tries - 1):
         assert verdict == "retry"
-        verdict = stage.again(dispatch)
+        verdict = kit.again(dispatch)
     return verdict
 
 
-def lose_worker(stage: StackHarness) -> None:
+def lose_worker(kit: Kit) -> None:
     """The reaper takes the one run that is held from its holder."""
-    while stage.ledger.release(stage.ledger.sweep.leases(0)[0]) == "moved":
+    while kit.ledger.release(kit.ledger.sweep.leases(0)[0]) == "moved":
         pass
 
 
-def result(stage: StackHarness, session: str) -> str:
-    return stage.ledger.result(session)[1] or ""
+def result(kit: Kit, session: str) -> str:
+    return kit.ledger.result(session)[1] or ""
 
 
 @pytest.mark.parametrize(
@@ -101,114 +100,114 @@ def result(stage: StackHarness, session: str) -> str:
     ids=lambda value: repr(value)[:20],
 )
 def test_the_second_try_gets_the_value_of_the_first(
-    stage: StackHarness, calls: Calls, value: Any, type: Any, read: Any
+    kit: Kit, calls: Calls, value: Any, type: Any, read: Any
 ) -> None:
     seen = []
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         seen.append(ctx.step("value", calls.of("value", value), type=type))
         if ctx.attempt == 1:
             raise ValueError("once more")
         return "done"
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
     assert seen == [read, read]
     assert calls.made == {"value": 1}
 
 
-def test_the_annotation_of_a_function_says_what_its_value_is(stage: StackHarness, calls: Calls) -> None:
+def test_the_annotation_of_a_function_says_what_its_value_is(kit: Kit, calls: Calls) -> None:
     seen = []
 
     def point() -> list[Point]:
         calls.made["point"] += 1
         return [Point(1, 2)]
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> None:
         seen.append(ctx.step("point", point))
         if ctx.attempt == 1:
             raise ValueError("once more")
 
-    assert play_again(stage, stage.submit("lead")) == "finished"
+    assert play_again(kit, kit.submit("lead")) == "finished"
     assert seen == [[Point(1, 2)]] * 2
     assert calls.made == {"point": 1}
 
 
 @pytest.mark.parametrize("value", [Point(1, 2), {1, 2}, object()])
-def test_a_value_without_a_form_is_refused_with_what_to_do(stage: StackHarness, value: Any) -> None:
-    @stage.agent("lead")
+def test_a_value_without_a_form_is_refused_with_what_to_do(kit: Kit, value: Any) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
         ctx.step("value", lambda: value)
 
-    session = stage.begin("lead", ends="failed")
-    assert "step 'value#1' gave a " in result(stage, session)
-    assert "type=" in result(stage, session)
+    session = kit.begin("lead", ends="failed")
+    assert "step 'value#1' gave a " in result(kit, session)
+    assert "type=" in result(kit, session)
 
 
-def test_a_model_of_no_module_is_refused_before_it_is_recorded(stage: StackHarness) -> None:
+def test_a_model_of_no_module_is_refused_before_it_is_recorded(kit: Kit) -> None:
     class Local(BaseModel):
         x: int
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         assert ctx.step("named", lambda: Local(x=1), type=Local) == Local(x=1)
         with pytest.raises(InputError, match="give the step type=Local"):
             ctx.step("nameless", lambda: Local(x=1))
         return "refused"
 
-    stage.begin("lead", ends="finished")
+    kit.begin("lead", ends="finished")
 
 
-def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(stage: StackHarness, calls: Calls) -> None:
+def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(kit: Kit, calls: Calls) -> None:
     """The second worker gets the first two steps and executes the third one again."""
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         text = ctx.step("model", calls.of("one", "1")) + ctx.step("model", calls.of("two", "2"))
         if ctx.attempt == 1:
-            lose_worker(stage)
+            lose_worker(kit)
         return text + ctx.step("model", calls.of("three", "3"))
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "lost"
-    assert stage.again(dispatch) == "finished"
-    assert result(stage, session) == "123"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "lost"
+    assert kit.again(dispatch) == "finished"
+    assert result(kit, session) == "123"
     assert calls.made == {"one": 1, "two": 1, "three": 2}
 
 
-def test_a_stale_claim_records_nothing(stage: StackHarness) -> None:
+def test_a_stale_claim_records_nothing(kit: Kit) -> None:
     """Two holders of one run: what the first one does after it lost the run is refused and never read."""
     stale: list[Context] = []
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         stale.append(ctx)
         if ctx.attempt == 1:
-            lose_worker(stage)
+            lose_worker(kit)
             return "lost"
         with pytest.raises(ClaimLost):
             stale[0].step("late", lambda: "of the first")
         header = StepHeader(key="late#1", how="done", codec="json")
         with pytest.raises(ClaimLost):
-            stage.ledger.journal.record(stale[0]._effects.held.claim, header, b'"of the first"')
+            kit.ledger.journal.record(stale[0]._effects.held.claim, header, b'"of the first"')
         return ctx.step("late", lambda: "of the second")
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "lost"
-    assert stage.again(dispatch) == "finished"
-    assert result(stage, session) == "of the second"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "lost"
+    assert kit.again(dispatch) == "finished"
+    assert result(kit, session) == "of the second"
 
 
-def test_what_is_recorded_twice_is_recorded_once(stage: StackHarness) -> None:
+def test_what_is_recorded_twice_is_recorded_once(kit: Kit) -> None:
     """redis-py repeats a command whose answer was lost."""
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
-        journal, claim = stage.ledger.journal, ctx._effects.held.claim
+        journal, claim = kit.ledger.journal, ctx._effects.held.claim
         header = StepHeader(key="a#1", how="done", codec="json")
         for value in (b"1", b"1", b"2"):
             journal.record(claim, header, value)
@@ -219,50 +218,48 @@ def test_what_is_recorded_twice_is_recorded_once(stage: StackHarness) -> None:
         assert journal.read(ctx.run)["b#1"].header.tries == 2
         assert journal.usage(ctx.run) == (2, 5)
 
-    assert stage.play(stage.submit("lead")) == "finished"
+    assert kit.play(kit.submit("lead")) == "finished"
 
 
-def test_the_journal_goes_with_its_run_however_that_ends(stage: StackHarness, redis: redis_py.Redis) -> None:
-    @stage.agent("lead", attempts=2)
+def test_the_journal_goes_with_its_run_however_that_ends(kit: Kit, redis: redis_py.Redis) -> None:
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         ctx.step("small", lambda: 1)
         ctx.step("large", lambda: "x" * 200_000)
         if ctx.prompt == "fail":
             raise ValueError("no")
         if ctx.prompt == "stop":
-            stage.ledger.stop(ctx.session, "by a test")
-            lose_worker(stage)
+            kit.ledger.stop(ctx.session, "by a test")
+            lose_worker(kit)
         return "done"
 
     def of_steps() -> list[bytes]:
         return [key for key in redis.scan_iter() if b":steps" in key]
 
-    assert stage.play(stage.submit("lead", "go")) == "finished"
+    assert kit.play(kit.submit("lead", "go")) == "finished"
     assert of_steps() == []
-    stopped = stage.begin("lead", "stop")
-    assert stage.ledger.session(stopped).state == "stopped"
+    stopped = kit.begin("lead", "stop")
+    assert kit.ledger.session(stopped).state == "stopped"
     assert of_steps() == []
-    failing = stage.start(stage.submit("lead", "fail"))
-    assert stage.execute(failing) == "retry"
+    failing = kit.start(kit.submit("lead", "fail"))
+    assert kit.execute(failing) == "retry"
     assert len(of_steps()) == 2
     assert all(redis.ttl(key) == -1 for key in of_steps())
-    assert stage.again(failing) == "failed"
+    assert kit.again(failing) == "failed"
     assert of_steps() == []
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
-def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(
-    stage: StackHarness, calls: Calls
-) -> None:
+def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(kit: Kit, calls: Calls) -> None:
     seen = []
 
     def fail() -> None:
         calls.made["fail"] += 1
         raise LookupError("nothing there")
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         try:
             ctx.step("look", fail, retries=2, backoff_s=0)
@@ -272,15 +269,13 @@ def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(
             raise ValueError("once more")
         return "done"
 
-    assert play_again(stage, stage.submit("lead")) == "finished"
+    assert play_again(kit, kit.submit("lead")) == "finished"
     assert calls.made == {"fail": 3}
     said = ("look#1", "LookupError", "nothing there", "step 'look#1' failed: LookupError: nothing there")
     assert seen == [said, said]
 
 
-def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(
-    stage: StackHarness, calls: Calls
-) -> None:
+def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(kit: Kit, calls: Calls) -> None:
     """And the others are not."""
 
     def shaky() -> str:
@@ -289,20 +284,20 @@ def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(
             raise ConnectionError("no answer")
         return "answer"
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         ctx.step("plan", calls.of("plan"))
         return ctx.step("shaky", shaky)
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
-    assert result(stage, session) == "answer"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
+    assert result(kit, session) == "answer"
     assert calls.made == {"plan": 1, "shaky": 2}
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_steps_whose_errors_failed_a_group_of_tasks_are_executed_by_the_next_try(
-    stage: StackHarness, calls: Calls, *, alone: bool
+    kit: Kit, calls: Calls, *, alone: bool
 ) -> None:
     async def shaky(name: str) -> str:
         calls.made[name] += 1
@@ -310,31 +305,29 @@ def test_steps_whose_errors_failed_a_group_of_tasks_are_executed_by_the_next_try
             raise ConnectionError(f"no {name}")
         return name
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     async def lead(ctx: Context) -> str:
         await ctx.astep("plan", calls.of("plan"))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(ctx.astep(n, shaky, n)) for n in (["a"] if alone else ["a", "b"])]
         return "".join(task.result() for task in tasks)
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
-    assert result(stage, session) == ("a" if alone else "ab")
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
+    assert result(kit, session) == ("a" if alone else "ab")
     assert calls.made.pop("plan") == 1
     assert max(calls.made.values()) == 2
 
 
-def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(
-    stage: StackHarness, calls: Calls
-) -> None:
+def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(kit: Kit, calls: Calls) -> None:
     """Two of three calls were made when the worker was lost; the next one makes the last."""
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         def fail() -> None:
             calls.made["fail"] += 1
             if calls.made["fail"] == 3 and ctx.attempt == 1:
-                lose_worker(stage)
+                lose_worker(kit)
             raise LookupError(f"call {calls.made['fail']}")
 
         try:
@@ -343,57 +336,57 @@ def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(
             return error.message
         return "never"
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "lost"
-    assert stage.again(dispatch) == "finished"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "lost"
+    assert kit.again(dispatch) == "finished"
     # The third call of the first worker was not recorded, and the second worker had two left.
-    assert (result(stage, session), calls.made["fail"]) == ("call 5", 5)
+    assert (result(kit, session), calls.made["fail"]) == ("call 5", 5)
 
 
-def test_a_step_may_ask_for_another_try_of_its_run(stage: StackHarness, calls: Calls) -> None:
+def test_a_step_may_ask_for_another_try_of_its_run(kit: Kit, calls: Calls) -> None:
     def busy(attempt: int) -> str:
         calls.made["busy"] += 1
         if attempt == 1:
             raise Retry("busy", after_s=0)
         return "answer"
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         return ctx.step("busy", busy, ctx.attempt)
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
     assert calls.made == {"busy": 2}
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_step_that_takes_too_long_fails(stage: StackHarness, *, asynchronous: bool) -> None:
+def test_a_step_that_takes_too_long_fails(kit: Kit, *, asynchronous: bool) -> None:
     never = threading.Event()
 
-    @stage.agent("sync")
+    @kit.agent("sync")
     def sync(ctx: Context) -> str:
         with pytest.raises(StepFailed, match="TimeoutError"):
             ctx.step("slow", never.wait, 60, timeout_s=0.01)
         return ctx.step("quick", lambda: "done", timeout_s=30)
 
-    @stage.agent("async")
+    @kit.agent("async")
     async def asynchronously(ctx: Context) -> str:
         with pytest.raises(StepFailed, match="TimeoutError"):
             await ctx.astep("slow", asyncio.sleep, 60, timeout_s=0.01)
         return await ctx.astep("quick", lambda: "done", timeout_s=30)
 
-    stage.begin("async" if asynchronous else "sync", ends="finished")
+    kit.begin("async" if asynchronous else "sync", ends="finished")
     never.set()
 
 
 # --- side by side -------------------------------------------------------------------------------
 
 
-def test_tasks_may_ask_for_steps_at_the_same_time(stage: StackHarness, calls: Calls) -> None:
+def test_tasks_may_ask_for_steps_at_the_same_time(kit: Kit, calls: Calls) -> None:
     """All wait for one another, so that none is done before the last has begun; the second try calls none."""
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     async def lead(ctx: Context) -> str:
         everyone = asyncio.Barrier(20)
 
@@ -408,17 +401,17 @@ def test_tasks_may_ask_for_steps_at_the_same_time(stage: StackHarness, calls: Ca
             raise ValueError("once more")
         return str(last)
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
-    assert result(stage, session) == "190"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
+    assert result(kit, session) == "190"
     assert set(calls.made.values()) == {1}
     assert len(calls.made) == 20
 
 
-def test_threads_may_ask_for_steps_in_any_order(stage: StackHarness, calls: Calls) -> None:
+def test_threads_may_ask_for_steps_in_any_order(kit: Kit, calls: Calls) -> None:
     """The second try asks in the other order, and finds all of them."""
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         names = [f"part {n}" for n in range(16)]
         if ctx.attempt == 2:
@@ -430,15 +423,15 @@ def test_threads_may_ask_for_steps_in_any_order(stage: StackHarness, calls: Call
             raise ValueError("once more")
         return ctx.step("end", lambda: "done")
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
     assert set(calls.made.values()) == {1}
 
 
-def test_a_step_has_steps_of_its_own(stage: StackHarness, calls: Calls) -> None:
+def test_a_step_has_steps_of_its_own(kit: Kit, calls: Calls) -> None:
     """The second try executes the outer step, which was not recorded, and not what was recorded in it."""
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         def outer() -> str:
             calls.made["outer"] += 1
@@ -450,22 +443,20 @@ def test_a_step_has_steps_of_its_own(stage: StackHarness, calls: Calls) -> None:
         text = ctx.step("outer", outer)
         return text + ctx.step("inner", calls.of("other", "other"))
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "finished"
-    assert result(stage, session) == "inother"
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "finished"
+    assert result(kit, session) == "inother"
     assert calls.made == {"outer": 2, "inner": 1, "other": 1}
 
 
 # --- another version of the agent -----------------------------------------------------------------
 
 
-def two_versions(
-    stage: StackHarness, first: list[str], second: list[str], **options: Any
-) -> tuple[str, Calls]:
+def two_versions(kit: Kit, first: list[str], second: list[str], **options: Any) -> tuple[str, Calls]:
     """A session whose agent asks for other steps on its second and third try; its id, and what was called."""
     calls = Calls()
 
-    @stage.agent("lead", attempts=3, **options)
+    @kit.agent("lead", attempts=3, **options)
     def lead(ctx: Context) -> str:
         asked = first if ctx.attempt == 1 else second
         found = [ctx.step(name, calls.of(name, f"{name}{ctx.attempt}")) for name in asked]
@@ -473,8 +464,8 @@ def two_versions(
             raise ValueError("once more")
         return " ".join(found)
 
-    session = stage.submit("lead")
-    play_again(stage, session, tries=3)
+    session = kit.submit("lead")
+    play_again(kit, session, tries=3)
     return session, calls
 
 
@@ -488,79 +479,79 @@ def two_versions(
     ],
 )
 def test_a_try_that_asks_for_other_steps_is_told_which_one_differs(
-    stage: StackHarness, second: list[str], asked: str, recorded: str
+    kit: Kit, second: list[str], asked: str, recorded: str
 ) -> None:
-    session, calls = two_versions(stage, ["a", "b"], second)
-    reason = result(stage, session)
-    assert reason.startswith(f"StepMismatch: run {stage.ledger.runs(session)[0].id} asks for step {asked!r}")
+    session, calls = two_versions(kit, ["a", "b"], second)
+    reason = result(kit, session)
+    assert reason.startswith(f"StepMismatch: run {kit.ledger.runs(session)[0].id} asks for step {asked!r}")
     assert f"recorded {recorded!r}" in reason
     assert 'steps = "replace"' in reason
     assert calls.made == {"a": 1, "b": 1}
 
 
-def test_an_agent_may_go_on_with_new_steps(stage: StackHarness) -> None:
+def test_an_agent_may_go_on_with_new_steps(kit: Kit) -> None:
     """From the first one that differs; what was recorded after that is dropped, also under the same name."""
-    session, calls = two_versions(stage, ["a", "b", "d"], ["a", "c", "d"], steps="replace")
-    assert result(stage, session) == "a1 c2 d2"
+    session, calls = two_versions(kit, ["a", "b", "d"], ["a", "c", "d"], steps="replace")
+    assert result(kit, session) == "a1 c2 d2"
     assert calls.made == {"a": 1, "b": 1, "c": 1, "d": 2}
 
 
-def test_more_steps_after_the_recorded_ones_are_no_difference(stage: StackHarness) -> None:
-    session, calls = two_versions(stage, ["a", "b"], ["a", "b", "c"])
-    assert result(stage, session) == "a1 b1 c2"
+def test_more_steps_after_the_recorded_ones_are_no_difference(kit: Kit) -> None:
+    session, calls = two_versions(kit, ["a", "b"], ["a", "b", "c"])
+    assert result(kit, session) == "a1 b1 c2"
     assert calls.made == {"a": 1, "b": 1, "c": 1}
 
 
 # --- effects --------------------------------------------------------------------------------------
 
 
-def test_what_a_recorded_step_delegated_stays(stage: StackHarness) -> None:
+def test_what_a_recorded_step_delegated_stays(kit: Kit) -> None:
     """The second try does not delegate; its commit stops nobody."""
-    stage.agent("helper")(lambda _: "")
+    kit.agent("helper")(lambda _: "")
 
-    @stage.agent("lead", attempts=2)
+    @kit.agent("lead", attempts=2)
     def lead(ctx: Context) -> str:
         ctx.step("launch", lambda: [ctx.delegate("helper", "x"), ctx.delegate("helper", "y", key="k")])
         if ctx.attempt == 1:
             raise ValueError("once more")
         return "waits"
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "idle"
-    found = stage.ledger.session(session)
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "idle"
+    found = kit.ledger.session(session)
     assert (found.launched, found.owed, found.dead) == (2, 2, 0)
 
 
-def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(stage: StackHarness) -> None:
+def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(kit: Kit) -> None:
     """A model that is asked again answers in other words; the child is the same one, and its key too."""
-    stage.agent("helper")(lambda _: "")
+    kit.agent("helper")(lambda _: "")
     seen: list[str] = []
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         def launch() -> str:
             child = ctx.delegate("helper", f"in the words of attempt {ctx.attempt}")
             seen.extend([child, ctx.step_key])
             if ctx.attempt == 1:
-                lose_worker(stage)
+                lose_worker(kit)
             return child
 
         ctx.step("launch", launch)
         return "waits"
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "lost"
-    assert stage.again(dispatch) == "idle"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "lost"
+    assert kit.again(dispatch) == "idle"
     assert seen[:2] == seen[2:]
     assert seen[1] == f"{dispatch.run}:launch#1"
-    assert stage.ledger.session(session).launched == 1
+    assert kit.ledger.session(session).launched == 1
 
 
-def test_what_a_replaced_step_delegated_is_stopped(stage: StackHarness) -> None:
-    stage.agent("helper")(lambda _: "")
+def test_what_a_replaced_step_delegated_is_stopped(kit: Kit) -> None:
+    kit.agent("helper")(lambda _: "")
 
-    @stage.agent("lead", attempts=2, steps="replace")
+    @kit.agent("lead", attempts=2, steps="replace")
     def lead(ctx: Context) -> str:
         if ctx.attempt == 1:
             ctx.step("old", lambda: ctx.delegate("helper", "x"))
@@ -568,56 +559,56 @@ def test_what_a_replaced_step_delegated_is_stopped(stage: StackHarness) -> None:
         ctx.step("new", lambda: ctx.delegate("helper", "y"))
         return "waits"
 
-    session = stage.submit("lead")
-    assert play_again(stage, session) == "idle"
-    found = stage.ledger.session(session)
+    session = kit.submit("lead")
+    assert play_again(kit, session) == "idle"
+    found = kit.ledger.session(session)
     assert (found.launched, found.owed, found.dead) == (2, 1, 1)
 
 
-def test_the_key_of_a_step_is_known_in_its_function_only(stage: StackHarness) -> None:
-    @stage.agent("lead")
+def test_the_key_of_a_step_is_known_in_its_function_only(kit: Kit) -> None:
+    @kit.agent("lead")
     async def lead(ctx: Context) -> str:
         with pytest.raises(InputError, match=r"ctx\.step_key"):
             _ = ctx.step_key
         keys_of_steps = await asyncio.gather(*(ctx.astep("s", lambda: ctx.step_key) for _ in range(3)))
         return " ".join(sorted(key.rpartition(":")[2] for key in keys_of_steps))
 
-    session = stage.begin("lead", ends="finished")
-    assert result(stage, session) == "s#1 s#2 s#3"
+    session = kit.begin("lead", ends="finished")
+    assert result(kit, session) == "s#1 s#2 s#3"
 
 
 # --- bounds, damage, what people see --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limits", [JournalLimits(steps=3), JournalLimits(bytes=30)])
-def test_the_journal_is_bounded(stage: StackHarness, limits: JournalLimits) -> None:
-    stage.ledger.journal.limits = limits
+def test_the_journal_is_bounded(kit: Kit, limits: JournalLimits) -> None:
+    kit.ledger.journal.limits = limits
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
         for _ in range(4):
             ctx.step("eight", lambda: "12345678")
 
-    session = stage.begin("lead", ends="failed")
-    assert "LimitExceeded: limit max_step" in result(stage, session)
-    assert "step 'eight#4'" in result(stage, session)
+    session = kit.begin("lead", ends="failed")
+    assert "LimitExceeded: limit max_step" in result(kit, session)
+    assert "step 'eight#4'" in result(kit, session)
 
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("how", ["type", "entry", "stored"])
 def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
-    stage: StackHarness, redis: redis_py.Redis, calls: Calls, how: str, *, replace: bool
+    kit: Kit, redis: redis_py.Redis, calls: Calls, how: str, *, replace: bool
 ) -> None:
-    @stage.agent("lead", attempts=2, steps="replace" if replace else "strict")
+    @kit.agent("lead", attempts=2, steps="replace" if replace else "strict")
     def lead(ctx: Context) -> str:
         text = ctx.step("large", calls.of("large", "x" * 50_000))
         if ctx.attempt == 1:
             raise ValueError("once more")
         return text[:3]
 
-    session = stage.submit("lead")
-    dispatch = stage.start(session)
-    assert stage.execute(dispatch) == "retry"
+    session = kit.submit("lead")
+    dispatch = kit.start(session)
+    assert kit.execute(dispatch) == "retry"
     journal = ledger_keys.steps(dispatch.run)
     if how == "type":
         redis.delete(journal)
@@ -627,34 +618,34 @@ def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
     else:
         (stored,) = redis.keys(f"{journal}:*")
         redis.delete(stored)
-    verdict = stage.again(dispatch)
+    verdict = kit.again(dispatch)
     assert not redis.exists(journal)
     if replace and how == "entry":
         assert verdict == "finished"
         assert calls.made == {"large": 2}
     else:
         assert verdict == "failed"
-        assert "DamagedRecord: the ledger's record of " in result(stage, session)
+        assert "DamagedRecord: the ledger's record of " in result(kit, session)
 
 
-def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(stage: StackHarness) -> None:
+def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(kit: Kit) -> None:
     shown: list[list[str]] = []
 
     def look(session: str) -> list[str]:
-        return [event.text for event in history(stage.ledger, session) if event.what == "step"]
+        return [event.text for event in history(kit.ledger, session) if event.what == "step"]
 
-    @stage.agent("lead")
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         ctx.step("plan", lambda: "secret words")
         with suppress(StepFailed):
             ctx.step("search", lambda: 1 / 0, retries=1, backoff_s=0)
         shown.append(look(ctx.session))
-        assert stage.ledger.session(ctx.session).steps == 2
-        assert stage.ledger.session(ctx.session).step == "search#1"
+        assert kit.ledger.session(ctx.session).steps == 2
+        assert kit.ledger.session(ctx.session).step == "search#1"
         return "done"
 
-    session = stage.submit("lead")
-    assert stage.play(session) == "finished"
+    session = kit.submit("lead")
+    assert kit.play(session) == "finished"
     shown.append(look(session))
     assert shown[0] == shown[1]
     assert len(shown[0]) == 2
@@ -665,8 +656,8 @@ def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(stage: Stac
 
 
 @pytest.mark.parametrize("name", ["", " a", "a#b", "a|b", "a\nb", "x" * 201, 7])
-def test_a_name_that_is_none_is_refused(stage: StackHarness, name: Any) -> None:
-    @stage.agent("lead")
+def test_a_name_that_is_none_is_refused(kit: Kit, name: Any) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> str:
         with pytest.raises(InputError, match="a name has 1 to 200 characters"):
             ctx.step(name, lambda: 1)
@@ -676,17 +667,17 @@ def test_a_name_that_is_none_is_refused(stage: StackHarness, name: Any) -> None:
             ctx.step("a", asyncio.sleep, 0)
         return "refused"
 
-    assert stage.play(stage.submit("lead")) == "finished"
+    assert kit.play(kit.submit("lead")) == "finished"
 
 
-def test_a_run_that_is_stopped_begins_no_step(stage: StackHarness, calls: Calls) -> None:
-    @stage.agent("lead")
+def test_a_run_that_is_stopped_begins_no_step(kit: Kit, calls: Calls) -> None:
+    @kit.agent("lead")
     def lead(ctx: Context) -> None:
         ctx.step("first", calls.of("first"))
-        stage.ledger.stop(ctx.session, "by a test")
+        kit.ledger.stop(ctx.session, "by a test")
         while not ctx.stopping:
             time.sleep(0.005)
         ctx.step("second", calls.of("second"))
 
-    assert stage.play(stage.submit("lead")) == "stopped"
+    assert kit.play(kit.submit("lead")) == "stopped"
     assert calls.made == {"first": 1}

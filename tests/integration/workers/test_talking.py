@@ -10,34 +10,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis as redis_py
 
-from orchestrator.config.settings import load_settings
 from orchestrator.errors import InputError, NoReply, WrongState
 from orchestrator.ledger import ItemState, SessionState
 from orchestrator.policy.callback import Callback
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
-from .theatre import Harness
-
-
-@pytest.fixture
-def stage(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> StackHarness:
-    """As everybody's, with keys that are made in no time."""
-    return StackHarness(redis, load_settings(redis_url=redis_url, data=tmp_path, heartbeat_s=0.05, lease_s=1))
+from tests.kit import Kit
+from tests.workers import Workers
 
 
-def events(stage: StackHarness) -> list[dict[str, Any]]:
-    file = stage.settings.data / "_events.jsonl"
+def events(kit: Kit) -> list[dict[str, Any]]:
+    file = kit.settings.data / "_events.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def asking_tree(stage: StackHarness, *, wait: bool = True, **question: Any) -> list[Callback]:
+def asking_tree(kit: Kit, *, wait: bool = True, **question: Any) -> list[Callback]:
     """A parent that answers whatever it is asked, and a child that asks once; what the parent is told."""
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.cause == "callbacks":
             (reply,) = ctx.callbacks
@@ -45,35 +36,35 @@ def asking_tree(stage: StackHarness, *, wait: bool = True, **question: Any) -> l
         answer = ctx.raise_callback("which one?", wait=wait, **question)
         return f"told {answer!r}" if wait else "asked"
 
-    return stage.lead("worker: do it", reply=lambda asked: f"about {asked.text}: yes")
+    return kit.lead("worker: do it", reply=lambda asked: f"about {asked.text}: yes")
 
 
 @pytest.mark.parametrize(("wait", "runs"), [(True, 1), (False, 2)])
 def test_a_question_is_answered_in_its_run_or_by_a_resume(
-    stage: StackHarness, theatre: Harness, wait: bool, runs: int
+    kit: Kit, workers: Workers, wait: bool, runs: int
 ) -> None:
     """The latter is the default for agents that are text: nothing is held while the answer is awaited."""
-    said = asking_tree(stage, wait=wait, context={"tried": ["a", "b"]})
-    root = stage.submit("lead")
+    said = asking_tree(kit, wait=wait, context={"tried": ["a", "b"]})
+    root = kit.submit("lead")
     answer = f"told {'' if wait else 'later '}'about which one?: yes'"
-    assert theatre.answer(root) == answer
+    assert workers.answer(root) == answer
     assert [(c.kind, c.agent, c.text) for c in said] == [
         ("query", "worker", "which one?"),
         ("completion", "worker", answer),
     ]
     assert said[0].context == {"tried": ["a", "b"]}
-    (child,) = stage.children(root)
+    (child,) = kit.children(root)
     assert child.runs == runs
 
 
-def test_every_question_is_an_event_and_an_envelope(stage: StackHarness, theatre: Harness) -> None:
-    said = asking_tree(stage, callback_type="blocker", context={"file": "a.py"}, priority="low")
-    root = stage.submit("lead")
-    theatre.finish(root)
-    (event,) = events(stage)
+def test_every_question_is_an_event_and_an_envelope(kit: Kit, workers: Workers) -> None:
+    said = asking_tree(kit, callback_type="blocker", context={"file": "a.py"}, priority="low")
+    root = kit.submit("lead")
+    workers.finish(root)
+    (event,) = events(kit)
     assert event["event_type"] == "AGENT_CALLBACK"
     assert event["timestamp"].endswith("Z")
-    (child,) = stage.children(root)
+    (child,) = kit.children(root)
     assert event["data"] == {
         "from": "worker",
         "to": "lead",
@@ -85,10 +76,10 @@ def test_every_question_is_an_event_and_an_envelope(stage: StackHarness, theatre
         "parent": root,
         "context": {"file": "a.py"},
     }
-    (query,) = stage.redis.xrange(keys.messages(0, "query", "critical"))
-    (reply,) = stage.redis.xrange(keys.messages(0, "reply", "high"))
+    (query,) = kit.redis.xrange(keys.messages(0, "query", "critical"))
+    (reply,) = kit.redis.xrange(keys.messages(0, "reply", "high"))
     assert b"type: blocker" in query[1][b"envelope"]
-    item = stage.ledger.item(root, said[0].id)
+    item = kit.ledger.item(root, said[0].id)
     assert f"<in-reply-to>{item.extra['message']}</in-reply-to>".encode() in reply[1][b"envelope"]
 
 
@@ -105,24 +96,24 @@ def test_every_question_is_an_event_and_an_envelope(stage: StackHarness, theatre
     ],
 )
 def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
-    stage: StackHarness, theatre: Harness, kind: str, seen: str
+    kit: Kit, workers: Workers, kind: str, seen: str
 ) -> None:
-    said = asking_tree(stage, callback_type=kind)
-    root = stage.submit("lead")
-    assert theatre.answer(root).startswith("told 'about")
+    said = asking_tree(kit, callback_type=kind)
+    root = kit.submit("lead")
+    assert workers.answer(root).startswith("told 'about")
     assert said[0].kind == seen
-    assert stage.ledger.session(root).launched == stage.ledger.session(root).delivered == 1
+    assert kit.ledger.session(root).launched == kit.ledger.session(root).delivered == 1
 
 
-def test_a_root_has_no_parent_to_raise_a_callback_to(stage: StackHarness, theatre: Harness) -> None:
+def test_a_root_has_no_parent_to_raise_a_callback_to(kit: Kit, workers: Workers) -> None:
     """What it asks it asks the user: see `test_ask_user.py`."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         return repr(ctx.raise_callback("anyone?"))
 
-    assert theatre.answer(stage.submit("lead")) == "None"
-    assert events(stage) == []
+    assert workers.answer(kit.submit("lead")) == "None"
+    assert events(kit) == []
 
 
 #: A value that JSON cannot say.
@@ -145,27 +136,27 @@ CIRCLE["itself"] = CIRCLE
     ids=str,
 )
 def test_a_wrong_value_asks_nothing_and_is_not_raised_either(
-    stage: StackHarness, theatre: Harness, wrong: dict[str, Any]
+    kit: Kit, workers: Workers, wrong: dict[str, Any]
 ) -> None:
     """Nor is a question left open that nobody would hear the answer of."""
-    said = stage.lead("worker: do it", answer=lambda ctx: repr(ctx.raise_callback(**wrong)))
-    stage.agent("worker")(lambda ctx: repr(ctx.raise_callback(**wrong)))
-    assert theatre.answer(stage.submit("lead")) == "None"
+    said = kit.lead("worker: do it", answer=lambda ctx: repr(ctx.raise_callback(**wrong)))
+    kit.agent("worker")(lambda ctx: repr(ctx.raise_callback(**wrong)))
+    assert workers.answer(kit.submit("lead")) == "None"
     assert [(c.kind, c.text) for c in said] == [("completion", "None")]
 
 
-def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: StackHarness, theatre: Harness) -> None:
+def test_a_question_that_nobody_answers_in_time_is_withdrawn(kit: Kit, workers: Workers) -> None:
     """The session can finish; what was not read yet is never read."""
     busy = threading.Event()
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
             assert busy.wait(60)
         return ",".join(f"{c.kind}:{c.text}" for c in ctx.callbacks)
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         began = time.monotonic()
         with pytest.raises(NoReply, match=r"none came within 0\.1 s"):
@@ -175,56 +166,56 @@ def test_a_question_that_nobody_answers_in_time_is_withdrawn(stage: StackHarness
         busy.set()
         return "went on"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "completion:went on"
-    questions = [i for i in stage.ledger.items(root) if i.kind == "query"]
+    root = kit.submit("lead")
+    assert workers.answer(root) == "completion:went on"
+    questions = [i for i in kit.ledger.items(root) if i.kind == "query"]
     assert [i.state for i in questions] == [ItemState.DEAD, ItemState.DEAD]
     assert all(i.reason.startswith("no reply in time") for i in questions)
 
 
 def test_a_question_that_nobody_answers_does_not_cost_its_asker_the_run(
-    stage: StackHarness, theatre: Harness, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a limit of its own it waits for a share of the run's time, and leaves the agent the rest."""
     monkeypatch.setattr("orchestrator.worker.context.messaging._WAIT_SHARE", 0.1)
-    stage.lead("worker: do it", reply=None)
+    kit.lead("worker: do it", reply=None)
 
-    @stage.agent("worker", time_limit_s=10)
+    @kit.agent("worker", time_limit_s=10)
     def worker(ctx: Context) -> str:
         assert ctx.raise_callback("anybody?") is None
         return "went on without"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "went on without"
-    (child,) = stage.children(root)
+    root = kit.submit("lead")
+    assert workers.answer(root) == "went on without"
+    (child,) = kit.children(root)
     assert child.questions == ()
 
 
-def test_a_reply_that_comes_too_late_is_told_so(stage: StackHarness, theatre: Harness) -> None:
+def test_a_reply_that_comes_too_late_is_told_so(kit: Kit, workers: Workers) -> None:
     replied: list[bool] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
         for callback in ctx.callbacks:
             if callback.kind == "query":
-                asker = stage.ledger.session(callback.session)
-                while stage.ledger.session(asker.id).questions:
+                asker = kit.ledger.session(callback.session)
+                while kit.ledger.session(asker.id).questions:
                     time.sleep(0.01)
                 replied.append(ctx.reply(callback.id, "late"))
         return "done"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         return repr(ctx.raise_callback("quick?", timeout_s=0.5))
 
-    theatre.finish(stage.submit("lead"))
+    workers.finish(kit.submit("lead"))
     assert replied == [False]
 
 
-def test_only_what_one_was_asked_can_be_answered(stage: StackHarness, theatre: Harness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_only_what_one_was_asked_can_be_answered(kit: Kit, workers: Workers) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
@@ -235,89 +226,87 @@ def test_only_what_one_was_asked_can_be_answered(stage: StackHarness, theatre: H
             ctx.reply(ctx.callbacks[0], "thanks")
         return "right"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(_: Context) -> str:
         return "done"
 
-    assert theatre.answer(stage.submit("lead")) == "right"
+    assert workers.answer(kit.submit("lead")) == "right"
 
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_parent_that_waits_for_a_child_cannot_be_asked_by_it_and_says_so_at_once(
-    stage: StackHarness, theatre: Harness, wait: bool
+    kit: Kit, workers: Workers, wait: bool
 ) -> None:
     """Both forms of asking: neither waits for somebody who waits for it."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         return ctx.call("worker", "do it").result
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.cause == "callbacks":
             return f"{ctx.callbacks[0].status}: {ctx.callbacks[0].text}"
         return f"told {ctx.raise_callback('which one?', wait=wait)}"
 
-    answer = theatre.answer(stage.submit("lead"))
+    answer = workers.answer(kit.submit("lead"))
     why = "no reply will come: agent 'lead' waits for this session to end"
     assert answer == ("told None" if wait else f"failed: {why}")
 
 
-def test_a_call_may_answer_what_the_child_asks(stage: StackHarness, theatre: Harness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_call_may_answer_what_the_child_asks(kit: Kit, workers: Workers) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         done = ctx.call("worker", "do it", answer=lambda c: f"{c.agent} asked {c.text!r}")
         assert (done.kind, done.status, done.agent) == ("completion", "completed", "worker")
         return done.result
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         return f"{ctx.ask('first?')}; {ctx.ask('second?')}"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "worker asked 'first?'; worker asked 'second?'"
-    assert stage.ledger.session(root).runs == 1
+    root = kit.submit("lead")
+    assert workers.answer(root) == "worker asked 'first?'; worker asked 'second?'"
+    assert kit.ledger.session(root).runs == 1
 
 
-def test_a_call_returns_the_end_of_a_child_and_delivers_it_once(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_a_call_returns_the_end_of_a_child_and_delivers_it_once(kit: Kit, workers: Workers) -> None:
     """Completed or failed; the children of the child included; by the run that called."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         good, bad = ctx.call("middle", "good"), ctx.call("middle", "bad")
         assert [good.status, bad.status] == ["completed", "failed"]
         assert [c.text for c in ctx.all_results] == [good.result, bad.error]
         return f"{good.result} / {bad.error}"
 
-    @stage.agent("middle", role="coordinator")
+    @kit.agent("middle", role="coordinator")
     def middle(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", ctx.prompt, on_failure="fail")
             return "waiting"
         return f"middle heard {ctx.all_results[0].result}"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.prompt == "bad":
             raise ValueError("no luck")
         return ctx.prompt
 
-    root = stage.submit("lead")
-    answer = theatre.answer(root)
+    root = kit.submit("lead")
+    answer = workers.answer(root)
     assert answer.startswith("middle heard good / ")
     assert "no luck" in answer
-    session = stage.ledger.session(root)
+    session = kit.ledger.session(root)
     assert (session.runs, session.launched, session.delivered) == (1, 2, 2)
 
 
 def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
-    stage: StackHarness, theatre: Harness
+    kit: Kit, workers: Workers
 ) -> None:
     gate = threading.Event()
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             with pytest.raises(TimeoutError, match=r"has not ended after 0\.05 s"):
@@ -326,37 +315,35 @@ def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
             return "gave up"
         return f"later: {ctx.callbacks[0].result}"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(_: Context) -> str:
         assert gate.wait(60)
         return "here"
 
-    assert theatre.answer(stage.submit("lead")) == "later: here"
+    assert workers.answer(kit.submit("lead")) == "later: here"
 
 
-def test_a_stop_reaches_a_run_that_waits(stage: StackHarness, theatre: Harness) -> None:
-    theatre.held_back = lambda dispatch: dispatch.agent == "worker"
+def test_a_stop_reaches_a_run_that_waits(kit: Kit, workers: Workers) -> None:
+    workers.held_back = lambda dispatch: dispatch.agent == "worker"
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         return ctx.call("worker", "never").text
 
-    stage.agent("worker")(lambda _: "")
-    root = stage.submit("lead")
-    while not stage.children(root):
+    kit.agent("worker")(lambda _: "")
+    root = kit.submit("lead")
+    while not kit.children(root):
         time.sleep(0.01)
-    stage.ledger.stop(root, "enough")
-    assert theatre.finish(root, timeout_s=60).state is SessionState.STOPPED
-    assert stage.ledger.session(root).reason == "enough"
+    kit.ledger.stop(root, "enough")
+    assert workers.finish(root, timeout_s=60).state is SessionState.STOPPED
+    assert kit.ledger.session(root).reason == "enough"
 
 
-def test_messages_go_to_parents_and_children_and_need_no_answer(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_messages_go_to_parents_and_children_and_need_no_answer(kit: Kit, workers: Workers) -> None:
     heard: list[tuple[str, str, str]] = []
     ready = threading.Event()
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         heard.extend(("lead", c.kind, c.text) for c in ctx.callbacks)
         if ctx.cause == "start":
@@ -369,7 +356,7 @@ def test_messages_go_to_parents_and_children_and_need_no_answer(
             ready.set()
         return "done"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         heard.extend(("worker", c.kind, c.text) for c in ctx.callbacks)
         if ctx.cause == "start":
@@ -377,8 +364,8 @@ def test_messages_go_to_parents_and_children_and_need_no_answer(
             ctx.message("parent", "halfway")
         return f"run for {ctx.cause}"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "done"
+    root = kit.submit("lead")
+    assert workers.answer(root) == "done"
     assert sorted(heard) == [
         ("lead", "completion", "run for callbacks"),
         ("lead", "message", "halfway"),
@@ -386,8 +373,8 @@ def test_messages_go_to_parents_and_children_and_need_no_answer(
     ]
 
 
-def test_a_message_to_a_session_that_is_closed_is_refused(stage: StackHarness, theatre: Harness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_message_to_a_session_that_is_closed_is_refused(kit: Kit, workers: Workers) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
@@ -396,11 +383,11 @@ def test_a_message_to_a_session_that_is_closed_is_refused(stage: StackHarness, t
             ctx.message(ctx.callbacks[0].session, "too late")
         return "refused"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(_: Context) -> str:
         raise ValueError("no luck")
 
-    assert theatre.answer(stage.submit("lead")) == "refused"
+    assert workers.answer(kit.submit("lead")) == "refused"
 
 
 def documented(name: str) -> Any:
@@ -412,26 +399,24 @@ def documented(name: str) -> Any:
     return found[name]
 
 
-def test_the_documented_manager_hears_messages_and_questions(stage: StackHarness, theatre: Harness) -> None:
+def test_the_documented_manager_hears_messages_and_questions(kit: Kit, workers: Workers) -> None:
     """What asks nothing is not answered, and does not fail it."""
-    stage.agent("manager", role="coordinator")(documented("manager"))
+    kit.agent("manager", role="coordinator")(documented("manager"))
 
-    @stage.agent("developer")
+    @kit.agent("developer")
     def developer(ctx: Context) -> str:
         ctx.message("parent", "half of it is done")
         return f"told {ctx.raise_callback('create it?', 'blocker')!r}"
 
-    assert theatre.answer(stage.submit("manager")) == "told 'yes, from the template'"
+    assert workers.answer(kit.submit("manager")) == "told 'yes, from the template'"
 
 
 @pytest.mark.parametrize("wait", [True, False])
-def test_a_parent_that_raises_at_a_question_stops_nobody(
-    stage: StackHarness, theatre: Harness, wait: bool
-) -> None:
+def test_a_parent_that_raises_at_a_question_stops_nobody(kit: Kit, workers: Workers, wait: bool) -> None:
     """The question is answered with the failure, its asker goes on, and so does the parent, with all it is owed."""
     tries: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
@@ -441,7 +426,7 @@ def test_a_parent_that_raises_at_a_question_stops_nobody(
                 raise ValueError("no idea")
         return ",".join(c.text for c in ctx.all_results)
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         if ctx.cause == "callbacks":
             (reply,) = ctx.callbacks
@@ -453,8 +438,8 @@ def test_a_parent_that_raises_at_a_question_stops_nobody(
         ctx.raise_callback("which one?", wait=False)
         return "asked"
 
-    root = stage.submit("lead")
-    answer = theatre.answer(root)
+    root = kit.submit("lead")
+    answer = workers.answer(root)
     if wait:
         assert answer == "went on"
     else:
@@ -462,52 +447,52 @@ def test_a_parent_that_raises_at_a_question_stops_nobody(
             "failed: no reply will come: agent 'lead' failed at the question: ValueError: no idea"
         )
     assert tries == ["query", "completion"]
-    (child,) = stage.children(root)
+    (child,) = kit.children(root)
     assert (child.state, child.questions) == (SessionState.FINISHED, ())
-    assert [r.state.value for r in stage.ledger.runs(root)] == ["completed", "failed", "completed"]
-    (reply,) = stage.redis.xrange(keys.messages(0, "reply", "high"))
+    assert [r.state.value for r in kit.ledger.runs(root)] == ["completed", "failed", "completed"]
+    (reply,) = kit.redis.xrange(keys.messages(0, "reply", "high"))
     assert b"failed at the question" in reply[1][b"envelope"]
 
 
 def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
-    stage: StackHarness, theatre: Harness
+    kit: Kit, workers: Workers
 ) -> None:
     """A child that owes its parent nothing asks one that has finished."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it", callback=False)
             return "mine"
         raise ValueError("no idea")
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         deadline = time.monotonic() + 60
-        while stage.ledger.session(ctx.parent).state is not SessionState.FINISHED:
+        while kit.ledger.session(ctx.parent).state is not SessionState.FINISHED:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         return repr(ctx.raise_callback("which one?"))
 
-    root = stage.submit("lead")
-    theatre.finish(root)
-    (child,) = stage.children(root)
-    assert theatre.answer(child.id) == "None"
-    assert theatre.answer(root) == "mine"
+    root = kit.submit("lead")
+    workers.finish(root)
+    (child,) = kit.children(root)
+    assert workers.answer(child.id) == "None"
+    assert workers.answer(root) == "mine"
 
 
-def test_a_call_whose_answer_raises_goes_on(stage: StackHarness, theatre: Harness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_call_whose_answer_raises_goes_on(kit: Kit, workers: Workers) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         def answer(_: Callback) -> str:
             raise ValueError("no idea")
 
         return ctx.call("worker", "do it", answer=answer).result
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         with pytest.raises(NoReply, match="failed at the question: ValueError: no idea"):
             ctx.ask("which one?")
         return "went on"
 
-    assert theatre.answer(stage.submit("lead")) == "went on"
+    assert workers.answer(kit.submit("lead")) == "went on"

@@ -12,12 +12,10 @@ from celery.exceptions import WorkerTerminate
 
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
+from tests.kit import Kit
+from tests.workers import Workers
 
-from .conftest import StackHarness
-from .test_talking import events, stage
-from .theatre import Harness
-
-__all__ = ["stage"]
+from .test_talking import events
 
 
 class Died(WorkerTerminate):
@@ -46,13 +44,11 @@ class Mortal:
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
-def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(
-    stage: StackHarness, cut: int
-) -> None:
+def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(kit: Kit, cut: int) -> None:
     """Calls, questions, replies, messages: the second try gets the same children, replies and items back."""
     mortal = Mortal(cut)
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         for callback in ctx.callbacks:
             if callback.kind == "query":
@@ -61,7 +57,7 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(
             ctx.delegate("middle", "go")
         return str(ctx.all_results[0]) if ctx.all_results else "waiting"
 
-    @stage.agent("middle", role="coordinator")
+    @kit.agent("middle", role="coordinator")
     def middle(ctx: Context) -> str:
         mortal.watch(ctx)
         assert ctx.callbacks == ()
@@ -72,33 +68,33 @@ def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(
         second = ctx.call("worker", "two", answer=lambda c: f"{c.text} inline")
         return f"{first} {reply} {second}"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         return ctx.ask(f"{ctx.prompt}?")
 
-    with Harness(stage) as theatre:
-        root = stage.submit("lead")
+    with Workers(kit) as workers:
+        root = kit.submit("lead")
         assert mortal.dead.wait(60)
-        (child,) = stage.children(root)
-        bring_back(stage, theatre, child.id)
-        assert theatre.answer(root) == "one? inline may I? yes two? inline"
-    session = stage.ledger.session(child.id)
+        (child,) = kit.children(root)
+        bring_back(kit, workers, child.id)
+        assert workers.answer(root) == "one? inline may I? yes two? inline"
+    session = kit.ledger.session(child.id)
     assert session.state is SessionState.FINISHED
     assert (session.runs, session.launched, session.delivered, session.dead) == (1, 2, 2, 0)
-    said = [i.kind for i in stage.ledger.items(root) if i.kind in ("query", "message")]
+    said = [i.kind for i in kit.ledger.items(root) if i.kind in ("query", "message")]
     assert sorted(said) == ["message", "query"]
-    assert sorted(e["data"]["message"] for e in events(stage)) == ["may I?", "one?", "two?"]
+    assert sorted(e["data"]["message"] for e in events(kit)) == ["may I?", "one?", "two?"]
 
 
-def bring_back(stage: StackHarness, theatre: Harness, session: str) -> None:
+def bring_back(kit: Kit, workers: Workers, session: str) -> None:
     """What the reaper does about a run whose worker is gone."""
     deadline = time.monotonic() + 40
     while True:
-        (lease,) = [lease for lease in stage.ledger.sweep.leases(0) if lease.session == session]
-        if stage.ledger.release(lease) == "queued":
+        (lease,) = [lease for lease in kit.ledger.sweep.leases(0) if lease.session == session]
+        if kit.ledger.release(lease) == "queued":
             break
         assert time.monotonic() < deadline, "its heartbeat goes on"
         time.sleep(0.05)
-    dispatch = stage.ledger.sweep.make_ready(lease.run)
+    dispatch = kit.ledger.sweep.make_ready(lease.run)
     assert dispatch is not None
-    theatre.give_again(dispatch)
+    workers.give_again(dispatch)

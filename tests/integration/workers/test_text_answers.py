@@ -10,8 +10,8 @@ import pytest
 from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
-from tests.integration.workers.conftest import StackHarness
 from tests.integration.workers.test_waiting import breaks
+from tests.kit import Kit
 
 
 class Script:
@@ -34,13 +34,13 @@ class Script:
 
 
 @pytest.fixture
-def answer(stage: StackHarness) -> Callable[..., Any]:
+def answer(kit: Kit) -> Callable[..., Any]:
     """Let a child answer so, and return its script and its parent's callback."""
 
     def play(*answers: str | TextAnswer) -> tuple[Script, Any]:
         script = Script(answers)
-        stage.agent("writer")(script)
-        return script, stage.callback("writer", "write")
+        kit.agent("writer")(script)
+        return script, kit.callback("writer", "write")
 
     return play
 
@@ -101,45 +101,45 @@ def test_a_close_tag_before_the_open_one_closes_nothing(answer: Callable[..., An
     assert script.visible == ["```\n\n```"]
 
 
-def test_a_root_is_left_alone(stage: StackHarness) -> None:
+def test_a_root_is_left_alone(kit: Kit) -> None:
     script = Script(["no tag at all", "<response>kept as it is</response>"])
-    stage.agent("writer")(script)
+    kit.agent("writer")(script)
     for expected in ("no tag at all", "<response>kept as it is</response>"):
-        root = stage.begin("writer", ends="finished")
-        assert stage.ledger.result(root)[1] == expected
+        root = kit.begin("writer", ends="finished")
+        assert kit.ledger.result(root)[1] == expected
     assert NUDGE not in script.heard
 
 
-def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(stage: StackHarness) -> None:
+def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(kit: Kit) -> None:
     script = Script(["I wait for my helper", "done", "<response>all done</response>"])
 
-    @stage.agent("middle", role="coordinator")
+    @kit.agent("middle", role="coordinator")
     def middle(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("helper", "help")
         return script(ctx)
 
-    stage.lead("middle: coordinate")
-    stage.agent("helper")(lambda _: "helped")
-    root = stage.begin("lead")
-    (child,) = stage.children(root)
-    assert stage.play(child.id) == "idle"
+    kit.lead("middle: coordinate")
+    kit.agent("helper")(lambda _: "helped")
+    root = kit.begin("lead")
+    (child,) = kit.children(root)
+    assert kit.play(child.id) == "idle"
     assert script.heard == ["coordinate"]
-    (helper,) = [s for s in stage.ledger.tree(root) if s.parent == child.id]
-    stage.play(helper.id)
-    assert stage.resume(child.id) == "finished"
+    (helper,) = [s for s in kit.ledger.tree(root) if s.parent == child.id]
+    kit.play(helper.id)
+    assert kit.play(child.id) == "finished"
     assert script.heard[-1] == NUDGE
-    stage.resume(root)
-    assert stage.ledger.result(root)[1] == "all done"
+    kit.play(root)
+    assert kit.ledger.result(root)[1] == "all done"
 
 
 @pytest.mark.parametrize("had", [False, True], ids=["still queued", "had before"])
-def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(stage: StackHarness, had: bool) -> None:
+def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(kit: Kit, had: bool) -> None:
     script = Script(["I did it. <response>forty-two</response>"])
     prompts: list[str] = []
     results: list[str] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("writer", "write")
@@ -148,33 +148,33 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(stage: Stac
         results.extend(callback.result for callback in ctx.callbacks if callback.kind == "completion")
         return "done"
 
-    @stage.agent("writer")
+    @kit.agent("writer")
     def writer(ctx: Context) -> str:
         ctx.message("parent", " forty-two\n")
         if had:
-            stage.resume(root)
+            kit.play(root)
         return script(ctx)
 
-    root = stage.submit("lead")
-    stage.play(root)
-    (child,) = stage.children(root)
-    stage.play(child.id)
-    stage.resume(root)
+    root = kit.submit("lead")
+    kit.play(root)
+    (child,) = kit.children(root)
+    kit.play(child.id)
+    kit.play(root)
     assert "".join(prompts).count("forty-two") == 1
     assert results == ["forty-two"]
     assert len(prompts) == 1 + had
-    assert stage.ledger.session(root).state == "finished"
-    assert breaks(stage) == []
+    assert kit.ledger.session(root).state == "finished"
+    assert breaks(kit) == []
 
 
-def test_another_text_before_the_result_is_delivered(stage: StackHarness) -> None:
+def test_another_text_before_the_result_is_delivered(kit: Kit) -> None:
     script = Script(["<response>forty-two</response>"])
-    told = stage.lead("writer: write")
+    told = kit.lead("writer: write")
 
-    @stage.agent("writer")
+    @kit.agent("writer")
     def writer(ctx: Context) -> str:
         ctx.message("parent", "forty-one")
         return script(ctx)
 
-    stage.end_children(stage.begin("lead"))
+    kit.end_children(kit.begin("lead"))
     assert sorted(callback.text for callback in told) == ["forty-one", "forty-two"]

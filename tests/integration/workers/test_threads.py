@@ -11,9 +11,8 @@ import pytest
 from orchestrator.errors import ClaimLost
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.launches import AT_ONCE
-from tests.integration.workers.conftest import StackHarness
-
-from .theatre import Harness
+from tests.kit import Kit
+from tests.workers import Workers
 
 
 @pytest.fixture
@@ -26,11 +25,11 @@ def hectic() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("hectic")
-def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stage: StackHarness) -> None:
+def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(kit: Kit) -> None:
     """Equal and different delegations, in any order; the second try takes up all that the first one launched."""
-    stage.agent("reviewer")(lambda _: "")
+    kit.agent("reviewer")(lambda _: "")
 
-    @stage.agent("lead", role="coordinator", attempts=2)
+    @kit.agent("lead", role="coordinator", attempts=2)
     def lead(ctx: Context) -> str:
         texts = ["equal"] * 24 + [f"text {n}" for n in range(24)]
         with ThreadPoolExecutor(8) as pool:
@@ -41,25 +40,23 @@ def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(stag
         assert len({*first, *second}) == len(texts)
         return "waiting"
 
-    root = stage.submit("lead")
-    dispatch = stage.start(root)
-    assert stage.execute(dispatch) == "retry"
-    assert stage.ledger.session(root).launched == 24
-    assert stage.again(dispatch) == "idle"
-    found = stage.ledger.session(root)
+    root = kit.submit("lead")
+    dispatch = kit.start(root)
+    assert kit.execute(dispatch) == "retry"
+    assert kit.ledger.session(root).launched == 24
+    assert kit.again(dispatch) == "idle"
+    found = kit.ledger.session(root)
     assert (found.launched, found.owed, found.dead) == (48, 48, 0)
 
 
-def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(
-    stage: StackHarness, theatre: Harness
-) -> None:
+def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(kit: Kit, workers: Workers) -> None:
     """Each gets its own answer, and each callback is delivered once."""
 
-    @stage.agent("reviewer")
+    @kit.agent("reviewer")
     def reviewer(ctx: Context) -> str:
         return f"{ctx.prompt} done"
 
-    @stage.agent("developer")
+    @kit.agent("developer")
     def developer(ctx: Context) -> str:
         texts = [str(n) for n in range(6)]
         with ThreadPoolExecutor(12) as pool:
@@ -68,28 +65,28 @@ def test_threads_of_one_agent_may_call_and_ask_at_the_same_time(
             assert len(set(map(id, pool.map(lambda _: ctx.spending, texts)))) == 1  # they pay from one purse
             return f"{list(called)} {list(asked)}"
 
-    stage.lead("developer: x", reply=lambda asked: f"{asked.text} yes")
-    root = stage.submit("lead")
+    kit.lead("developer: x", reply=lambda asked: f"{asked.text} yes")
+    root = kit.submit("lead")
     called = [f"{n} done" for n in range(6)]
     asked = [f"{n} yes" for n in range(6)]
-    assert theatre.answer(root) == f"{called} {asked}"
-    (child,) = stage.children(root)
+    assert workers.answer(root) == f"{called} {asked}"
+    (child,) = kit.children(root)
     assert (child.launched, child.delivered, child.questions) == (6, 6, ())
 
 
-def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: StackHarness) -> None:
+def test_a_thread_that_outlives_its_run_can_do_nothing_more(kit: Kit) -> None:
     left: list[Context] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         left.append(ctx)
         return "done"
 
-    stage.agent("reviewer")(lambda _: "")
-    root = stage.begin("lead", ends="finished")
+    kit.agent("reviewer")(lambda _: "")
+    root = kit.begin("lead", ends="finished")
     with ThreadPoolExecutor(1) as pool, pytest.raises(ClaimLost):
         pool.submit(left[0].delegate, "reviewer", "too late").result()
-    assert stage.ledger.session(root).launched == 0
+    assert kit.ledger.session(root).launched == 0
 
 
 # --- Many delegations in few round trips: as sure as one by one.
@@ -98,10 +95,10 @@ def test_a_thread_that_outlives_its_run_can_do_nothing_more(stage: StackHarness)
 TASKS = [f"task {number // 2}" for number in range(AT_ONCE + 10)]
 
 
-def test_many_delegations_make_the_children_that_one_by_one_would(stage: StackHarness) -> None:
+def test_many_delegations_make_the_children_that_one_by_one_would(kit: Kit) -> None:
     """The same ids, titles and prompts in the same order; equal ones are counted."""
 
-    @stage.agent("lead", role="coordinator", attempts=2)
+    @kit.agent("lead", role="coordinator", attempts=2)
     def lead(ctx: Context) -> str:
         if ctx.attempt == 1:
             made.append(ctx.delegate_all("helper", TASKS, group="g"))
@@ -110,22 +107,22 @@ def test_many_delegations_make_the_children_that_one_by_one_would(stage: StackHa
         return "asked"
 
     made: list[list[str]] = []
-    dispatch = stage.start(stage.submit("lead"))
-    assert stage.execute(dispatch) == "retry"
-    assert stage.again(dispatch) == "idle"
+    dispatch = kit.start(kit.submit("lead"))
+    assert kit.execute(dispatch) == "retry"
+    assert kit.again(dispatch) == "idle"
     assert made[0] == made[1]
-    children = {child.id: child for child in stage.children(dispatch.session)}
+    children = {child.id: child for child in kit.children(dispatch.session)}
     assert [children[name].title for name in made[0]] == TASKS
-    assert [stage.ledger.texts(name, ["prompt"])["prompt"] for name in made[0]] == TASKS
-    assert stage.ledger.session(dispatch.session).launched == len(TASKS)
-    assert {item.extra["group"] for item in stage.ledger.items(dispatch.session)} == {"g"}
+    assert [kit.ledger.texts(name, ["prompt"])["prompt"] for name in made[0]] == TASKS
+    assert kit.ledger.session(dispatch.session).launched == len(TASKS)
+    assert {item.extra["group"] for item in kit.ledger.items(dispatch.session)} == {"g"}
 
 
-def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(stage: StackHarness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(kit: Kit) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         ctx.delegate_all("helper", ["one", " "])
         return "never"
 
-    session = stage.begin("lead", ends="failed")
-    assert stage.children(session) == []
+    session = kit.begin("lead", ends="failed")
+    assert kit.children(session) == []

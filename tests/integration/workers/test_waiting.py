@@ -20,21 +20,15 @@ from orchestrator.redisdb import keys
 from orchestrator.router.build import build_router
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
-
-from .conftest import StackHarness
-from .test_talking import stage
-from .theatre import Harness
-
-__all__ = ["stage"]
+from tests.kit import Kit
+from tests.workers import Workers
 
 
-def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
-    stage: StackHarness, theatre: Harness
-) -> None:
-    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(kit: Kit, workers: Workers) -> None:
+    workers.held_back = lambda dispatch: dispatch.agent == "slow"
     seen: list[tuple[list[str], list[tuple[str, str, str]], str]] = []
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("quick", "a")
@@ -48,9 +42,9 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
         )
         return "done"
 
-    stage.agent("quick")(lambda _: "a")
-    stage.agent("slow")(lambda _: "b")
-    root = stage.submit("lead")
+    kit.agent("quick")(lambda _: "a")
+    kit.agent("slow")(lambda _: "b")
+    root = kit.submit("lead")
     deadline = time.monotonic() + 40
     while not any(missing for _, missing, _ in seen):
         assert time.monotonic() < deadline
@@ -63,54 +57,54 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(
     assert prompt.endswith("- and 2 more")
     named = re.findall(r"\((ses_[0-9a-f]{26})\)", prompt)
     assert len(named) == 20
-    assert {callback_id(n) for n in named} <= {i.id for i in stage.ledger.items(root)}
+    assert {callback_id(n) for n in named} <= {i.id for i in kit.ledger.items(root)}
     assert prompt.count("</agent-callback>") == len(callbacks and seen[-1][0])
 
 
-def test_a_deadline_without_children_resumes_once_it_is_over(stage: StackHarness) -> None:
+def test_a_deadline_without_children_resumes_once_it_is_over(kit: Kit) -> None:
     """The session is idle until then, and its slot is free; nobody needs to have heard of its stop."""
     resumed: list[tuple[str, int]] = []
 
-    @stage.agent("poller")
+    @kit.agent("poller")
     def poller(ctx: Context) -> str:
         resumed.append((ctx.cause, len(ctx.callbacks)))
         if len(resumed) < 3:
             ctx.wait_for("any", deadline_s=0.3)
         return str(len(resumed))
 
-    session = stage.begin("poller", ends="idle")
-    assert stage.ledger.flush(session).outcome == "waits"
+    session = kit.begin("poller", ends="idle")
+    assert kit.ledger.flush(session).outcome == "waits"
     # Whoever looks at the timers brings it on: nothing else of the stack remembers it.
-    reaper = build_reaper(stage.redis, stage.settings)
+    reaper = build_reaper(kit.redis, kit.settings)
     for runs in (2, 3):
-        found = stage.ledger.session(session)
+        found = kit.ledger.session(session)
         assert (found.state, found.busy) == (SessionState.IDLE, False)
-        began = stage.ledger.server_ms()
-        while not (run := stage.ledger.session(session).run):
+        began = kit.ledger.server_ms()
+        while not (run := kit.ledger.session(session).run):
             reaper.run_once()
-        assert stage.ledger.server_ms() - began < 20_000
-        stage.execute(RunRef(run=run, session=session, agent="poller", cause="callbacks"))
+        assert kit.ledger.server_ms() - began < 20_000
+        kit.execute(RunRef(run=run, session=session, agent="poller", cause="callbacks"))
         assert resumed == [("start", 0), ("callbacks", 0), ("callbacks", 0)][:runs]
-    assert stage.ledger.result(session) == (SessionState.FINISHED, "3")
+    assert kit.ledger.result(session) == (SessionState.FINISHED, "3")
 
 
-def test_what_comes_before_a_deadline_without_children_ends_the_wait(stage: StackHarness) -> None:
-    @stage.agent("poller")
+def test_what_comes_before_a_deadline_without_children_ends_the_wait(kit: Kit) -> None:
+    @kit.agent("poller")
     def poller(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.wait_for("any", deadline_s=3600)
         return ctx.prompt
 
-    session = stage.begin("poller", "first", ends="idle")
-    stage.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
-    assert stage.resume(session) == "finished"
-    assert stage.ledger.result(session)[1] == "second"
+    session = kit.begin("poller", "first", ends="idle")
+    kit.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
+    assert kit.play(session) == "finished"
+    assert kit.ledger.result(session)[1] == "second"
 
 
-def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: StackHarness) -> None:
+def test_a_deadline_holds_nothing_up_once_the_children_are_done(kit: Kit) -> None:
     """It was said while there were some; and `all` of no children is there at once."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("quick", "a")
@@ -119,18 +113,18 @@ def test_a_deadline_holds_nothing_up_once_the_children_are_done(stage: StackHarn
             ctx.wait_for("all", deadline_s=3600)
         return ctx.cause
 
-    stage.agent("quick")(lambda _: "a")
-    root = stage.begin("lead", ends="idle")
-    (child,) = stage.children(root)
-    stage.play(child.id)
-    assert stage.resume(root) == "finished"
+    kit.agent("quick")(lambda _: "a")
+    root = kit.begin("lead", ends="idle")
+    (child,) = kit.children(root)
+    kit.play(child.id)
+    assert kit.play(root) == "finished"
 
 
-def test_what_becomes_of_children_when_their_parent_is_closed(stage: StackHarness, theatre: Harness) -> None:
+def test_what_becomes_of_children_when_their_parent_is_closed(kit: Kit, workers: Workers) -> None:
     """By the delegation, else by what the session says, else they are stopped."""
-    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+    workers.held_back = lambda dispatch: dispatch.agent == "slow"
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         for policy in ctx.prompt.split():
             if policy == "abandon-all":
@@ -139,29 +133,29 @@ def test_what_becomes_of_children_when_their_parent_is_closed(stage: StackHarnes
                 ctx.delegate("slow", policy, on_close=None if policy == "default" else policy)  # type: ignore[arg-type]
         raise ValueError("boom")
 
-    stage.agent("slow")(lambda _: "b")
+    kit.agent("slow")(lambda _: "b")
     for prompt, states in (
         ("default abandon", {"default": "stopped", "abandon": "pending"}),
         ("abandon-all default stop", {"default": "pending", "stop": "stopped"}),
     ):
-        root = stage.submit("lead", prompt)
-        assert theatre.finish(root).state is SessionState.FAILED
+        root = kit.submit("lead", prompt)
+        assert workers.finish(root).state is SessionState.FAILED
         deadline = time.monotonic() + 40
-        while {c.title: c.state.value for c in stage.children(root)} != states or not all(
-            i.state is ItemState.DEAD and i.reason for i in stage.ledger.items(root)
+        while {c.title: c.state.value for c in kit.children(root)} != states or not all(
+            i.state is ItemState.DEAD and i.reason for i in kit.ledger.items(root)
         ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
-def test_an_heir_gets_what_a_closed_session_was_owed(stage: StackHarness, theatre: Harness) -> None:
-    theatre.held_back = lambda dispatch: dispatch.agent == "slow"
+def test_an_heir_gets_what_a_closed_session_was_owed(kit: Kit, workers: Workers) -> None:
+    workers.held_back = lambda dispatch: dispatch.agent == "slow"
 
-    @stage.agent("heir", role="coordinator")
+    @kit.agent("heir", role="coordinator")
     def heir(ctx: Context) -> str:
         return ctx.callbacks[0].result if ctx.callbacks else "ready"
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         with pytest.raises(UnknownSession):
             ctx.when_closed(heir="ses_00" + "0" * 24)
@@ -174,23 +168,23 @@ def test_an_heir_gets_what_a_closed_session_was_owed(stage: StackHarness, theatr
         ctx.delegate("slow", "a")
         raise ValueError("boom")
 
-    stage.agent("slow")(lambda _: "inherited")
-    next_of_kin = stage.submit("heir")
-    theatre.finish(next_of_kin)
-    root = stage.submit("lead", next_of_kin)
-    theatre.finish(root)
-    (item,) = stage.ledger.items(root)
-    while stage.ledger.session(next_of_kin).launched == 0:
+    kit.agent("slow")(lambda _: "inherited")
+    next_of_kin = kit.submit("heir")
+    workers.finish(next_of_kin)
+    root = kit.submit("lead", next_of_kin)
+    workers.finish(root)
+    (item,) = kit.ledger.items(root)
+    while kit.ledger.session(next_of_kin).launched == 0:
         time.sleep(0.01)
-    while not (run := stage.ledger.session(item.child).run):
+    while not (run := kit.ledger.session(item.child).run):
         time.sleep(0.01)
-    stage.execute(stage.ledger.sweep.make_ready(run) or pytest.fail("not queued"))
-    while stage.ledger.result(next_of_kin)[1] != "inherited":
+    kit.execute(kit.ledger.sweep.make_ready(run) or pytest.fail("not queued"))
+    while kit.ledger.result(next_of_kin)[1] != "inherited":
         time.sleep(0.01)
 
 
-def test_a_review_request_launches_the_code_reviewer(stage: StackHarness, theatre: Harness) -> None:
-    @stage.agent("lead", role="coordinator")
+def test_a_review_request_launches_the_code_reviewer(kit: Kit, workers: Workers) -> None:
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.request_review("Is this safe?", files=["a.py", "b.py"])
@@ -199,23 +193,23 @@ def test_a_review_request_launches_the_code_reviewer(stage: StackHarness, theatr
             return "waiting"
         return ctx.all_results[0].result
 
-    @stage.agent("code-reviewer")
+    @kit.agent("code-reviewer")
     def reviewer(ctx: Context) -> str:
         return f"{ctx.title}: {ctx.prompt}"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "Is this safe?: Is this safe?\n\nFiles:\n- a.py\n- b.py"
-    ((_, entry),) = stage.redis.xrange(keys.messages(0, "review-request", "high"))
-    (child,) = stage.children(root)
+    root = kit.submit("lead")
+    assert workers.answer(root) == "Is this safe?: Is this safe?\n\nFiles:\n- a.py\n- b.py"
+    ((_, entry),) = kit.redis.xrange(keys.messages(0, "review-request", "high"))
+    (child,) = kit.children(root)
     assert f"<task-id>{child.id}</task-id>".encode() in entry[b"envelope"]
     assert f"<reviewed-task-id>{root}</reviewed-task-id>".encode() in entry[b"envelope"]
 
 
 @pytest.mark.parametrize("served", [True, False])
 def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
-    stage: StackHarness, theatre: Harness, *, served: bool
+    kit: Kit, workers: Workers, *, served: bool
 ) -> None:
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             child = ctx.escalate("Two rules contradict each other", reason="conflict")
@@ -225,20 +219,20 @@ def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
 
     if served:
 
-        @stage.agent("tech-lead", role="orchestrator")
+        @kit.agent("tech-lead", role="orchestrator")
         def tech_lead(ctx: Context) -> str:
             return f"decided: {ctx.prompt}"
 
-    root = stage.submit("lead")
+    root = kit.submit("lead")
     answer = "decided: Two rules contradict each other" if served else "escalated"
-    assert theatre.answer(root) == answer
-    ((_, entry),) = stage.redis.xrange(keys.messages(0, "escalation", "critical"))
+    assert workers.answer(root) == answer
+    ((_, entry),) = kit.redis.xrange(keys.messages(0, "escalation", "critical"))
     recipient = "tech-lead" if served else "operator"
     assert f"<agent-name>{recipient}</agent-name>".encode() in entry[b"envelope"]
     if not served:
         # Nobody is to be started for the operator: a router has nothing to wait for, and nothing to give up.
         router = build_router(
-            stage.redis, stage.settings, consumer="r", types=["escalation"], dispatcher=Dispatcher(stage.app)
+            kit.redis, kit.settings, consumer="r", types=["escalation"], dispatcher=Dispatcher(kit.app)
         )
         handled = router.run_once()
         assert (handled.done, handled.parked, handled.dead) == (1, 0, 0)
@@ -247,14 +241,14 @@ def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
 # --- The doctor finds the promise kept of every launch that an agent can make: the audit trail knows them all.
 
 
-def breaks(stage: StackHarness) -> list[Problem]:
+def breaks(kit: Kit) -> list[Problem]:
     """What the doctor finds broken, with the audit trail of all that was said."""
-    store = AuditStore(stage.settings.audit_database)
+    store = AuditStore(kit.settings.audit_database)
     try:
-        writer = AuditWriter(stage.redis, store, consumer="w", sources=all_streams(1))
+        writer = AuditWriter(kit.redis, store, consumer="w", sources=all_streams(1))
         while writer.run_once():
             pass
-        diagnosis = Doctor(stage.parts, audit=AuditReader(store), sleep=lambda _: None).examine(
+        diagnosis = Doctor(kit.parts, audit=AuditReader(store), sleep=lambda _: None).examine(
             watch_leases=False
         )
     finally:
@@ -264,12 +258,10 @@ def breaks(stage: StackHarness) -> list[Problem]:
 
 
 @pytest.mark.parametrize("tech_lead", [True, False])
-def test_a_review_and_an_escalation_are_launches_too(
-    stage: StackHarness, theatre: Harness, *, tech_lead: bool
-) -> None:
+def test_a_review_and_an_escalation_are_launches_too(kit: Kit, workers: Workers, *, tech_lead: bool) -> None:
     """Also what a reviewer launches; an escalation that nobody but the operator can take begins no session."""
 
-    @stage.agent("lead", role="coordinator")
+    @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "do it")
@@ -278,11 +270,11 @@ def test_a_review_and_an_escalation_are_launches_too(
             ctx.wait_for("all")
         return "done"
 
-    @stage.agent("worker")
+    @kit.agent("worker")
     def worker(ctx: Context) -> str:
         return "done"
 
-    @stage.agent("code-reviewer", role="coordinator")
+    @kit.agent("code-reviewer", role="coordinator")
     def reviewer(ctx: Context) -> str:
         if ctx.cause == "start":
             ctx.delegate("worker", "look closer")
@@ -290,13 +282,13 @@ def test_a_review_and_an_escalation_are_launches_too(
 
     if tech_lead:
 
-        @stage.agent("tech-lead", role="coordinator")
+        @kit.agent("tech-lead", role="coordinator")
         def decider(ctx: Context) -> str:
             if ctx.cause == "start":
                 ctx.delegate("worker", "measure")
             return "decided"
 
-    root = stage.submit("lead")
-    assert theatre.answer(root) == "done"
-    assert stage.ledger.session(root).launched == (3 if tech_lead else 2)
-    assert breaks(stage) == []
+    root = kit.submit("lead")
+    assert workers.answer(root) == "done"
+    assert kit.ledger.session(root).launched == (3 if tech_lead else 2)
+    assert breaks(kit) == []

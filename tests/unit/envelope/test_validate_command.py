@@ -17,7 +17,7 @@ from orchestrator.cli.message import LiveCheck, validate
 from orchestrator.config.settings import Settings
 from orchestrator.envelope import schemas
 from orchestrator.envelope.findings import Finding
-from tests.documents import hold_to_models
+from tests.commands import hold_to_models
 
 GOOD = schemas.read("templates/query.xml")
 BAD = schemas.read("examples/invalid/message-id-is-nil.xml")

@@ -1,4 +1,4 @@
-"""Agents that are real command-line programs, on the stage: the fake agent that ships with the examples."""
+"""Agents that are real command-line programs, the fake agent that ships with the examples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.agents.definition import define_agent
-from tests.integration.workers.conftest import StackHarness
+from tests.kit import Kit
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 FAKE = (sys.executable, str(ROOT / "examples" / "coding_crew" / "fake_agent.py"))
 
 #: The options of the fake agent that prints one JSON document and keeps its conversations.
@@ -25,8 +25,8 @@ JSON: dict[str, Any] = {
 class Crew:
     """Defines agents of programs, lets them work, and says what came of it."""
 
-    def __init__(self, stage: StackHarness, home: Path) -> None:
-        self.stage = stage
+    def __init__(self, kit: Kit, home: Path) -> None:
+        self.kit = kit
         self.home = home
         home.mkdir()
 
@@ -51,23 +51,22 @@ class Crew:
             time_limit_s=time_limit_s,
             backoff_s=0.001,
         )
-        self.stage.catalogue[name] = definition
-        self.stage.parts.agents.announce([definition.record])
+        self.kit.serve(definition)
 
     def ask(self, prompt: str, agent: str = "coder") -> str:
         """Give a root the prompt; what it answers, or why it failed."""
-        root = self.stage.submit(agent, prompt)
-        self.stage.play(root)
+        root = self.kit.submit(agent, prompt)
+        self.kit.play(root)
         return self.answer(root)
 
     def answer(self, session: str) -> str:
         """What a session answered, or why it failed."""
-        return str(self.stage.ledger.result(session)[1])
+        return str(self.kit.ledger.result(session)[1])
 
     def delegate(self, prompt: str, agent: str = "coder") -> Any:
         """Have a parent delegate the prompt; the callback that it gets."""
-        return self.stage.callback(agent, prompt)
+        return self.kit.callback(agent, prompt)
 
     def memory(self, session: str) -> Any:
         """What the session keeps of its conversation."""
-        return json.loads(self.stage.parts.ledger.memory(session))
+        return json.loads(self.kit.parts.ledger.memory(session))

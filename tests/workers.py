@@ -1,8 +1,7 @@
-"""Router, callback service and as many slots as wanted, in threads around a `StackHarness`."""
+"""Router, callback service and as many slots as wanted, in threads around a `Kit`."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,15 +13,14 @@ from orchestrator.ledger import CLOSED, RunRef, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
+from tests.kit import Kit
 
-from .conftest import StackHarness
 
-
-class Harness:
+class Workers:
     """Whatever is pending is started, whoever waits is resumed by a real callback service, and runs are executed."""
 
-    def __init__(self, stage: StackHarness, *, slots: int = 6) -> None:
-        self.stage = stage
+    def __init__(self, kit: Kit, *, slots: int = 6) -> None:
+        self.kit = kit
         self._pool = ThreadPoolExecutor(slots)
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._direct), threading.Thread(target=self._call_back)]
@@ -42,7 +40,7 @@ class Harness:
     ) -> None:
         self._stop.set()
         # The callback service waits for an event, for a second at most: it need not.
-        self.stage.redis.xadd(keys.session_events(0), {"event": "the end"})
+        self.kit.redis.xadd(keys.session_events(0), {"event": "the end"})
         for thread in self._threads:
             thread.join()
         self._pool.shutdown(wait=kind is None)
@@ -57,24 +55,26 @@ class Harness:
             self.failure = error
 
     def _round(self) -> None:
-        ledger = self.stage.ledger
+        ledger = self.kit.ledger
         for root in list(ledger.all_roots(0)):
             for session in ledger.tree(root):
-                if session.state is SessionState.PENDING and not session.run:
-                    with contextlib.suppress(AssertionError):  # stopped since it was looked at
-                        self._give(self.stage.start(session.id))
+                waits = session.state is SessionState.PENDING and not session.run
+                if waits and (
+                    run := self.kit.start(session.id)
+                ):  # else it was stopped since it was looked at
+                    self._give(run)
 
     def _call_back(self) -> None:
         try:
-            delivery = Delivery(self.stage.ledger, lambda ready: [self._give(run) for run in ready])
-            CallbackService(self.stage.redis, delivery, consumer="theatre").run(self._stop)
+            delivery = Delivery(self.kit.ledger, lambda ready: [self._give(run) for run in ready])
+            CallbackService(self.kit.redis, delivery, consumer="callbacks").run(self._stop)
         except BaseException as error:
             self.failure = error
 
     def _give(self, dispatch: RunRef) -> None:
         if dispatch.run not in self._given and not self.held_back(dispatch):
             self._given.add(dispatch.run)
-            self._runs.append(self._pool.submit(self.stage.execute, dispatch))
+            self._runs.append(self._pool.submit(self.kit.execute, dispatch))
 
     def give_again(self, dispatch: RunRef) -> None:
         """Execute a run that was lost."""
@@ -85,14 +85,14 @@ class Harness:
         """Wait until a session has ended."""
         deadline = time.monotonic() + timeout_s
         while True:
-            found = self.stage.ledger.session(session)
+            found = self.kit.ledger.session(session)
             over = found.state in CLOSED or (found.state is SessionState.FINISHED and not found.busy)
             if over:
                 return found
             if self.failure is not None:
                 raise self.failure
             assert time.monotonic() < deadline, [
-                (s.agent, s.state.value, s.run) for s in self.stage.ledger.tree(found.root)
+                (s.agent, s.state.value, s.run) for s in self.kit.ledger.tree(found.root)
             ]
             time.sleep(0.01)
 
@@ -100,4 +100,4 @@ class Harness:
         """The answer of a session, once it has ended."""
         found = self.finish(session)
         assert found.state is SessionState.FINISHED, found.reason
-        return self.stage.ledger.result(session)[1] or ""
+        return self.kit.ledger.result(session)[1] or ""
