@@ -243,12 +243,16 @@ def run_here(arguments: list[str], folder: Path, env: dict[str, str]) -> subproc
     return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
 
+#: A folder whose path is short: in memory, where the tests' other files lie there, too.
+SHORT = os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp")
+
+
 @contextmanager
 def open_terminal() -> Iterator[Terminal]:
     """A terminal in a new folder, whose path is short enough for sockets; the virtual environment is active."""
     if not Path("/proc/self/environ").exists():
         pytest.skip("what a command leaves behind is looked up in /proc")
-    folder = Path(tempfile.mkdtemp(prefix="orc", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="orc", dir=SHORT))
     temporary = folder / "tmp"
     temporary.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("ORCHESTRA_", "XDG_"))}

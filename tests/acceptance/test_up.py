@@ -20,7 +20,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
-from tests.acceptance.conftest import RETRY_FOR_S, Terminal, run_here
+from tests.acceptance.conftest import RETRY_FOR_S, SHORT, Terminal, run_here
 from tests.acceptance.shouting import AGENTS
 from tests.tls import tls_server
 from tests.waiting import wait_until
@@ -96,7 +96,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 def place(tmp_path: Path) -> Iterator[Place]:
     home = tmp_path / "a home"
     home.mkdir()
-    tmp = Path(tempfile.mkdtemp(prefix="up", dir="/tmp"))
+    tmp = Path(tempfile.mkdtemp(prefix="up", dir=SHORT))
     place = Place(home, tmp)
     yield place
     for process in place.running:
