@@ -17,6 +17,7 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import slot
 from orchestrator.worker.execution.slot import SlotLoop
 from orchestrator.worker.execution.slot_sharing import SlotSharing
+from tests.clock import SteppedMachine
 from tests.kit import Kit
 from tests.waiting import wait_until
 
@@ -254,8 +255,11 @@ def test_what_is_urgent_is_taken_before_what_has_waited(kit: Kit) -> None:
     assert Counter(order) == {"low": 14, "critical": 1}
 
 
-def test_agents_take_turns(kit: Kit) -> None:
-    """A worker that serves two agents does not let one wait for all that the other has to do."""
+def test_agents_take_turns(kit: Kit, stepped: SteppedMachine) -> None:
+    """A worker that serves two agents does not let one wait for all that the other has to do.
+
+    On a clock that stands still the runs of both are short, however busy the machine is.
+    """
     order = []
     for name in ("anna", "zoe"):
         kit.agent(name)(lambda ctx: order.append(kit.ledger.session(ctx.session).agent))
