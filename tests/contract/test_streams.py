@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import make_socket_dir, remove_socket_dir
 from orchestrator.errors import StreamFull
 from orchestrator.redisdb.client import connect
-from orchestrator.streams import GROUPS, Entry, Portion, RedisStreams, StreamId
+from orchestrator.streams import GROUPS, Entry, Portion, RedisStreams, StreamId, stream_key
 
 DELEGATIONS = StreamId(0, "task-delegation", "high")
 UPDATES = StreamId(0, "status-update", "low")
@@ -222,3 +223,13 @@ def test_new_work_is_refused_by_a_full_stream_and_everything_else_taken(streams:
     streams.publish(DELEGATIONS, b"<reply/>")
     (row,) = streams.backlog("router", [DELEGATIONS])
     assert row.unread == 4
+
+
+def test_an_overwritten_stream_holds_up_no_other(redis: redis_py.Redis) -> None:
+    """It is left alone as soon as it was found."""
+    streams = RedisStreams(redis)
+    streams.ensure_groups(GROUPS, BOTH)
+    redis.set(stream_key(DELEGATIONS), "of another program")
+    streams.publish(UPDATES, b"<one/>")
+    assert _read(streams) == []
+    assert _data(_read(streams)) == [b"<one/>"]

@@ -529,3 +529,16 @@ def test_a_run_whose_effect_the_server_lost_neither_waits_nor_ends(kit: Kit, led
     kit.delegate(held, "one")
     ledger.commit(EndedRun(held.claim, outcome, make_envelope=lambda: carried("task-completion")))
     assert kit.balance(held.claim.session) == (1, 0, 1, 0)
+
+
+def test_an_effect_of_one_key_is_recorded_and_published_once(
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis
+) -> None:
+    """A later try of a run is answered with what the first one recorded, and nobody hears it twice."""
+    held = kit.run(kit.given())
+    said = [
+        ledger.effect(held.claim, effect="say", envelope=carried("status-update", "low"), value=value)
+        for value in ("first", "again")
+    ]
+    assert said == ["first", "first"]
+    assert redis.xlen(keys.messages(0, "status-update", "low")) == 1
