@@ -175,6 +175,17 @@ def test_a_run_that_is_late_holds_up_nobody_and_keeps_its_place_for_half_a_minut
     assert [w for w in ("new", "late") if granted(provider.ask(limit, waiter=w))] == [next_one]
 
 
+def test_whose_turn_has_come_waits_no_more(provider: Provider) -> None:
+    """Its place is free again: who comes when it is done waits for nobody."""
+    limit = ProviderLimit(calls=1)
+    first = provider.ask(limit)
+    assert not granted(provider.ask(limit, waiter="w"))
+    provider.release(first)
+    second = provider.ask(limit, waiter="w")
+    provider.release(second)
+    assert granted(provider.ask(limit, waiter="new"))
+
+
 def test_no_key_of_it_stays_for_good(provider: Provider, redis: redis_py.Redis) -> None:
     limit = ProviderLimit(requests_per_minute=1)
     provider.ask(limit)
