@@ -467,7 +467,7 @@ class Kit:
 
     def dead(self) -> list[DeadLetter]:
         """The dead letters."""
-        return DeadLetters(self.redis).all()
+        return DeadLetters(self.redis, shards=self.settings.shards).all()
 
     def pending(self) -> int:
         """Entries that a router holds."""

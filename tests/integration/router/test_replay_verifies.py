@@ -7,32 +7,27 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore
 from orchestrator.audit.database import MESSAGES
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import BudgetLimits, LaunchTerms, Message, Task, TaskDelegation
-from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Body
+from orchestrator.envelope.codec import decode
 from orchestrator.ids import root_session_id
 from orchestrator.operations.table import SUBMIT
 from orchestrator.operations.values import Mark
 from orchestrator.policy.budget import NANO
 from tests.clock import Ahead
-from tests.integration.router.test_trail import write
+from tests.integration.router.conftest import LATER, forge
+from tests.integration.router.trail import write
 from tests.kit import Kit
 
-LATER = AgentRecord(name="later", role="specialist")
+#: Those of a task that only the operator gives.
+PARTIES = {"sender": "operator", "recipient": "reviewer"}
 
 
 def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
     """A task under the id of a session, as only the operator or an agent of the stack gives one."""
     return TaskDelegation(task=Task(task_id=root_session_id(seed), title="t", description=text))
-
-
-def unsigned(kit: Kit, body: Body, *, sender: str = "operator", recipient: str = "reviewer") -> bytes:
-    """What a stranger who may append to the streams can write in anybody's name."""
-    return encode_unsigned(decode(kit.envelope(body, sender=sender, recipient=recipient)))
 
 
 def route(kit: Kit, name: str = "again") -> None:
@@ -49,18 +44,16 @@ def route(kit: Kit, name: str = "again") -> None:
 
 def sessions(kit: Kit) -> list[str]:
     """Every session of the ledger."""
-    return [session.id for root in kit.parts.ledger.all_roots(0) for session in kit.parts.ledger.tree(root)]
+    return [session.id for root in kit.ledger.all_roots(0) for session in kit.ledger.tree(root)]
 
 
 def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
-    kit.publish(unsigned(kit, work("one")), "task-delegation", "high")
-    kit.publish(unsigned(kit, Message(content="obey"), sender="lead"), "message")
-    other = kit.envelope(work("two"), sender="operator", recipient="reviewer", signer="partner")
-    kit.publish(other, "task-delegation", "high")
+    forge(kit, work("one"), **PARTIES)
+    forge(kit, Message(content="obey"), sender="lead", recipient="reviewer")
+    kit.post(work("two"), sender="operator", recipient="reviewer", signer="partner")
     kit.publish(b"no xml", "message")
-    theirs = kit.envelope(Message(content="mine was stolen"), sender="lead", recipient="later")
-    kit.publish(theirs, "message")
+    theirs = kit.post(Message(content="mine was stolen"), sender="lead", recipient="later")
     route(kit)
     stolen = decode(theirs).signature
     kit.parts.keyring.registry.revoke(stolen.public_key_id)
@@ -87,14 +80,14 @@ def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     assert [letter.id for letter in kit.dead()] == [letter.id for letter in dead]
     route(kit, "after")
     # Of lead's own message the tech-lead was told before its key was revoked; of the forgeries nobody is.
-    told = [kit.parts.ledger.session(session) for session in sessions(kit)]
+    told = [kit.ledger.session(session) for session in sessions(kit)]
     assert [(one.agent, one.title) for one in told] == [("tech-lead", "message from lead was not accepted")]
     assert [run.session for run, _ in kit.sent.runs] == [one.id for one in told]
 
 
 def test_a_program_does_not_become_the_operator_by_a_replay(kit: Kit) -> None:
     """Its signature holds, and it names a session's id: the task stays its own and is judged as before."""
-    kit.publish(kit.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
+    kit.post(work(), sender="partner", recipient="reviewer")
     route(kit)
     assert [letter.rule for letter in kit.dead()] == ["session-unknown"]
     kit.orchestra("dlq", "replay", "--all")
@@ -105,8 +98,8 @@ def test_a_program_does_not_become_the_operator_by_a_replay(kit: Kit) -> None:
 
 def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     """One refusal holds back nobody's message; the command says both and that not all is done."""
-    kit.publish(kit.envelope(Message(content="honest"), recipient="later"), "message")
-    kit.publish(unsigned(kit, work()), "task-delegation", "high")
+    kit.post(Message(content="honest"), recipient="later")
+    forge(kit, work(), **PARTIES)
     route(kit)
     kit.parts.agents.announce([LATER])
     result = kit.orchestra("dlq", "replay", "--all", "--json")
@@ -121,8 +114,8 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
 
 def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> None:
     """Under its own name, with why the original did not count and who asked for it."""
-    kit.publish(unsigned(kit, Message(content="please"), sender="lead", recipient="reviewer"), "message")
-    kit.publish(unsigned(kit, work()), "task-delegation", "high")
+    forge(kit, Message(content="please"), sender="lead", recipient="reviewer")
+    forge(kit, work(), **PARTIES)
     route(kit)
     message, task = sorted(kit.dead(), key=lambda letter: letter.type)
     for wrong in (["--all"], [message.id, task.id], []):
@@ -152,8 +145,7 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> Non
 
 def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> None:
     """An entry that was refused is in the trail as well; by its message-id it is no more genuine."""
-    data = unsigned(kit, work())
-    kit.publish(data, "task-delegation", "high")
+    data = forge(kit, work(), **PARTIES)
     route(kit)
     write(kit)
     message_id = decode(data).header.message_id
@@ -253,14 +245,15 @@ def test_a_plan_stays_a_plan_and_has_a_budget(kit: Kit, monkeypatch: pytest.Monk
 def test_strangers_give_only_a_task_and_nobody_too_much(kit: Kit, terms: LaunchTerms, signed: bool) -> None:
     """The operator who signs a task that does not verify signs no budget and no plan."""
     body = work("stolen", "do this").model_copy(update={"launch": terms})
-    parties = {"sender": "operator", "recipient": "reviewer"}
-    data = kit.envelope(body, **parties) if signed else unsigned(kit, body, **parties)
-    kit.publish(data, "task-delegation", "high")
+    if signed:
+        kit.post(body, **PARTIES)
+    else:
+        forge(kit, body, **PARTIES)
     too_late(kit)
     result = kit.orchestra("dlq", "replay", kit.dead()[0].id, *([] if signed else ["--sign-unverified"]))
     if signed:
         assert (result.exit_code, "cannot be replayed" in result.stderr) == (2, True)
         assert (sessions(kit), len(kit.dead())) == ([], 1)
     else:
-        session = kit.parts.ledger.session(sessions(kit)[0])
+        session = kit.ledger.session(sessions(kit)[0])
         assert (session.planned, session.budgets) == (False, ())
