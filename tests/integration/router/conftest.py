@@ -21,6 +21,7 @@ from orchestrator.reconciler.delivery import Delivery
 from orchestrator.reconciler.reaper import Reaper
 from orchestrator.router.router import Router
 from orchestrator.streams import StreamId, stream_key
+from tests.clock import Ahead
 from tests.kit import Kit
 from tests.postgres import TrailDatabase
 from tests.waiting import until
@@ -83,6 +84,22 @@ def route_until_dead(kit: Kit, consumer: str = "r1") -> None:
     router = kit.router(consumer, jitter=lambda: 0.0)
     while not router.run_once().dead:
         pass
+
+
+def route_all(kit: Kit, consumer: str = "again") -> None:
+    """Let a router handle everything that is there, also what has to wait."""
+    clock = Ahead(kit.redis)
+    router = kit.router(consumer, jitter=lambda: 0.0, clock=clock)
+    handled = router.run_once()
+    while handled.done or handled.dead or handled.parked or kit.delayed.all():
+        kit.wake()
+        clock.skip(1_000)
+        handled = router.run_once()
+
+
+def sessions(kit: Kit) -> list[str]:
+    """Every session of the ledger."""
+    return [session.id for root in kit.ledger.all_roots(0) for session in kit.ledger.tree(root)]
 
 
 def errors(kit: Kit) -> list[AgentMessage]:

@@ -10,7 +10,7 @@ from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
 from orchestrator.redisdb import keys
 from orchestrator.streams import DeadLimits
-from tests.integration.router.conftest import LATER, flood, unsigned
+from tests.integration.router.conftest import LATER, flood, route_all, unsigned
 from tests.integration.router.trail import write, writer
 from tests.kit import Kit
 from tests.waiting import until
@@ -20,16 +20,6 @@ def refused(kit: Kit, sender: str, number: int = 1, content: str = "x") -> None:
     """Signed messages that die, as nobody takes them."""
     for _ in range(number):
         kit.post(Message(content=content), sender=sender, recipient="lead", role="orchestrator")
-
-
-def route(kit: Kit, consumer: str = "r1") -> int:
-    """Handle everything that is there; how many messages came through."""
-    router, done = kit.router(consumer, jitter=lambda: 0.0), 0
-    while True:
-        handled = router.run_once()
-        done += handled.done
-        if not (handled.done or handled.dead or handled.parked):
-            return done
 
 
 def test_a_flood_of_junk_stays_within_its_share_and_holds_back_nobody(kit: Kit) -> None:
@@ -42,9 +32,9 @@ def test_a_flood_of_junk_stays_within_its_share_and_holds_back_nobody(kit: Kit) 
     began = time.monotonic()
     assert kit.route("first").done == 1
     assert time.monotonic() - began < 5
-    route(kit)
+    route_all(kit)
     refused(kit, "lead", 2)
-    route(kit)
+    route_all(kit)
     senders = [letter.sender for letter in kit.dead() if letter.rule == "sender-role"]
     assert (senders, len(kit.dead())) == (["lead"] * 5, 100 + 5)
     usage = kit.redis.hgetall(keys.dead_usage(0))
@@ -59,7 +49,7 @@ def test_what_was_dropped_before_it_was_audited_does_not_break_the_trail(kit: Ki
     kit = kit.beside(dead_letters_max_entries=8)
     writer(kit)
     flood(kit, unsigned(kit, Message(content="junk")), 50)
-    route(kit)
+    route_all(kit)
     write(kit)
     assert int(kit.redis.hget(keys.dead_usage(0), "unaudited") or 0) == 48
     result = kit.orchestra("audit", "verify")
@@ -70,13 +60,13 @@ def test_a_sender_that_signs_has_a_share_as_well(kit: Kit) -> None:
     """In entries and in bytes; the dead letters of others stay, the oldest of its own go."""
     kit = kit.beside(dead_letters_max_entries=40, dead_letters_max_bytes=200_000)
     refused(kit, "lead", 4)
-    route(kit)
+    route_all(kit)
     refused(kit, "reviewer", 30)
-    route(kit)
+    route_all(kit)
     dead = [letter.sender for letter in kit.dead()]
     assert (dead.count("lead"), dead.count("reviewer")) == (4, 10)
     refused(kit, "partner", 8, content="y" * 20_000)
-    route(kit)
+    route_all(kit)
     dead = [letter.sender for letter in kit.dead()]
     assert (dead.count("lead"), dead.count("reviewer"), dead.count("partner")) == (4, 10, 2)
 
@@ -86,12 +76,12 @@ def test_a_message_becomes_a_dead_letter_although_somebody_removed_the_index(kit
     kit = kit.beside(dead_letters_max_bytes=100_000)
     kit.redis.hset(keys.dead_usage(0), mapping={"bytes": 10**9, "bytes:": 10**9})
     flood(kit, b"junk", 1)
-    route(kit)
+    route_all(kit)
     assert len(kit.dead()) == 1
     assert kit.redis.hget(keys.dead_usage(0), "bytes") == b"4"
     kit.redis.hset(keys.dead_usage(0), "bytes:", 10**9)
     flood(kit, b"rubbish", 1)
-    route(kit)
+    route_all(kit)
     assert kit.pending() == 0
 
 
@@ -100,14 +90,14 @@ def test_what_is_signed_is_kept_longer_than_what_is_not(kit: Kit, monkeypatch: p
     monkeypatch.setattr(DeadLimits, "of", lambda _: DeadLimits(entries=12, share=0.5))
     kit = kit.beside()
     flood(kit, b"junk", 4)
-    route(kit)
+    route_all(kit)
     for sender in ("lead", "partner"):
         refused(kit, sender, 6)
-        route(kit)
+        route_all(kit)
     assert [letter.sender for letter in kit.dead()] == ["lead"] * 6 + ["partner"] * 6
     flood(kit, b"junk", 3)
     refused(kit, "reviewer", 1)
-    route(kit)
+    route_all(kit)
     assert [letter.sender for letter in kit.dead()] == ["lead"] * 5 + ["partner"] * 6 + ["reviewer"]
 
 
@@ -117,7 +107,7 @@ def test_what_leaves_makes_room(kit: Kit, command: str) -> None:
     kit = kit.beside(dead_letters_max_entries=100)
     for _ in range(3):
         kit.post(Message(content="x"), recipient="later")
-    route(kit)
+    route_all(kit)
     assert len(kit.dead()) == 3
     usage = kit.redis.hgetall(keys.dead_usage(0))
     assert int(usage[b"bytes"]) == sum(len(letter.data) for letter in kit.dead())
@@ -148,7 +138,7 @@ def test_a_damaged_dead_letter_hides_no_other(kit: Kit) -> None:
     """Whoever can write to Redis can append nonsense; the others are listed, audited and replayed."""
     kit.redis.xadd(keys.dead(0), {"stream": "nonsense", "attempts": "many", "reason": b"\xff"})
     refused(kit, "lead", 1)
-    route(kit)
+    route_all(kit)
     listed = kit.document("dlq", "list")["dead_letters"]
     assert [letter["sender"] for letter in listed] == ["", "lead"]
     write(kit)

@@ -57,15 +57,21 @@ def route(router: Router, until: Callable[[], bool] | None = None) -> None:
         assert time.monotonic() < deadline, "the condition did not come about in time"
 
 
+def building(kit: Kit, kind: Literal["blocks-on", "depends-on"] = "depends-on") -> Router:
+    """A router that has begun a build, and holds a test that waits for it."""
+    router = kit.router()
+    publish(kit, "build")
+    publish(kit, "test", "build", kind=kind)
+    route(router)
+    return router
+
+
 @pytest.mark.parametrize("kind", ["blocks-on", "depends-on"])
 def test_a_task_starts_when_those_it_waits_for_are_completed(
     kit: Kit, kind: Literal["blocks-on", "depends-on"]
 ) -> None:
     """It is held meanwhile, for whichever of the two reasons, and released at its priority."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build", kind=kind)
-    route(router)
+    router = building(kit, kind)
     assert set(sessions(kit)) == {"build"}
     end(kit, "build")
     route(router, lambda: "test" in sessions(kit))
@@ -75,9 +81,7 @@ def test_a_task_starts_when_those_it_waits_for_are_completed(
 
 def test_a_task_may_wait_for_several_one_after_the_other(kit: Kit) -> None:
     """Each that is completed is one less to wait for; the last one lets it start."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
+    router = building(kit)
     publish(kit, "ship", "build", "test")
     route(router)
     end(kit, "build")
@@ -89,10 +93,7 @@ def test_a_task_may_wait_for_several_one_after_the_other(kit: Kit) -> None:
 
 def test_a_failed_dependency_fails_the_task(kit: Kit) -> None:
     """The reason names it."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
-    route(router)
+    router = building(kit)
     end(kit, "build", "failed")
     route(router, lambda: any(dead.type == "task-delegation" for dead in kit.dead()))
     (received,) = [dead for dead in kit.dead() if dead.type == "task-delegation"]
@@ -102,10 +103,7 @@ def test_a_failed_dependency_fails_the_task(kit: Kit) -> None:
 def test_a_failed_dependency_can_be_ignored(kit: Kit) -> None:
     """By a setting, the task starts anyway."""
     kit = kit.beside(failed_dependency="ignore")
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
-    route(router)
+    router = building(kit)
     end(kit, "build", "failed")
     route(router, lambda: "test" in sessions(kit))
     assert set(sessions(kit)) == {"build", "test"}

@@ -17,7 +17,7 @@ from orchestrator.operations.table import SUBMIT
 from orchestrator.operations.values import Mark
 from orchestrator.policy.budget import NANO
 from tests.clock import Ahead
-from tests.integration.router.conftest import LATER, forge
+from tests.integration.router.conftest import LATER, forge, route_all, sessions
 from tests.integration.router.trail import write
 from tests.kit import Kit
 
@@ -30,23 +30,6 @@ def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
     return TaskDelegation(task=Task(task_id=root_session_id(seed), title="t", description=text))
 
 
-def route(kit: Kit, name: str = "again") -> None:
-    """Let a router handle everything that is there."""
-    clock = Ahead(kit.redis)
-    router = kit.router(name, jitter=lambda: 0.0, clock=clock)
-    parking = kit.delayed
-    handled = router.run_once()
-    while handled.done or handled.parked or parking.all():
-        kit.wake()
-        clock.skip(1_000)
-        handled = router.run_once()
-
-
-def sessions(kit: Kit) -> list[str]:
-    """Every session of the ledger."""
-    return [session.id for root in kit.ledger.all_roots(0) for session in kit.ledger.tree(root)]
-
-
 def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
     forge(kit, work("one"), **PARTIES)
@@ -54,7 +37,7 @@ def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     kit.post(work("two"), sender="operator", recipient="reviewer", signer="partner")
     kit.publish(b"no xml", "message")
     theirs = kit.post(Message(content="mine was stolen"), sender="lead", recipient="later")
-    route(kit)
+    route_all(kit)
     stolen = decode(theirs).signature
     kit.parts.keyring.registry.revoke(stolen.public_key_id)
     kit.parts.agents.announce([LATER])
@@ -78,7 +61,7 @@ def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     assert said[-1] == "0 replayed, 5 refused"
     assert (len(kit.published("message")), len(kit.published("task-delegation"))) == before
     assert [letter.id for letter in kit.dead()] == [letter.id for letter in dead]
-    route(kit, "after")
+    route_all(kit, "after")
     # Of lead's own message the tech-lead was told before its key was revoked; of the forgeries nobody is.
     told = [kit.ledger.session(session) for session in sessions(kit)]
     assert [(one.agent, one.title) for one in told] == [("tech-lead", "message from lead was not accepted")]
@@ -88,10 +71,10 @@ def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
 def test_a_program_does_not_become_the_operator_by_a_replay(kit: Kit) -> None:
     """Its signature holds, and it names a session's id: the task stays its own and is judged as before."""
     kit.post(work(), sender="partner", recipient="reviewer")
-    route(kit)
+    route_all(kit)
     assert [letter.rule for letter in kit.dead()] == ["session-unknown"]
     kit.orchestra("dlq", "replay", "--all")
-    route(kit, "after")
+    route_all(kit, "after")
     assert (kit.sent.runs, sessions(kit)) == ([], [])
     assert [letter.sender for letter in kit.dead()] == ["partner"]
 
@@ -100,7 +83,7 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     """One refusal holds back nobody's message; the command says both and that not all is done."""
     kit.post(Message(content="honest"), recipient="later")
     forge(kit, work(), **PARTIES)
-    route(kit)
+    route_all(kit)
     kit.parts.agents.announce([LATER])
     result = kit.orchestra("dlq", "replay", "--all", "--json")
     done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
@@ -108,7 +91,7 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     (left,) = kit.dead()
     assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
     assert {row["how"]: row["done"] for row in done.values()} == {"message": True, "refused": False}
-    route(kit, "after")
+    route_all(kit, "after")
     assert [letter.id for letter in kit.dead()] == [left.id]
 
 
@@ -116,7 +99,7 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> Non
     """Under its own name, with why the original did not count and who asked for it."""
     forge(kit, Message(content="please"), sender="lead", recipient="reviewer")
     forge(kit, work(), **PARTIES)
-    route(kit)
+    route_all(kit)
     message, task = sorted(kit.dead(), key=lambda letter: letter.type)
     for wrong in (["--all"], [message.id, task.id], []):
         refused = kit.orchestra("dlq", "replay", "--sign-unverified", *wrong)
@@ -146,7 +129,7 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> Non
 def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> None:
     """An entry that was refused is in the trail as well; by its message-id it is no more genuine."""
     data = forge(kit, work(), **PARTIES)
-    route(kit)
+    route_all(kit)
     write(kit)
     message_id = decode(data).header.message_id
     refused = kit.orchestra("audit", "replay", message_id)
@@ -162,10 +145,10 @@ def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> N
 def test_a_message_in_the_wrong_stream_goes_to_its_own(kit: Kit) -> None:
     """Its signature holds, so a replay puts right what was wrong with it."""
     kit.publish(kit.envelope(Message(content="x"), recipient="reviewer"), "query")
-    route(kit)
+    route_all(kit)
     assert [letter.rule for letter in kit.dead()] == ["stream-mismatch"]
     assert kit.orchestra("dlq", "replay", "--all").exit_code == 0
-    route(kit, "after")
+    route_all(kit, "after")
     assert (kit.dead(), kit.pending(), len(kit.published("message"))) == ([], 0, 1)
 
 

@@ -11,8 +11,7 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
 from orchestrator.ids import new_message_id
 from orchestrator.router.deadletters.again import TrailReplay
-from tests.integration.router.conftest import forge
-from tests.integration.router.test_replay_verifies import route, sessions
+from tests.integration.router.conftest import forge, route_all, sessions
 from tests.integration.router.trail import forget_payloads, large, say, store_of, verify, write
 from tests.kit import Kit
 
@@ -29,7 +28,7 @@ def test_a_filter_is_planned_and_then_carried_out_once(kit: Kit) -> None:
     """The plan publishes nothing and names the ids that come; each new message names the old and is the operator's."""
     old = [say(kit, f"number {number}") for number in range(3)]
     forge(kit, Message(content="forged"), sender="lead")
-    route(kit)
+    route_all(kit)
     write(kit)
     before = kit.published("message")
     plan = replayed(kit, "--sender", "lead", "--dry-run")
@@ -45,7 +44,7 @@ def test_a_filter_is_planned_and_then_carried_out_once(kit: Kit) -> None:
     assert [message.header.conversation_chain[0] for message in new] == old
     assert {message.header.sender.agent_name for message in new} == {"operator"}
     assert {message.signature.signer for message in new if message.signature} == {"operator"}
-    route(kit, "after")
+    route_all(kit, "after")
     write(kit)
     assert [letter.rule for letter in kit.dead()] == ["signature-missing"]
 
@@ -63,7 +62,7 @@ def test_a_replay_that_was_killed_goes_on_where_it_stopped(kit: Kit) -> None:
     """Nothing is published twice, also where the trail has not got it yet; what was not is."""
     for number in range(3):
         say(kit, f"number {number}")
-    route(kit)
+    route_all(kit)
     write(kit)
     reader = AuditReader(store_of(kit))
     records = reader.search(sender="lead")[::-1]
@@ -72,7 +71,7 @@ def test_a_replay_that_was_killed_goes_on_where_it_stopped(kit: Kit) -> None:
     # Killed before the writer has seen any of it: all is tried again.
     again = [result.id for result in TrailReplay(kit.parts, reader).run(records)]
     assert again[:2] == made
-    route(kit, "after")
+    route_all(kit, "after")
     write(kit)
     published = [decode(xml).header.message_id for xml in kit.published("message")]
     assert [published.count(message_id) for message_id in again] == [1, 1, 1]
@@ -93,14 +92,14 @@ def test_a_conversation_is_replayed_by_its_task(kit: Kit) -> None:
         correlation=kit.ledger.session(session).correlation,
         chain=(launch,),
     )
-    route(kit)
+    route_all(kit)
     write(kit)
     rows = replayed(kit, session)
     assert [(row["replays"], row["how"]) for row in rows] == [(launch, "task"), (follow, "skipped")]
     new = str(rows[0]["session"])
     assert set(sessions(kit)) == {session, new}
     assert kit.ledger.session(new).parent == ""
-    route(kit, "after")
+    route_all(kit, "after")
     write(kit)
     assert [row["how"] for row in replayed(kit, session)] == ["skipped", "skipped"]
     notes = [m.body.content for m in map(decode, kit.published("message")) if isinstance(m.body, Message)]
