@@ -1,7 +1,7 @@
 """A stack in the hands of a test: a real server, ledger and keys; what its processes do is done a step at a time.
 
 kit.agent("lead")(function)          given agents, and sessions: `submit` as a client, `given` in the ledger alone
-kit.publish(kit.envelope(body), …)   send what an external program says
+kit.post(body, sender="partner")     publish what an external program says
 kit.route()                          a router takes what is there; `start` does it for one session
 kit.run(session), kit.play(session)  run a session: take its run, to commit it; or execute its agent
 kit.crash(session)                   its worker is lost
