@@ -18,6 +18,12 @@ from orchestrator.config.settings import Settings
 Orchestra = Callable[..., Result]
 
 
+def place(settings: Settings | None) -> dict[str, str]:
+    """The variables that tell a command where a stack is."""
+    where = {} if settings is None else {"REDIS_URL": settings.redis_url, "DATA": settings.data}
+    return {f"ORCHESTRA_{name}": str(value) for name, value in where.items() if value is not None}
+
+
 def run_command(
     *words: str,
     settings: Settings | None = None,
@@ -26,9 +32,8 @@ def run_command(
     **options: Any,
 ) -> Result:
     """Run a command, on the stack that the settings name; what it prints with ``--json`` is held to its model."""
-    place = {} if settings is None else {"REDIS_URL": settings.redis_url, "DATA": settings.data}
-    variables = {f"ORCHESTRA_{name}": str(value) for name, value in place.items() if value is not None}
-    done = CliRunner().invoke(main, words, input=stdin, env={**variables, **(env or {})}, **options)
+    variables = {**place(settings), **(env or {})}
+    done = CliRunner().invoke(main, words, input=stdin, env=variables, **options)
     hold_to_models(words, done.stdout)
     return done
 

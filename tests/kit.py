@@ -1,7 +1,7 @@
 """A stack in the hands of a test: a real server, ledger and keys; what its processes do is done a step at a time.
 
 kit.agent("lead")(function)          given agents, and sessions: `submit` as a client, `given` in the ledger alone
-kit.publish(kit.envelope(body), …)   send what an external program says
+kit.post(body, sender="partner")     publish what an external program says
 kit.route()                          a router takes what is there; `start` does it for one session
 kit.run(session), kit.play(session)  run a session: take its run, to commit it; or execute its agent
 kit.crash(session)                   its worker is lost
@@ -11,9 +11,10 @@ kit.balance(session)                 then: `children`, `dead`, `published`, `orc
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -49,8 +50,6 @@ from orchestrator.ledger import (
 from orchestrator.messages.factory import Terms, Thread
 from orchestrator.policy.callback import Callback
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
-from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Scripts
 from orchestrator.router.build import build_router
 from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
@@ -62,6 +61,7 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.runner import execute_run
 from tests.commands import run_command
 from tests.services import Sent, Services
+from tests.users import connect_as
 
 _numbers = itertools.count()
 
@@ -71,12 +71,6 @@ def carried(
 ) -> Outgoing:
     """An envelope that the ledger carries without looking into it."""
     return Outgoing(data=text, type=message_type, priority=priority, message_id=f"m-{next(_numbers)}")
-
-
-@cache
-def user_rules(role: str) -> list[str]:
-    """What `ACL SETUSER` takes for a role."""
-    return acl_line(role, role_rules(role)).replace(PASSWORD, "for-tests").split()[1:]
 
 
 class Kit:
@@ -131,6 +125,11 @@ class Kit:
     @cached_property
     def streams(self) -> RedisStreams:
         return RedisStreams(self.redis)
+
+    @property
+    def now_ms(self) -> int:
+        """The second of the server's time."""
+        return int(self.redis.time()[0]) * 1000
 
     @property
     def steady(self) -> Settings:
@@ -283,14 +282,13 @@ class Kit:
         message_id: str | None = None,
         correlation: str | None = None,
         chain: tuple[str, ...] = (),
-        priority: str | None = None,
-        expiration: Timestamp | None = None,
         timestamp: Timestamp | None = None,
         retry: RetryPolicy | None = None,
         role: str | None = None,
+        **further: Any,
     ) -> bytes:
         """A signed envelope from any agent, as an external program may write it."""
-        now_ms = int(self.redis.time()[0]) * 1000
+        now_ms = self.now_ms
         header = Header(
             message_id=message_id or new_message_id(),
             timestamp=timestamp or Timestamp.from_ms(now_ms),
@@ -298,9 +296,8 @@ class Kit:
             recipient=self._party(recipient),
             correlation_id=correlation,
             conversation_chain=chain,
-            priority=priority,  # type: ignore[arg-type]
-            expiration=expiration,
             retry_policy=retry,
+            **further,
         )
         message = AgentMessage(header=header, body=body)
         return sign_message(message, self.parts.keyring.signer(signer or sender), now_ms=now_ms)
@@ -315,6 +312,12 @@ class Kit:
         """Append to a stream, as `redis-cli` would."""
         return self.streams.publish(StreamId(0, message_type, priority), data, extra=extra)
 
+    def post(self, body: Body, **header: Any) -> bytes:
+        """Publish a signed envelope where it belongs; its octets."""
+        data = self.envelope(body, **header)
+        self.publish(data, body.type, header.get("priority") or self.parts.routing[body.type].priority)
+        return data
+
     def say(self, held: ClaimedRun, to: str, text: str = "?", *, item: str, **options: Any) -> str:
         """Have a run put something into the queue of a session: a message of usual priority, if nothing else is said."""
         options = {"effect": item, "kind": "message", "priority": "normal"} | options
@@ -328,8 +331,7 @@ class Kit:
 
     def as_role(self, role: str) -> redis_py.Redis:
         """A connection of the user that `orchestra service acl` prints for a role."""
-        self.redis.execute_command("ACL", "SETUSER", *user_rules(role))
-        return connect(f"{self.settings.redis_url}&username={role}&password=for-tests", check=False)
+        return connect_as(role, self.redis, str(self.settings.redis_url))
 
     def router(self, consumer: str = "r1", **options: Any) -> Router:
         """A router under a consumer's name, that may do what `orchestra service acl router` says."""
@@ -465,7 +467,7 @@ class Kit:
 
     def dead(self) -> list[DeadLetter]:
         """The dead letters."""
-        return DeadLetters(self.redis).all()
+        return DeadLetters(self.redis, shards=self.settings.shards).all()
 
     def pending(self) -> int:
         """Entries that a router holds."""
@@ -490,3 +492,7 @@ class Kit:
     def orchestra(self, *words: str, **options: Any) -> Result:
         """Run a command on this stack."""
         return run_command(*words, settings=self.settings, **options)
+
+    def document(self, *words: str, **options: Any) -> Any:
+        """What a command prints with `--json`."""
+        return json.loads(self.orchestra(*words, "--json", **options).stdout)

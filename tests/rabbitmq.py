@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.ports import free_port
+
 #: Seconds that a start or an end may take; the machine is shared with other tests.
 RETRY_FOR_S: Final = 90.0
 
@@ -25,11 +27,6 @@ def server_program() -> str | None:
     return str(found[-1]) if found else None
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def url_of(port: int) -> str:
     """The broker URL of a port on loopback."""
     return f"amqp://guest:guest@127.0.0.1:{port}//"
@@ -43,7 +40,7 @@ class RabbitServer:
         self._folder = folder
         folder.mkdir(parents=True)
         (folder / "plugins").write_text("[].\n", encoding="utf-8")
-        self._port, self._epmd_port, dist = _free_port(), _free_port(), _free_port()
+        self._port, self._epmd_port, dist = free_port(), free_port(), free_port()
         (folder / "rabbitmq.conf").write_text(_CONFIG.format(port=self._port), encoding="utf-8")
         (folder / "advanced.config").write_text("[].\n", encoding="utf-8")
         mapper = {"ERL_EPMD_PORT": str(self._epmd_port), "ERL_EPMD_ADDRESS": "127.0.0.1"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import tomllib
 from pathlib import Path
 
 from orchestrator.errors import OrchestraError, ServerUnavailable
 from orchestrator.redisdb.client import connect
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,8 +28,7 @@ class ShippedServer:
 
     def __init__(self, program: str | Path, secrets: Path, folder: Path) -> None:
         self._program, self._secrets, self._folder = program, secrets, folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         self._process: subprocess.Popen[bytes] | None = None
 

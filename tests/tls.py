@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 
@@ -20,8 +21,7 @@ def tls_server(server: str, openssl: str, folder: Path) -> Iterator[tuple[int, P
     made = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -keyout {key} -out {certificate}"
     name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     subprocess.run([openssl, *made.split(), *name], check=True, capture_output=True)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = f"--port 0 --tls-port {port} --bind 127.0.0.1 --requirepass pw --tls-auth-clients no".split()
     options += f"--tls-cert-file {certificate} --tls-key-file {key} --tls-ca-cert-file {certificate}".split()
     process = subprocess.Popen([server, *options, "--save", ""], cwd=folder, stdout=subprocess.DEVNULL)

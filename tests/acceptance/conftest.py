@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import shlex
 import shutil
@@ -17,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -92,9 +94,9 @@ class Terminal:
             stdin=subprocess.DEVNULL,
         )
 
-    def must(self, command: str) -> str:
+    def must(self, command: str, **env: str) -> str:
         """Type a command that is to succeed; what it prints."""
-        done = self.run(command)
+        done = self.run(command, **env)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -117,6 +119,21 @@ class Terminal:
                 )
         self.background.append(Background(process, log))
         return self.background[-1]
+
+    def up(self, options: str = "", **env: str) -> Background:
+        """Run a stack, which is ready."""
+        stack = self.start(f"orchestra up {options}", **env)
+        stack.wait_for("ready after")
+        return stack
+
+    def serve(self, agents: str, options: str = "", **env: str) -> Background:
+        """Run a stack that serves the agents of that source."""
+        (self.folder / "mine.py").write_text(agents, encoding="utf-8")
+        return self.up(f"--agents mine.py {options}", **env)
+
+    def document(self, command: str, **env: str) -> Any:
+        """Type a command that prints JSON and is to succeed; what it prints."""
+        return json.loads(self.must(f"{command} --json", **env))
 
     def _forks(self, words: list[str]) -> bool:
         return self.in_process and (words[:1] == ["orchestra"] or words[:2] + words[3:4] == WORKER)
@@ -267,13 +284,11 @@ def open_terminal() -> Iterator[Terminal]:
 
 
 @contextmanager
-def open_stack(agents: str, **env: str) -> Iterator[Terminal]:
+def open_stack(agents: str, options: str = "", **env: str) -> Iterator[Terminal]:
     """A terminal in which a stack serves the agents of that source until the end, and then leaves nothing behind."""
     with open_terminal() as opened:
-        (opened.folder / "mine.py").write_text(agents, encoding="utf-8")
         opened.env |= env
-        up = opened.start("orchestra up --agents mine.py")
-        up.wait_for("ready after")
+        up = opened.serve(agents, options)
         yield opened
         assert up.interrupt() == 0
         opened.assert_nothing_left()
@@ -301,6 +316,11 @@ def own_packages(folder: Path) -> None:
     for name in ("workers", "schemas"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("raise RuntimeError('the package of a user')\n")
+
+
+def parent_of(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @pytest.fixture

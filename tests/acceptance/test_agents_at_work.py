@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from orchestrator import Client, SessionFailed, SessionState, SessionStopped
+from orchestrator.dispatch import build_celery
+from orchestrator.errors import OrchestraError
 from tests.acceptance.conftest import Terminal, open_stack, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
@@ -136,46 +138,37 @@ def test_a_bare_task_that_comes_twice_is_one_session(stack: Terminal, client: Cl
         "print(task.get(timeout=60))\n"
     )
     (stack.folder / "twice.py").write_text(script, encoding="utf-8")
-    done = stack.run("python twice.py")
-    assert done.stdout == "twice\n", done.stderr
+    assert stack.must("python twice.py") == "twice\n"
     assert [session.title for session in client.sessions()].count("twice") == 1
 
 
-def test_a_bare_task_that_cannot_be_submitted_fails_for_its_caller(stack: Terminal) -> None:
-    script = (
-        "from workers import app\n"
-        "for kwargs in ({'agent': 'nobody', 'prompt': 'x'}, {'agent': 'echo', 'prompt': ' '}, {'agent': 'echo'},\n"
-        "               {'agent': 'echo', 'prompt': 7}, {'agnet': 'echo'}):\n"
-        "    try:\n"
-        "        app.send_task('orchestrator.start_session', kwargs=kwargs).get(timeout=60)\n"
-        "    except Exception as error:\n"
-        "        print(f'{type(error).__name__}: {error}')\n"
-    )
-    (stack.folder / "wrong.py").write_text(script, encoding="utf-8")
-    unknown, empty, missing, number, misspelt = stack.run("python wrong.py").stdout.splitlines()
+def refusal(client: Client, task: str, **kwargs: object) -> str:
+    """What the caller of a task hears that is sent with these arguments."""
+    sent = build_celery(client.settings).send_task(f"orchestrator.{task}", kwargs=kwargs)
+    with pytest.raises(OrchestraError) as said:
+        sent.get(timeout=60)
+    return f"{said.type.__name__}: {said.value}"
+
+
+def test_a_bare_task_that_cannot_be_submitted_fails_for_its_caller(client: Client) -> None:
+    unknown = refusal(client, "start_session", agent="nobody", prompt="x")
     assert unknown.startswith("UnknownAgent: no agent named 'nobody' is registered (registered: deaf, echo, ")
+    empty, missing = (refusal(client, "start_session", agent="echo", **p) for p in ({"prompt": " "}, {}))
     assert empty == missing == "EmptyPrompt: the prompt for agent 'echo' is empty; say what it should do"
+    number = refusal(client, "start_session", agent="echo", prompt=7)
     assert number == "InputError: orchestrator.start_session takes agent and prompt as text"
+    misspelt = refusal(client, "start_session", agnet="echo")
     assert misspelt.startswith(
         "InputError: orchestrator.start_session takes no argument 'agnet'; send agent and prompt"
     )
 
 
-def test_a_resume_that_is_sent_by_hand_says_how_it_is_done(stack: Terminal) -> None:
+def test_a_resume_that_is_sent_by_hand_says_how_it_is_done(client: Client) -> None:
     """Nobody waits for ever for a task that runs what the ledger has not queued."""
-    script = (
-        "from workers import app\n"
-        "for kwargs in ({'session': 'ses_x', 'prompt': 'go on'}, {}, {'sesion': 'ses_x'}):\n"
-        "    try:\n"
-        "        app.send_task('orchestrator.resume_session', kwargs=kwargs).get(timeout=60)\n"
-        "    except Exception as error:\n"
-        "        print(f'{type(error).__name__}: {error}')\n"
-    )
-    (stack.folder / "by_hand.py").write_text(script, encoding="utf-8")
-    prompt, nothing, misspelt = stack.run("python by_hand.py").stdout.splitlines()
-    assert prompt == nothing == misspelt
+    prompt = refusal(client, "resume_session", session="ses_x", prompt="go on")
     assert prompt.startswith("InputError: orchestrator.resume_session is not sent by hand")
     assert prompt.endswith("use Client.resume or `orchestra resume SESSION PROMPT`")
+    assert refusal(client, "resume_session") == refusal(client, "resume_session", sesion="ses_x") == prompt
 
 
 def test_a_worker_that_is_killed_with_its_pool_loses_no_run(stack: Terminal, client: Client) -> None:

@@ -42,7 +42,7 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
     (terminal.folder / "my_agents.py").write_text(AGENTS, encoding="utf-8")
     (terminal.folder / "send.py").write_text(SUBMIT, encoding="utf-8")
     (terminal.folder / "pass").write_text("open sesame, open", encoding="utf-8")
-    terminal.start("orchestra up --agents my_agents.py --serve lead").wait_for("ready after")
+    terminal.up("--agents my_agents.py --serve lead")
     url = running_stacks(terminal.folder / ".orchestra")[0].redis_url
     there = {"ORCHESTRA_REDIS_URL": url, "ORCHESTRA_DATA": str(terminal.folder / "there")}
     celery = "celery -A orchestrator worker --concurrency 2"
@@ -57,11 +57,10 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
         assert "orchestra keys export" in refused.output
         assert "Traceback" not in refused.output
 
-    export = (
+    terminal.must(
         "orchestra keys export lead counter writer --agents my_agents.py -o exported --passphrase-file pass"
     )
-    assert terminal.run(export).returncode == 0
-    assert terminal.run("orchestra keys import exported --passphrase-file pass", **there).returncode == 0
+    terminal.must("orchestra keys import exported --passphrase-file pass", **there)
     limits = '{"openai-chat/*": {"calls": 1}, "openai/qwen*": {"calls": 1}}'
     admitted = terminal.start(
         celery, **there, ORCHESTRA_AGENTS="my_agents.py", ORCHESTRA_PROVIDER_LIMITS=limits
@@ -72,13 +71,13 @@ def test_a_worker_of_another_host_takes_only_what_it_can_sign(terminal: Terminal
         in admitted.output
     )
     assert "plain submissions are left to other workers: the key of 'operator' is not in" in admitted.output
-    assert terminal.run("python send.py").stdout.strip() == "{'2'}"
+    assert terminal.must("python send.py").strip() == "{'2'}"
 
 
 def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(terminal: Terminal) -> None:
     """Without one it ends and says which; so does a stack of its own that is to work on the Redis of another."""
     (terminal.folder / "pass").write_text("open sesame, open", encoding="utf-8")
-    terminal.start("orchestra up").wait_for("ready after")
+    terminal.up()
     url = running_stacks(terminal.folder / ".orchestra")[0].redis_url
     there = {"ORCHESTRA_REDIS_URL": url, "ORCHESTRA_DATA": str(terminal.folder / "there")}
     lacking = {"router": "reaper, router", "callbacks": "reaper", "reaper": "reaper"}
@@ -102,11 +101,9 @@ def test_a_service_of_another_host_starts_with_the_keys_that_it_signs_with(termi
     wait_until(lambda: "notifier" in services(url), "a notifier, which signs nothing", 60)
     assert told.interrupt() == 0
 
-    assert terminal.run("orchestra keys generate router reaper").returncode == 0
-    assert (
-        terminal.run("orchestra keys export router reaper -o exported --passphrase-file pass").returncode == 0
-    )
-    assert terminal.run("orchestra keys import exported --passphrase-file pass", **there).returncode == 0
+    terminal.must("orchestra keys generate router reaper")
+    terminal.must("orchestra keys export router reaper -o exported --passphrase-file pass")
+    terminal.must("orchestra keys import exported --passphrase-file pass", **there)
     here = services(url)
     started = [terminal.start(f"orchestra service {service}", **there) for service in lacking]
     wait_until(lambda: services(url) == sorted([*here, *lacking]), "the services", 60)

@@ -22,10 +22,8 @@ def echo(ctx):
 
 
 def test_a_bare_message_needs_a_token_and_a_forged_result_reaches_no_client(terminal: Terminal) -> None:
-    (terminal.folder / "mine.py").write_text(AGENTS)
     terminal.env["ORCHESTRA_SUBMISSIONS"] = "token"
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
-    stack.wait_for("ready after")
+    stack = terminal.serve(AGENTS, "--concurrency 1")
     with terminal.client() as client:
         app = build_celery(client.settings)
         work = {"agent": "echo", "prompt": "spoken"}
@@ -78,5 +76,5 @@ def test_a_bare_message_needs_a_token_and_a_forged_result_reaches_no_client(term
             }
             redis.set(f"celery-task-meta-{task}", json.dumps(forged))
         assert client.result(root.id) == "spoken"
-        assert terminal.run(f"orchestra result {root.id}").stdout.strip() == "spoken"
+        assert terminal.must(f"orchestra result {root.id}").strip() == "spoken"
     assert stack.interrupt() == 0

@@ -15,7 +15,7 @@ import pytest
 from celery.app.control import Control
 
 from orchestrator.redisdb.client import connect
-from tests.acceptance.conftest import Terminal, wait_until
+from tests.acceptance.conftest import Terminal, open_stack, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -104,36 +104,35 @@ def junk(sprung: Path) -> Iterator[bytes]:
         ).encode()
 
 
-def test_junk_in_a_queue_ends_no_worker(terminal: Terminal) -> None:
+@pytest.fixture(scope="module")
+def stack() -> Iterator[Terminal]:
+    with open_stack(AGENTS, "--concurrency 2 -v") as terminal:
+        yield terminal
+
+
+def test_junk_in_a_queue_ends_no_worker(stack: Terminal) -> None:
     """No JSON, no message, a message of nothing, pickles, 24 MB of nothing; the run behind them is run."""
-    (terminal.folder / "mine.py").write_text(AGENTS)
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 2 -v")
-    stack.wait_for("ready after")
-    before = terminal.workers()
-    with terminal.client() as client, connect(client.settings.redis_url or "") as broker:
-        sprung = terminal.folder / "sprung"
+    before = stack.workers()
+    with stack.client() as client, connect(client.settings.redis_url or "") as broker:
+        sprung = stack.folder / "sprung"
         sent = list(junk(sprung))
         broker.lpush(QUEUE, *sent)
         assert client.submit("echo", "still there").result(timeout_s=60) == "still there"
         wait_until(lambda: not broker.llen(QUEUE), "the end of the junk")
         wait_until(lambda: not broker.hlen("unacked"), "the acknowledgement of the junk")
-    assert terminal.workers() == before
+    assert stack.workers() == before
     assert not sprung.exists()
-    assert "worker ended" not in stack.output
-    assert "message-not-understood" in stack.output
-    assert stack.interrupt() == 0
-    terminal.assert_nothing_left()
+    (up,) = stack.background
+    assert "worker ended" not in up.output
+    assert "message-not-understood" in up.output
 
 
-def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
+def test_a_worker_takes_no_orders_from_the_broker(stack: Terminal) -> None:
     """Remote control is off: whoever reaches the broker can neither stop a worker nor slow it down, nor end a run."""
     from orchestrator.dispatch import WORK_TASK, build_celery
 
-    (terminal.folder / "mine.py").write_text(AGENTS)
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
-    stack.wait_for("ready after")
-    before = terminal.workers()
-    with terminal.client() as client:
+    before = stack.workers()
+    with stack.client() as client:
         app = build_celery(client.settings)
         control = Control(app)
         assert control.ping(timeout=2) == []
@@ -147,8 +146,5 @@ def test_a_worker_takes_no_orders_from_the_broker(terminal: Terminal) -> None:
         for _ in range(300):  # one of them takes the run
             app.send_task(WORK_TASK, queue=QUEUE, soft_time_limit=0.05)
         assert client.submit("echo", "0.5").result(timeout_s=60) == "0.5"
-    assert terminal.workers() == before
-    healthy = terminal.run("python -P -m orchestrator.healthcheck worker")
-    assert healthy.returncode == 0, healthy.stderr
-    assert stack.interrupt() == 0
-    terminal.assert_nothing_left()
+    assert stack.workers() == before
+    stack.must("python -P -m orchestrator.healthcheck worker")

@@ -26,10 +26,3 @@ def test_they_read_the_named_sources_and_nothing_else(terminal: Terminal) -> Non
             assert "is not below a folder whose sources may be reviewed" in said
             assert "hunter2" not in said
     assert stack.interrupt() == 0
-
-
-def test_without_being_asked_for_they_are_not_there(terminal: Terminal) -> None:
-    stack = terminal.start("orchestra up")
-    stack.wait_for("agents: none")
-    assert "reviewer" not in terminal.run("orchestra agents").stdout
-    assert stack.interrupt() == 0

@@ -6,12 +6,11 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from orchestrator import SessionState
-from tests.acceptance.conftest import Terminal, open_stack, wait_until
+from tests.acceptance.conftest import Terminal, open_stack, parent_of, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -81,9 +80,12 @@ def stack() -> Iterator[Terminal]:
         yield terminal
 
 
-def parent_of(pid: int) -> int:
-    """The process that started another one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def asleep(stack: Terminal) -> int:
+    """Wait until a process of the sleeper has begun; which one."""
+    file = stack.folder / "sleeper.pid"
+    pid = int(wait_until(lambda: file.exists() and file.read_text(), "the sleeper"))
+    file.unlink()
+    return pid
 
 
 def test_calls_go_down_as_far_as_they_must(stack: Terminal) -> None:
@@ -93,8 +95,7 @@ def test_calls_go_down_as_far_as_they_must(stack: Terminal) -> None:
 
 def test_a_call_runs_what_its_child_waits_for_and_questions_come_back(stack: Terminal) -> None:
     """Caller, lead, two askers that block, and the lead's resumes: all in one slot."""
-    done = stack.run("orchestra submit waiter go --wait")
-    assert done.stdout.strip() == "QUESTION 0, QUESTION 1", done.stderr
+    assert stack.must("orchestra submit waiter go --wait").strip() == "QUESTION 0, QUESTION 1"
     lines = (stack.folder / ".orchestra" / "_events.jsonl").read_text().splitlines()
     events = [json.loads(line)["data"] for line in lines]
     asked = [(e["from"], e["to"], e["type"]) for e in events if e["message"].startswith("question")]
@@ -108,26 +109,20 @@ def test_a_stop_ends_who_waits_and_who_is_waited_for(stack: Terminal) -> None:
     """The lent process, too, although its agent does not listen."""
     with stack.client() as client:
         root = client.submit("patient", "go").id
-        file = stack.folder / "sleeper.pid"
-        wait_until(lambda: file.exists() and file.read_text(), "the sleeper")
-        pid = int(file.read_text())
+        pid = asleep(stack)
         client.stop(root, "enough")
         wait_until(
             lambda: all(s.state is SessionState.STOPPED for s in client.tree(root)), "the end of the tree"
         )
         wait_until(lambda: pid not in stack.processes(), "the end of the lent process")
-        file.unlink()
 
 
 def test_a_slot_that_dies_takes_what_it_lent_along_and_both_are_tried_again(stack: Terminal) -> None:
     with stack.client() as client:
         root = client.submit("patient", "go").id
-        file = stack.folder / "sleeper.pid"
-        wait_until(lambda: file.exists() and file.read_text(), "the sleeper")
-        pid = int(file.read_text())
-        file.unlink()
+        pid = asleep(stack)
         os.kill(parent_of(pid), signal.SIGKILL)
         wait_until(lambda: pid not in stack.processes(), "the end of the lent process")
-        wait_until(lambda: file.exists() and file.read_text(), "the sleeper's second try", 60)
+        asleep(stack)
         client.stop(root, "enough")
         wait_until(lambda: client.session(root).state is SessionState.STOPPED, "the end")

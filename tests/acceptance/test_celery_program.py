@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from tests.acceptance.conftest import Terminal, wait_until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.acceptance
 
@@ -76,8 +76,7 @@ def test_flower_listens_on_loopback_and_asks_for_a_password(
 ) -> None:
     """Also with a file of options, or a way to log in, that names nobody who may."""
     (terminal.folder / "mine.py").write_text("max_tasks = 50\n")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     url = {"ORCHESTRA_REDIS_URL": start_valkey(durable=False).url}
     flower = terminal.start(f"celery -A workers flower --port={port} {more}", **url)
     flower.wait_for("Flower asks for user orchestra and password ")
@@ -125,6 +124,5 @@ def test_a_wrong_setting_is_named(terminal: Terminal) -> None:
 
 
 def test_the_commands_are_there_without_a_stack(terminal: Terminal) -> None:
-    done = terminal.run("celery -A workers orchestra --help")
-    assert done.returncode == 0, done.stderr
-    assert "Run the whole stack in this terminal." in done.stdout
+    done = terminal.must("celery -A workers orchestra --help")
+    assert "Run the whole stack in this terminal." in done

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.testing import Call, Request, Say, WireServer
-from tests.acceptance.conftest import Terminal, wait_until
+from tests.acceptance.conftest import Terminal, parent_of, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
@@ -26,36 +26,25 @@ def crew(terminal: Terminal, program: Callable[[str], str]) -> Terminal:
         if file.is_file():
             shutil.copy(file, terminal.folder)
     terminal.env["FAKE_AGENT_HOME"] = str(terminal.folder / "conversations")
+    times = {"ORCHESTRA_LEASE_S": "3", "ORCHESTRA_HEARTBEAT_S": "0.5"}
+    terminal.env |= {**times, "ORCHESTRA_CONCURRENCY": "2"}
     crew = (terminal.folder / "crew.toml").read_text()
     allowed = 'command = ["./fake_agent.py"]\nenv = ["FAKE_AGENT_HOME"]'
     (terminal.folder / "crew.toml").write_text(crew.replace('command = ["./fake_agent.py"]', allowed))
-    made = terminal.run(
+    terminal.must(
         "git init -q shop && git -C shop -c user.name=t -c user.email=t@t.invalid commit -q --allow-empty -m Begin"
     )
-    assert made.returncode == 0, made.stderr
     return terminal
 
 
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def test_workers_are_killed_and_the_answer_is_right(crew: Terminal) -> None:
-    up = crew.start(
-        "orchestra up --agents crew.toml",
-        ORCHESTRA_CONCURRENCY="2",
-        ORCHESTRA_LEASE_S="3",
-        ORCHESTRA_HEARTBEAT_S="0.5",
-    )
-    up.wait_for("ready after")
+    up = crew.up("--agents crew.toml")
     pid_file = crew.folder / "coder.pid"
     prompt = (
         f"Greet the customer\n!touch {pid_file}\n!sleep 4\n!write greeting.txt Hello\n!result greeted\n"
         "Say goodbye\n!write goodbye.txt Bye\n!untagged said goodbye"
     )
-    submitted = crew.run(f"orchestra submit lead '{prompt}'")
-    assert submitted.returncode == 0, submitted.stderr
-    session = submitted.stdout.strip()
+    session = crew.must(f"orchestra submit lead '{prompt}'").strip()
     wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the first coder at work")
     coder = int(pid_file.read_text())
     guard = parent_of(coder)
@@ -70,15 +59,13 @@ def test_workers_are_killed_and_the_answer_is_right(crew: Terminal) -> None:
     ]
     assert "Review: I was told: Review these changes" in answered.stdout
     assert int(pid_file.read_text()) != coder
-    doctor = crew.run("orchestra doctor")
-    assert doctor.returncode == 0, doctor.stdout
+    crew.must("orchestra doctor")
     tree = crew.client().tree(session)
     coders = [one for one in tree if one.agent == "coder"]
     diffs = [crew.run(f"orchestra result {one.id} --attachment diff").stdout for one in coders]
     assert "+Hello" in diffs[0]
     assert "+Bye" in diffs[1]
-    listed = crew.run("orchestra session worktrees --json")
-    assert listed.returncode == 0, listed.stderr
+    crew.must("orchestra session worktrees --json")
     assert up.interrupt() == 0
 
 
@@ -141,14 +128,8 @@ def test_a_model_leads_command_agents_in_worktrees_while_workers_are_killed(crew
 
     with WireServer(lead) as wire:
         crew.env.update(wire.environment())
-        up = crew.start(
-            "orchestra up --agents crew.toml",
-            ORCHESTRA_CONCURRENCY="2",
-            ORCHESTRA_LEASE_S="3",
-            ORCHESTRA_HEARTBEAT_S="0.5",
-        )
-        up.wait_for("ready after")
-        session = crew.run("orchestra submit lead 'Greet and say goodbye'").stdout.strip()
+        up = crew.up("--agents crew.toml")
+        session = crew.must("orchestra submit lead 'Greet and say goodbye'").strip()
         wait_until(lambda: pid_file.exists() and pid_file.read_text(), "the first coder at work")
         coder = int(pid_file.read_text())
         killed.append(kill_workers(crew))
@@ -162,6 +143,5 @@ def test_a_model_leads_command_agents_in_worktrees_while_workers_are_killed(crew
         assert sorted(one.agent for one in tree) == ["coder", "coder", "lead"]
         # A turn that was recorded before a worker died is not paid for again.
         assert len(wire.answered) <= 3 + len(killed)
-        doctor = crew.run("orchestra doctor")
-        assert doctor.returncode == 0, doctor.stdout
+        crew.must("orchestra doctor")
         assert up.interrupt() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -63,9 +62,9 @@ def states(client: Client, sessions: list[str]) -> Counter[SessionState]:
 
 def test_parked_sessions_live_through_a_deploy(terminal: Terminal) -> None:
     """`latest` goes on with the new version, `refuse` fails with one sentence."""
-    terminal.start("orchestra up --concurrency 1", ORCHESTRA_SWEEP_INTERVAL_S="0.5").wait_for("ready after")
+    terminal.up("--concurrency 1", ORCHESTRA_SWEEP_INTERVAL_S="0.5")
     old = worker(terminal, "v1")
-    assert terminal.run("orchestra agents pause helper").returncode == 0
+    terminal.must("orchestra agents pause helper")
     with terminal.client() as client:
         parked = {
             mode: [client.submit(f"{mode}_lead", str(number)).id for number in range(PARKED)]
@@ -76,7 +75,7 @@ def test_parked_sessions_live_through_a_deploy(terminal: Terminal) -> None:
         old.process.terminate()
         assert old.process.wait(60) == 0, old.output
         worker(terminal, "v2")
-        assert terminal.run("orchestra agents unpause helper").returncode == 0
+        terminal.must("orchestra agents unpause helper")
         wait_until(
             lambda: (
                 states(client, parked["latest"])[SessionState.FINISHED] == PARKED
@@ -90,5 +89,5 @@ def test_parked_sessions_live_through_a_deploy(terminal: Terminal) -> None:
             SessionFailed, match=rf"'refuse_lead' has changed: the session began with version {began}"
         ):
             client.result(parked["refuse"][0])
-    healthy = terminal.run("orchestra doctor --quick --json")
-    assert json.loads(healthy.stdout)["holds"], healthy.stdout + healthy.stderr
+    healthy = terminal.document("orchestra doctor --quick")
+    assert healthy["holds"], healthy

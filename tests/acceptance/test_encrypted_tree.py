@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 
 import pytest
@@ -66,12 +65,9 @@ def open_(ctx):
 
 
 def test_no_word_of_it_is_in_redis_or_the_trail(terminal: Terminal) -> None:
-    (terminal.folder / "mine.py").write_text(AGENTS)
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 2")
-    stack.wait_for("ready after")
-    said = terminal.run(f"orchestra submit lead {SECRET} --wait")
-    assert said.returncode == 0, said.stderr
-    assert f"helped: help with find {SECRET} one for find {SECRET} one" in said.stdout
+    stack = terminal.serve(AGENTS, "--concurrency 2")
+    said = terminal.must(f"orchestra submit lead {SECRET} --wait")
+    assert f"helped: help with find {SECRET} one for find {SECRET} one" in said
     with terminal.client() as client:
         (root,) = client.sessions()
         tree = client.tree(root.id)
@@ -81,11 +77,10 @@ def test_no_word_of_it_is_in_redis_or_the_trail(terminal: Terminal) -> None:
         assert leaks(server, SECRET) == []
         database = client.settings.data / "audit.db"
     wait_until(lambda: terminal.run("orchestra doctor").returncode == 0, "the trail has caught up")
-    found = json.loads(terminal.run("orchestra doctor --json").stdout)
+    found = terminal.document("orchestra doctor")
     assert [one for one in found["findings"] if one["severity"] == "break"] == []
     exported = terminal.folder / "trail.jsonl"
-    done = terminal.run(f"orchestra audit export {exported}")
-    assert done.returncode == 0, done.stderr
+    terminal.must(f"orchestra audit export {exported}")
     with zstandard.open(exported, "rt") as lines:
         trail = lines.read()
     assert root.message in trail
@@ -99,8 +94,7 @@ def test_no_word_of_it_is_in_redis_or_the_trail(terminal: Terminal) -> None:
     assert SECRET not in stack.output
     # A task of the trail is begun again by who has the keys, and is as secret.
     with terminal.client() as client:
-        replayed = terminal.run(f"orchestra audit replay {root.message} --json")
-        assert replayed.returncode == 0, replayed.stderr
+        terminal.must(f"orchestra audit replay {root.message} --json")
         wait_until(lambda: len(client.sessions()) == 2, "a fresh tree")
         again = next(one for one in client.sessions() if one.id != root.id)
         assert SECRET in client.result(again.id, timeout_s=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import base64
 import json
-import socket
 import urllib.request
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from orchestrator.ids import run_id
 from orchestrator.worker.execution.task_events import task_id_of
 from tests.acceptance.conftest import Terminal, wait_until
+from tests.ports import free_port
 
 pytestmark = pytest.mark.acceptance
 
@@ -69,11 +69,8 @@ class Flower:
 
 def test_flower_shows_one_task_for_each_run(terminal: Terminal) -> None:
     """By its agent, session, run, cause, runtime and outcome; a child names the runs that it comes from."""
-    (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
-    stack.wait_for("ready after")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    stack = terminal.serve(AGENTS, "--concurrency 1")
+    port = free_port()
     terminal.start(f"celery -A orchestrator flower --port={port}", FLOWER_BASIC_AUTH=USER)
     flower = Flower(port)
     wait_until(lambda: (flower.get("/workers?json=1") or {}).get("data"), "Flower to hear of the worker")

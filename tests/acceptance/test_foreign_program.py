@@ -51,8 +51,7 @@ def terminal(program: Callable[[str], str]) -> Iterator[Terminal]:
     for name in ("redis-cli", "xmllint", "openssl", "base64"):
         program(name)
     with open_terminal() as opened:
-        (opened.folder / "agents.py").write_text(AGENTS)
-        opened.start("orchestra up --agents agents.py").wait_for("ready after")
+        opened.serve(AGENTS)
         yield opened
 
 
@@ -62,22 +61,21 @@ def test_a_program_in_any_language_takes_full_part(terminal: Terminal, root: Pat
     socket = unquote(urlsplit(stack["redis_url"]).path)
     script = terminal.folder / "steps.sh"
     script.write_text(blocks(root / "docs" / "external-programs.md"))
-    done = terminal.run("/bin/sh steps.sh", SOCKET=socket)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "answer: echo of hello from outside" in done.stdout
-    assert "Signature Verified Successfully" in done.stdout
-    assert "reply: six times what? seven" in done.stdout
+    said = terminal.must("/bin/sh steps.sh", SOCKET=socket)
+    assert "answer: echo of hello from outside" in said
+    assert "Signature Verified Successfully" in said
+    assert "reply: six times what? seven" in said
     session = json.loads((terminal.folder / "submitted.json").read_text())["session"]
     with terminal.client() as client:
         wait_until(lambda: client.session(session).state is SessionState.FINISHED, "the asker's answer")
         assert client.result(session) == "42, says the outside"
         child = next(s for s in client.tree(session) if s.agent == "partner")
         assert (child.state, child.progress) == (SessionState.FINISHED, 50)
-    assert json.loads(terminal.run("orchestra dlq list --json").stdout) == {"dead_letters": []}
+    assert terminal.document("orchestra dlq list") == {"dead_letters": []}
     wait_until(
         lambda: "task-completion partner → asker" in terminal.run(f"orchestra audit show {session}").stdout,
         "the audit writer",
     )
-    looked = json.loads(terminal.run("orchestra doctor --quick --json").stdout)
+    looked = terminal.document("orchestra doctor --quick")
     assert [f for f in looked["findings"] if f["rule"] in ("message-taken", "messages-not-compared")] == []
     assert (looked["holds"], looked["audited"]) == (True, True), looked["findings"]

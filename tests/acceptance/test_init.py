@@ -32,9 +32,7 @@ ANSWERS = {
 def test_a_new_project_runs_and_passes_its_test_as_written(kind: Kind, terminal: Terminal) -> None:
     if kind == "model":
         pytest.importorskip("pydantic_ai", reason="the extra `llm` is not installed")
-    made = terminal.run(f"orchestra init 'a place' --kind {kind} --json")
-    assert made.returncode == 0, made.stderr
-    document = json.loads(made.stdout)
+    document = terminal.document(f"orchestra init 'a place' --kind {kind}")
     enter, install, up, submit, test = document["next"]
     assert enter == "cd 'a place'"
     assert install == f"pip install '{KINDS[kind].package}' pytest"
@@ -46,12 +44,10 @@ def test_a_new_project_runs_and_passes_its_test_as_written(kind: Kind, terminal:
         f"| `{name}` |" in readme for name in document["files"] if not name.startswith((".g", "README"))
     )
 
-    tested = terminal.run(test)
-    assert (tested.returncode, "1 passed" in tested.stdout) == (0, True), tested.stdout + tested.stderr
+    assert "1 passed" in terminal.must(test)
     running = terminal.start(up)
     running.wait_for("ready after")
-    answered = terminal.run(submit)
-    assert answered.stdout == ANSWERS[kind], answered.stderr
+    assert terminal.must(submit) == ANSWERS[kind]
     assert running.interrupt() == 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("anthropic", reason="the extra `anthropic` is not installed")
 
 from tests.acceptance.conftest import Terminal, wait_until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 
@@ -18,12 +18,6 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 def blocks(page: Path) -> list[str]:
     """The fenced blocks of a page, in order."""
     return re.findall(r"```\w*\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_from_zero_to_a_tree_of_models(tutorial_terminal: Terminal, root: Path) -> None:
@@ -44,8 +38,7 @@ def test_from_zero_to_a_tree_of_models(tutorial_terminal: Terminal, root: Path) 
     running.wait_for("agents: lead, long, short")
 
     submit, sessions, tree = run.strip().splitlines()
-    done = terminal.run(submit)
-    assert done.stdout == "The short one wins.\n", done.stderr
+    assert terminal.must(submit) == "The short one wins.\n"
     listed = terminal.run(sessions).stdout
     assert len(re.findall(r"ses_[0-9a-z]+", listed)) == 1
     shown = terminal.run(tree).stdout
@@ -59,7 +52,6 @@ def test_from_zero_to_a_tree_of_models(tutorial_terminal: Terminal, root: Path) 
     told = terminal.run(logs).stdout
     assert "model" in told
 
-    more = terminal.run(go_on.strip())
-    assert more.stdout == "I would ask for two short texts.\n", more.stderr
+    assert terminal.must(go_on.strip()) == "I would ask for two short texts.\n"
     assert running.interrupt() == 0
     wait_until(lambda: not terminal.workers(), "the end of the stack")

@@ -78,14 +78,12 @@ def test_what_is_wrong_with_a_file_is_said_without_a_stack(terminal: Terminal) -
 
 
 def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
-    (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "plan.json").write_text(json.dumps(PLAN))
-    assert terminal.run("orchestra session plan plan.json --dry-run").stdout == WAVES
-    dry = json.loads(terminal.run("orchestra session plan plan.json --dry-run --json").stdout)
+    assert terminal.must("orchestra session plan plan.json --dry-run") == WAVES
+    dry = terminal.document("orchestra session plan plan.json --dry-run")
     assert [wave["sequence"] for wave in dry["waves"]] == [1, 2, 3, 9]
 
-    up = terminal.start("orchestra up --agents mine.py", ORCHESTRA_CONCURRENCY="4")
-    up.wait_for("ready after")
+    up = terminal.serve(AGENTS, ORCHESTRA_CONCURRENCY="4")
     answered = terminal.run("orchestra session plan plan.json --wait --key once")
     assert answered.returncode == 0, answered.stderr + up.output
     said = answered.stdout.strip().split("; ")
@@ -137,6 +135,5 @@ def test_a_file_is_carried_out_wave_by_wave(terminal: Terminal) -> None:
         )
         assert refused.returncode == 2
         assert why in refused.stderr
-    doctor = terminal.run("orchestra doctor")
-    assert doctor.returncode == 0, doctor.stdout
+    terminal.must("orchestra doctor")
     assert up.interrupt() == 0

@@ -96,13 +96,11 @@ def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
     stack = terminal.start(up.text.strip())
     stack.wait_for("ready after")
 
-    done = terminal.run(submit.text.splitlines()[0])
-    assert (0, f"{submit.expected}\n") == (done.returncode, done.stdout), done.stderr
+    assert terminal.must(submit.text.splitlines()[0]) == f"{submit.expected}\n"
 
     for name, step in (("with_celery.py", celery), ("with_client.py", client)):
         (terminal.folder / name).write_text(step.text, encoding="utf-8")
-        done = terminal.run(f"python {name}")
-        assert (0, f"{step.expected}\n") == (done.returncode, done.stdout), done.stderr
+        assert terminal.must(f"python {name}") == f"{step.expected}\n"
 
     second = terminal.start(worker.text.strip())
     page = terminal.folder / "flower.sock"
@@ -112,8 +110,7 @@ def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
 
     *here, there = admit.text.splitlines()
     terminal.must("\n".join(here))
-    taken_in = terminal.run(there, ORCHESTRA_DATA=str(terminal.folder / "there"))
-    assert taken_in.returncode == 0, taken_in.stderr
+    terminal.must(there, ORCHESTRA_DATA=str(terminal.folder / "there"))
 
     with terminal.client() as look:
         handle = look.submit("lead", ". ".join(["one two three"] * 60))
@@ -128,12 +125,11 @@ def go_through_the_quickstart(terminal: Terminal, root: Path) -> None:
 
     wait_until(flower_shows_it, "the session in Flower")
 
-    listed = terminal.run("orchestra sessions --json")
-    assert handle.id in [session["session"] for session in json.loads(listed.stdout)["sessions"]]
+    listed = terminal.document("orchestra sessions")["sessions"]
+    assert handle.id in [session["session"] for session in listed]
     for command in ("watch", "tree"):
-        done = terminal.run(f"orchestra {command} {handle.id}")
-        assert "60 launched = 60 delivered + 0 pending + 0 dead" in done.stdout, done.stderr
-    assert "delegated" in terminal.run(f"orchestra logs {handle.id}").stdout
-    done = terminal.run(f"orchestra resume {handle.id} 'and now?' --wait")
-    assert (done.returncode, done.stdout) == (0, "180 words\n"), done.stderr
+        shown = terminal.must(f"orchestra {command} {handle.id}")
+        assert "60 launched = 60 delivered + 0 pending + 0 dead" in shown
+    assert "delegated" in terminal.must(f"orchestra logs {handle.id}")
+    assert terminal.must(f"orchestra resume {handle.id} 'and now?' --wait") == "180 words\n"
     assert stack.interrupt() == 0

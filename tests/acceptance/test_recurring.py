@@ -30,10 +30,8 @@ SENT = "Sending due task look"
 
 
 def test_two_beats_submit_each_period_once(terminal: Terminal) -> None:
-    (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "schedule.py").write_text(SCHEDULE)
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 1")
-    stack.wait_for("ready after")
+    terminal.serve(AGENTS, "--concurrency 1")
     began_s = int(datetime.now(UTC).timestamp()) // 2 * 2
     command = "celery -A schedule beat --loglevel info --max-interval 1 --schedule"
     first = terminal.start(f"{command} one.db")

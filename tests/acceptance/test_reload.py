@@ -40,34 +40,32 @@ def test_a_changed_file_replaces_the_worker_and_a_broken_one_does_not(terminal: 
     agents, words = terminal.folder / "my_agents.py", terminal.folder / "words.py"
     agents.write_text(AGENTS)
     words.write_text("WORD = 'one'")
-    up = terminal.start("orchestra up --agents my_agents.py --reload --concurrency 2")
-    up.wait_for("ready after")
-    said = terminal.run("orchestra submit speaker say --wait")
-    assert said.stdout == "one\n", said.stderr
-    long = terminal.run("orchestra submit speaker long").stdout.strip()
+    up = terminal.up("--agents my_agents.py --reload --concurrency 2")
+    assert terminal.must("orchestra submit speaker say --wait") == "one\n"
+    long = terminal.must("orchestra submit speaker long").strip()
     wait_until((terminal.folder / "began").exists, "the long run")
 
     write(words, "WORD = 'two'  # beside the file that is named")
     up.wait_for("worker is being replaced (words.py changed)")
     up.wait_for("worker is replaced; the old one finishes what runs")
-    assert terminal.run("orchestra submit speaker say --wait").stdout == "two\n"
+    assert terminal.must("orchestra submit speaker say --wait") == "two\n"
     assert "that was replaced has finished" not in up.output
     (terminal.folder / "go").touch()
-    assert terminal.run(f"orchestra result {long} --wait").stdout == "one\n"
+    assert terminal.must(f"orchestra result {long} --wait") == "one\n"
     up.wait_for("worker that was replaced has finished")
     assert "try 2" not in terminal.run(f"orchestra logs {long}").stdout
 
     write(agents, AGENTS.replace("return words.WORD", "return words.WORD +"))
     up.wait_for("my_agents.py: line 14: SyntaxError")
     assert up.output.count("worker stays as it is (") == 1
-    assert terminal.run("orchestra submit speaker say --wait").stdout == "two\n"
+    assert terminal.must("orchestra submit speaker say --wait") == "two\n"
     write(agents, AGENTS.replace('@agent("speaker")', '@agent("speaker", attempts="many")'))
     wait_until(lambda: up.output.count("stays as it is") == 2, "the second refusal")
     assert up.output.count("is being replaced") == 1
 
     write(agents, AGENTS.replace("words.WORD", "words.WORD.upper()"))
     wait_until(lambda: up.output.count("is replaced; the old one") == 2, "another worker")
-    assert terminal.run("orchestra submit speaker say --wait").stdout == "TWO\n"
+    assert terminal.must("orchestra submit speaker say --wait") == "TWO\n"
     assert up.interrupt() == 0
     terminal.assert_nothing_left()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
 from tests.acceptance.conftest import Terminal, open_terminal, wait_until
 from tests.acceptance.test_flower import USER, Flower
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
@@ -55,8 +55,7 @@ class Deployed:
     """The processes, each as its own user and with its own data folder."""
 
     def __init__(self, terminal: Terminal, server: ValkeyProcess, root: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         with connect(server.url) as client:
             client.config_set("bind", "127.0.0.1")
             client.config_set("port", self._port)
@@ -67,8 +66,7 @@ class Deployed:
         self.terminal = terminal
         (terminal.folder / "mine.py").write_text(AGENTS, encoding="utf-8")
         terminal.env |= {"ORCHESTRA_AGENTS": "mine.py", "PARTS_DATA": str(terminal.folder / "parts")}
-        made = terminal.run(f"sh '{root / 'deploy' / 'make-keys'}'", **self.of("operator"))
-        assert made.returncode == 0, made.stderr
+        terminal.must(f"sh '{root / 'deploy' / 'make-keys'}'", **self.of("operator"))
         self.running = {
             role: terminal.start(command, **self.of(role))
             for role, command in {
@@ -101,9 +99,7 @@ class Deployed:
 
     def must(self, command: str, role: str = "operator") -> str:
         """What a command prints, as a role."""
-        done = self.terminal.run(command, **self.of(role))
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return self.terminal.must(command, **self.of(role))
 
     def lacking(self) -> dict[str, str]:
         """Who has said that it lacks a permission or a key."""
@@ -168,8 +164,7 @@ def test_what_runs_in_a_worker_answers_no_approval_and_makes_no_key(deployed: De
 
 
 def test_flower_hears_of_tasks_and_reaches_nothing_of_the_ledger(deployed: Deployed) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     login = {"FLOWER_BASIC_AUTH": USER}
     running = deployed.terminal.start(
         f"celery -A workers flower --port={port}", **deployed.of("flower"), **login

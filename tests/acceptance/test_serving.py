@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.acceptance.conftest import Terminal, wait_until
@@ -33,9 +31,8 @@ def painter(ctx):
 
 
 def served(terminal: Terminal, *options: str) -> dict[str, bool]:
-    listed = terminal.run(" ".join(["orchestra agents --json", *options]))
-    assert listed.returncode == 0, listed.stderr
-    return {one["agent"]: one["served"] for one in json.loads(listed.stdout)["agents"]}
+    listed = terminal.document(" ".join(["orchestra agents", *options]))
+    return {one["agent"]: one["served"] for one in listed["agents"]}
 
 
 def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Terminal) -> None:
@@ -58,9 +55,9 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert served(terminal, "--state", "served", "--since", "1h") == {"lead": True, "adder": True}
     assert served(terminal, "--state", "unserved") == {}
     assert served(terminal, "--until", "1h") == {}
-    assert terminal.run("orchestra agents pause adder").returncode == 0
+    terminal.must("orchestra agents pause adder")
     assert served(terminal, "--state", "paused", "--state", "unserved") == {"adder": True}
-    assert terminal.run("orchestra agents unpause adder").returncode == 0
+    terminal.must("orchestra agents unpause adder")
     answered = terminal.run("orchestra submit lead add --wait")
     assert answered.returncode == 0, answered.stderr + up.output + maths.output
     first, second, result = answered.stdout.split()
@@ -72,7 +69,7 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     assert served(terminal)["painter"] is False
     refused = terminal.run("orchestra submit lead paint --wait")
     assert "'lead' may send only to tag:maths" in refused.stdout
-    session = terminal.run("orchestra submit painter blue").stdout.strip()
+    session = terminal.must("orchestra submit painter blue").strip()
     wait_until(
         lambda: "no living worker serves 'painter'" in terminal.run(f"orchestra why {session}").stdout,
         "the reason",
@@ -83,7 +80,7 @@ def test_two_workers_serve_their_own_and_what_nobody_serves_is_said(terminal: Te
     idle.process.terminate()
     idle.process.wait(60)
     terminal.start("orchestra service worker --serve painter")
-    assert terminal.run(f"orchestra result {session} --wait").stdout.strip() == "blue"
+    assert terminal.must(f"orchestra result {session} --wait").strip() == "blue"
     assert up.interrupt() == 0
 
 

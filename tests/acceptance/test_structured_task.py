@@ -62,11 +62,9 @@ success_criteria = [{name = "test-coverage", text = ">=80%"}]
 
 
 def test_from_a_file_to_a_completion_at_the_parent_through_two_levels(terminal: Terminal) -> None:
-    (terminal.folder / "mine.py").write_text(AGENTS)
     (terminal.folder / "task.toml").write_text(TASK)
-    stack = terminal.start("orchestra up --agents mine.py --concurrency 2")
-    stack.wait_for("ready after")
-    said = terminal.run("orchestra submit chief --file task.toml --priority high --wait").stdout
+    terminal.serve(AGENTS, "--concurrency 2")
+    said = terminal.must("orchestra submit chief --file task.toml --priority high --wait")
     assert said.strip() == "test-coverage 81%"
     with terminal.client() as client:
         (root,) = client.sessions()
@@ -79,8 +77,7 @@ def test_from_a_file_to_a_completion_at_the_parent_through_two_levels(terminal: 
         ]
         assert [session.depth for session in client.tree(root.id)] == [0, 1, 2]
     (terminal.folder / "send.py").write_text(BY_CELERY)
-    by_celery = terminal.run("python send.py")
-    assert by_celery.stdout.strip() == "test-coverage 81%", by_celery.stderr
+    assert terminal.must("python send.py").strip() == "test-coverage 81%"
     with terminal.client() as client:
         sent = client.sessions()[0]
         assert (sent.title, sent.priority) == ("By Celery", "critical")

@@ -108,10 +108,8 @@ def test_a_stack_runs_the_agents_that_were_named_and_nothing_else(
     (terminal.folder / "project" / "mine.py").write_text(AGENTS)
     if not agents:
         (terminal.folder / "orchestra.toml").write_text('[orchestra]\nagents = ["mine.py"]\n')
-    stack = terminal.start(f"orchestra up {agents} --concurrency 1")
-    stack.wait_for("ready after")
-    done = terminal.run("orchestra submit lead quiet --wait")
-    assert done.stdout.strip() == "QUIET", done.stderr
+    stack = terminal.up(f"{agents} --concurrency 1")
+    assert terminal.must("orchestra submit lead quiet --wait").strip() == "QUIET"
     assert stack.interrupt() == 0
     assert_untouched(trap)
     terminal.assert_nothing_left()

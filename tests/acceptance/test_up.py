@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import socketserver
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +17,7 @@ import pytest
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import live_services
-from tests.acceptance.conftest import RETRY_FOR_S, SHORT, Terminal, run_here
+from tests.acceptance.conftest import RETRY_FOR_S, Terminal, open_terminal
 from tests.acceptance.shouting import AGENTS
 from tests.tls import tls_server
 from tests.waiting import wait_until
@@ -30,54 +27,32 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(480)]
 #: An agents file with one model agent.
 MODEL = "from orchestrator import model_agent\nmodel_agent('mine', model='anthropic:claude-x')\n"
 
-linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc for what is left")
 
+class Place(Terminal):
+    """A terminal in a folder with a space in its name, which shows what a stack says of errors apart."""
 
-class Place:
-    """A folder of a user with a space in its name, and everything that runs because of it."""
+    @property
+    def announced(self) -> list[Path]:
+        """What the stacks of the folder say of themselves."""
+        return list((self.folder / ".orchestra" / "up").glob("*.json"))
 
-    def __init__(self, home: Path, tmp: Path) -> None:
-        self.home = home
-        self.tmp = tmp
-        self.data = home / ".orchestra"
-        # Everything that is started here carries this mark in its environment.
-        self.mark = f"TESTED_IN={home}"
-        self.env = {k: v for k, v in os.environ.items() if k not in ("ORCHESTRA_DATA", "XDG_RUNTIME_DIR")}
-        self.env |= {"TMPDIR": str(tmp), "TESTED_IN": str(home), "ORCHESTRA_CONCURRENCY": "2"}
-        self.running: list[subprocess.Popen[str]] = []
+    def assert_nothing_left(self) -> None:
+        wait_until(lambda: not self.processes(), "their end", 15, explain=self.processes)
+        assert list(Path(self.env["TMPDIR"]).glob("orchestra-*")) == []
+        assert self.announced == []
 
-    def up(self, *arguments: str, prelude: str = "", **env: str) -> subprocess.Popen[str]:
+    def begin(self, *arguments: str, prelude: str = "", **env: str) -> subprocess.Popen[str]:
+        """Begin `orchestra up`."""
         code = f"{prelude}\nfrom orchestrator.cli import main; main(prog_name='orchestra')"
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", code, "up", *arguments],
-            cwd=self.home,
+            cwd=self.folder,
             env={**self.env, **env},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        self.running.append(process)
-        return process
-
-    def orchestra(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_here(list(arguments), self.home, self.env)
-
-    def processes(self) -> list[str]:
-        """What still runs of all that was started here."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                if self.mark.encode() in (entry / "environ").read_bytes():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue
-        return found
-
-    def assert_nothing_left(self) -> None:
-        wait_until(lambda: not self.processes(), "their end", 15, explain=self.processes)
-        assert list(self.tmp.glob("orchestra-*")) == []
-        assert list((self.data / "up").glob("*.json")) == []
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:
@@ -93,40 +68,29 @@ def read_until(process: subprocess.Popen[str], words: str) -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    home = tmp_path / "a home"
-    home.mkdir()
-    tmp = Path(tempfile.mkdtemp(prefix="up", dir=SHORT))
-    place = Place(home, tmp)
-    yield place
-    for process in place.running:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-    if sys.platform.startswith("linux"):
-        wait_until(lambda: not place.processes(), "their end", 15, explain=place.processes)
-    shutil.rmtree(tmp, ignore_errors=True)
+def place() -> Iterator[Place]:
+    with open_terminal() as opened:
+        home = opened.folder / "a home"
+        home.mkdir()
+        yield Place(home, {**opened.env, "ORCHESTRA_CONCURRENCY": "2", "ORCHESTRA_CONSOLE": "false"})
 
 
-@linux
 def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> None:
     """Ready within seconds; others find it by its folder; a second `up` makes it bigger and outlives the first."""
-    first = place.up("--review", ".")
+    first = place.begin("--review", ".")
     output = read_until(first, "ready after")
     assert "lead" in output
     assert "reviewer" in output
-    sessions = place.orchestra("sessions", "--json")
-    assert sessions.returncode == 0, sessions.stderr
-    assert json.loads(sessions.stdout) == {"sessions": []}
+    assert place.document("orchestra sessions") == {"sessions": []}
 
-    (announced,) = (place.data / "up").glob("*.json")
+    (announced,) = place.announced
     url = json.loads(announced.read_text())["redis_url"]
     client = connect(url)
     names = ["audit", "callbacks", "reaper", "router", "worker"]
     assert [record.service for record in live_services(client)] == names
 
     assert "joins" not in output
-    second = place.up()
+    second = place.begin()
     assert f"it joins the stack of process {first.pid}: each adds its services" in read_until(
         second, "ready after"
     )
@@ -138,29 +102,27 @@ def test_a_stack_starts_is_joined_and_stops_without_a_trace(place: Place) -> Non
     second.send_signal(signal.SIGTERM)
     assert second.wait(30) == 0
     place.assert_nothing_left()
-    refused = place.orchestra("sessions")
+    refused = place.run("orchestra sessions")
     assert refused.returncode == 4
     assert refused.stderr.startswith("Error: no stack is running on")
 
 
-@linux
 def test_a_killed_up_leaves_nothing(place: Place) -> None:
     """After `kill -9`: no worker, no service, no server, no socket; what is left of the announcement is stale."""
-    process = place.up()
+    process = place.begin()
     read_until(process, "ready after")
     assert len(place.processes()) >= 7
     process.kill()
     process.wait()
     wait_until(lambda: not place.processes(), "their end", 20, explain=place.processes)
-    assert list(place.tmp.glob("orchestra-*")) == []
-    assert place.orchestra("sessions").stderr.startswith("Error: no stack is running on")
+    assert list(Path(place.env["TMPDIR"]).glob("orchestra-*")) == []
+    assert place.run("orchestra sessions").stderr.startswith("Error: no stack is running on")
 
 
-@linux
 @pytest.mark.parametrize("moment", ["", "starting a stack", "  ", "ready after"])
 def test_interrupting_at_any_moment_leaves_nothing(moment: str, place: Place) -> None:
     """Before it says anything, with the server just up, with the first process ready, and when all are."""
-    process = place.up()
+    process = place.begin()
     if moment:
         read_until(process, moment)
     else:
@@ -175,13 +137,12 @@ def test_interrupting_at_any_moment_leaves_nothing(moment: str, place: Place) ->
     place.assert_nothing_left()
 
 
-@linux
 def test_interrupting_while_agents_do_not_load_ends_it(place: Place) -> None:
-    (place.home / "mine.py").write_text(
+    (place.folder / "mine.py").write_text(
         "import pathlib, time\npathlib.Path(__file__).with_name('begun').touch()\ntime.sleep(600)\n"
     )
-    process = place.up("--agents", "mine.py")
-    wait_until((place.home / "begun").exists)
+    process = place.begin("--agents", "mine.py")
+    wait_until((place.folder / "begun").exists)
     process.send_signal(signal.SIGINT)
     assert process.wait(120) == 130  # 1, if it waited for them
     place.assert_nothing_left()
@@ -261,11 +222,10 @@ def test_a_redis_that_is_too_old(terminal: Terminal) -> None:
         server.shutdown()
 
 
-@linux
 def test_a_server_that_keeps_nothing_is_named(
     place: Place, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
-    process = place.up("--redis-url", start_valkey(durable=False).url)
+    process = place.begin("--redis-url", start_valkey(durable=False).url)
     read_until(process, "ready after")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=50)
@@ -274,7 +234,6 @@ def test_a_server_that_keeps_nothing_is_named(
     )
 
 
-@linux
 def test_a_full_disk(place: Place) -> None:
     """The server stops rather than lose a write, and `up` says why and ends."""
     # A limit on the size of files stands in for the disk; it is given to everything that `up` starts, and leaves room
@@ -282,9 +241,9 @@ def test_a_full_disk(place: Place) -> None:
     prelude = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, resource.RLIM_INFINITY))"
     )
-    process = place.up(prelude=prelude)
+    process = place.begin(prelude=prelude)
     read_until(process, "ready after")
-    (announced,) = (place.data / "up").glob("*.json")
+    (announced,) = place.announced
     client = connect(json.loads(announced.read_text())["redis_url"])
     written = 0
     try:
@@ -310,20 +269,17 @@ def tls_redis(program: Callable[[str], str], tmp_path: Path) -> Iterator[str]:
         yield f"rediss://:pw@localhost:{port}/2?ssl_ca_certs={certificate}"
 
 
-@linux
 def test_the_stack_runs_over_tls_with_a_password_on_the_named_database_and_a_broker_apart(
     place: Place, tls_redis: str, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
     broker = start_valkey(durable=False)
-    (place.home / "mine.py").write_text(AGENTS)
+    (place.folder / "mine.py").write_text(AGENTS)
     place.env["ORCHESTRA_BROKER_URL"] = broker.url.replace("db=0", "db=1")
-    process = place.up("--agents", "mine.py", "--redis-url", tls_redis, "--verbose")
+    process = place.begin("--agents", "mine.py", "--redis-url", tls_redis, "--verbose")
     output = read_until(process, "ready after")
     assert "worker    | " in output
     assert ":pw@" not in output
-    answer = place.orchestra("submit", "lead", "to be or not", "--wait")
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout.strip() == "BE NOT OR TO"
+    assert place.must("orchestra submit lead 'to be or not' --wait").strip() == "BE NOT OR TO"
     with connect(tls_redis) as ledger, connect(broker.url.replace("db=0", "db=1")) as queues:
         assert set(ledger.info("keyspace")) == {"db2"}
         assert not [key for key in ledger.scan_iter() if b"kombu" in key]
@@ -346,7 +302,10 @@ def test_what_was_registered_by_a_stack_that_is_gone_is_not_taken_for_served(ter
     second = terminal.start("orchestra up")
     second.wait_for("In another terminal")
     assert "registered, but served by no living worker: lead\n" in second.output
-    assert "NO LIVING WORKER SERVES IT" in terminal.must("orchestra agents")
+    assert "agents: none" in second.output
+    listed = terminal.must("orchestra agents")
+    assert "NO LIVING WORKER SERVES IT" in listed
+    assert "reviewer" not in listed  # the bundled agents are there when they are asked for
     done = terminal.run("orchestra submit lead go")
     assert "no living worker serves 'lead'" in done.stderr
     session = done.stdout.strip()
@@ -363,8 +322,7 @@ def test_a_limit_that_fits_no_model_is_named_before_the_stack_is_ready(terminal:
     model = 'from orchestrator import model_agent\nmodel_agent("writer", model="openai-chat:{}", base_url="http://127.0.0.1:9/v1")\n'
     agents.write_text(model.format("qwen3"), encoding="utf-8")
     limits = '{"openai-chat/*": {"calls": 1}, "openai/qwen*": {"calls": 1}}'
-    up = terminal.start("orchestra up --reload --agents models.py", ORCHESTRA_PROVIDER_LIMITS=limits)
-    up.wait_for("ready after")
+    up = terminal.up("--reload --agents models.py", ORCHESTRA_PROVIDER_LIMITS=limits)
     said = "provider_limits: {} no model of the agents here, which are openai/{};"
     before, _ = up.output.split("ready after")
     assert "Warning: " + said.format("'openai-chat/*' fits", "qwen3") in before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -35,8 +34,7 @@ def test_a_second_worker_and_flower_outlive_an_up(terminal: Terminal) -> None:
     """A run that ends while the server is away commits after it, and the worker takes the next one."""
     (terminal.folder / "slow.py").write_text(AGENTS, encoding="utf-8")
     page = terminal.folder / "flower.sock"
-    first = terminal.start("orchestra up --concurrency 1")
-    first.wait_for("ready after")
+    first = terminal.up("--concurrency 1")
     worker = terminal.start("celery -A workers worker --concurrency 1", ORCHESTRA_AGENTS="slow.py")
     terminal.start("celery -A workers flower", FLOWER_UNIX_SOCKET=str(page), FLOWER_BASIC_AUTH="user:word")
     worker.wait_for(" ready.")
@@ -48,8 +46,7 @@ def test_a_second_worker_and_flower_outlive_an_up(terminal: Terminal) -> None:
     assert first.interrupt() == 0
     (terminal.folder / "one").touch()
     time.sleep(2)  # The agent is done now, and nobody is there to be told.
-    again = terminal.start("orchestra up --concurrency 1")
-    again.wait_for("ready after")
+    again = terminal.up("--concurrency 1")
     ready = time.monotonic()
     with terminal.client() as client:
         assert client.settings.redis_url == url
@@ -66,8 +63,8 @@ def test_a_second_worker_and_flower_outlive_an_up(terminal: Terminal) -> None:
         sessions = client.sessions()
         assert all(len(client.runs(session.id)) == 1 for session in sessions)
     assert sorted((terminal.folder / "began").read_text().split()) == sorted(s.title for s in sessions)
-    healthy = terminal.run("orchestra doctor --quick --json")
-    assert json.loads(healthy.stdout)["holds"], healthy.stdout + healthy.stderr
+    healthy = terminal.document("orchestra doctor --quick")
+    assert healthy["holds"], healthy
     assert again.interrupt() == 0
 
 

@@ -34,22 +34,23 @@ def stack(terminal: Terminal, root: Path) -> Terminal:
     (programs / "claude").write_text(PROGRAM, encoding="utf-8")
     (programs / "claude").chmod(0o755)
     terminal.env["PATH"] = f"{programs}:{terminal.env['PATH']}"
-    terminal.start("orchestra up --agents my_agents.py").wait_for("ready after")
+    terminal.up("--agents my_agents.py")
     return terminal
 
 
 def test_an_agent_runs_a_program_in_one_conversation_and_ends_it_when_stopped(stack: Terminal) -> None:
-    submitted = stack.run("orchestra submit writer -- --resume").stdout.strip()
-    answer = stack.run(f"orchestra result {submitted} --wait")
-    assert answer.stdout == "-p --output-format json: --resume\n", answer.stderr
-    more = stack.run(f"orchestra resume {submitted} 'and more' --wait")
-    assert more.stdout == "-p --output-format json --resume c0ffee: and more\n", more.stderr
+    submitted = stack.must("orchestra submit writer -- --resume").strip()
+    assert stack.must(f"orchestra result {submitted} --wait") == "-p --output-format json: --resume\n"
+    assert (
+        stack.must(f"orchestra resume {submitted} 'and more' --wait")
+        == "-p --output-format json --resume c0ffee: and more\n"
+    )
 
     failed = stack.run("orchestra submit writer fail --wait")
     assert failed.returncode == 1
     assert "RuntimeError: claude ended with 3: no credit left" in failed.stderr
 
-    session = stack.run("orchestra submit writer wait").stdout.strip()
+    session = stack.must("orchestra submit writer wait").strip()
     wait_until(lambda: any("sleep 600" in line for line in stack.processes().values()), "the program")
     stopped = stack.run(f"orchestra stop {session}")
     assert f"{session} is stopped" in stopped.stdout

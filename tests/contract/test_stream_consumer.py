@@ -33,7 +33,9 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def consumer(streams: RedisStreams, clock: ManualClock) -> Consumer:
+@pytest.fixture
+def heir(streams: RedisStreams, clock: ManualClock) -> Consumer:
+    """A consumer that takes over at once what is left."""
     return Consumer(streams, ROUTER_GROUP, "heir", lambda: BOTH, reclaim_idle_ms=0, clock=clock)
 
 
@@ -42,8 +44,7 @@ def held(streams: RedisStreams, stream: StreamId) -> list[tuple[str, int]]:
     return [(one.consumer, one.deliveries) for one in streams.pending(ROUTER_GROUP, stream, most=10)]
 
 
-def test_all_that_a_dead_consumer_held_is_taken_over(streams: RedisStreams, clock: ManualClock) -> None:
-    heir = consumer(streams, clock)
+def test_all_that_a_dead_consumer_held_is_taken_over(streams: RedisStreams, heir: Consumer) -> None:
     for entries in heir.left_over(limit=2):
         heir.acknowledge(entries)
     assert [held(streams, stream) for stream in BOTH] == [[], []]
@@ -53,11 +54,8 @@ def test_all_that_a_dead_consumer_held_is_taken_over(streams: RedisStreams, cloc
     assert (again.data, again.deliveries) == (b"new", 2)
 
 
-def test_one_at_a_time_a_crash_counts_against_no_other_entry(
-    streams: RedisStreams, clock: ManualClock
-) -> None:
+def test_one_at_a_time_a_crash_counts_against_no_other_entry(streams: RedisStreams, heir: Consumer) -> None:
     """A consumer that stops early goes on at once with the next entry, most urgent stream first."""
-    heir = consumer(streams, clock)
     (entry,) = next(heir.left_over(limit=1))
     assert (entry.stream, entry.data) == (FIRST, b"0")
     assert held(streams, FIRST) == [("heir", 2), ("dead", 1), ("dead", 1)]
@@ -68,9 +66,8 @@ def test_one_at_a_time_a_crash_counts_against_no_other_entry(
 
 
 def test_entries_that_one_group_alone_reads_leave_their_stream_when_they_are_acknowledged(
-    streams: RedisStreams, clock: ManualClock, redis: redis_py.Redis
+    streams: RedisStreams, heir: Consumer, redis: redis_py.Redis
 ) -> None:
-    heir = consumer(streams, clock)
     entries = next(heir.left_over(limit=3))
     heir.acknowledge(entries[:2], delete=True)
     heir.acknowledge([], delete=True)
@@ -79,9 +76,9 @@ def test_entries_that_one_group_alone_reads_leave_their_stream_when_they_are_ack
 
 
 def test_consumers_that_are_gone_are_forgotten_once_they_hold_nothing(
-    streams: RedisStreams, clock: ManualClock, redis: redis_py.Redis
+    heir: Consumer, redis: redis_py.Redis
 ) -> None:
-    heir, key = consumer(streams, clock), "ao:{00}:msg:error:critical"
+    key = "ao:{00}:msg:error:critical"
     redis.xgroup_createconsumer(key, ROUTER_GROUP, "idle")
 
     def names() -> set[bytes]:
@@ -96,24 +93,23 @@ def test_consumers_that_are_gone_are_forgotten_once_they_hold_nothing(
 
 
 def test_a_process_that_was_missed_once_and_then_held_nothing_is_not_dead(
-    streams: RedisStreams, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    streams: RedisStreams, heir: Consumer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection broke, and broke again much later: each time it comes back within a second."""
     connected = Connected(frozenset({machine.own_mark()}), oldest_s=90)
     monkeypatch.setattr(streams, "connected", lambda: connected)
-    observer = consumer(streams, clock)
     streams.publish(FIRST, b"x")
     (entry,) = streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
-    assert observer.dead() == {}
+    assert heir.dead() == {}
     streams.acknowledge(ROUTER_GROUP, [entry])
-    for left in observer.left_over(limit=10):
-        observer.acknowledge(left)
+    for left in heir.left_over(limit=10):
+        heir.acknowledge(left)
     clock.advance(100)
     streams.publish(FIRST, b"y")
     streams.read(ROUTER_GROUP, "other@feed.7", [Portion([FIRST], 1)])
-    assert observer.dead() == {}
+    assert heir.dead() == {}
     clock.advance(1)
-    assert observer.dead() == {"other@feed.7": [FIRST]}
+    assert heir.dead() == {"other@feed.7": [FIRST]}
 
 
 def test_a_consumer_that_is_made_anew_takes_over_what_the_one_before_held(

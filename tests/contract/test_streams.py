@@ -42,7 +42,7 @@ def debian_redis(program: Callable[[str], str]) -> Iterator[str]:
 
 
 @pytest.fixture(params=["fakeredis", "valkey", "debian"])
-def streams(request: pytest.FixtureRequest) -> Iterator[RedisStreams]:
+def bare(request: pytest.FixtureRequest) -> Iterator[RedisStreams]:
     """The streams of one empty server after the other."""
     match request.param:
         case "fakeredis":
@@ -56,6 +56,18 @@ def streams(request: pytest.FixtureRequest) -> Iterator[RedisStreams]:
             client.close()
 
 
+@pytest.fixture
+def streams(bare: RedisStreams) -> RedisStreams:
+    """They have both groups."""
+    bare.ensure_groups(GROUPS, BOTH)
+    return bare
+
+
+def _publish(streams: RedisStreams, number: int, stream: StreamId = DELEGATIONS) -> None:
+    for n in range(number):
+        streams.publish(stream, f"<m{n}/>".encode())
+
+
 def _read(
     streams: RedisStreams, *, group: str = "router", consumer: str = "a", count: int = 100
 ) -> list[Entry]:
@@ -66,16 +78,15 @@ def _data(entries: list[Entry]) -> list[bytes | None]:
     return [entry.data for entry in entries]
 
 
-def test_what_was_published_before_the_group_is_not_missed(streams: RedisStreams) -> None:
+def test_what_was_published_before_the_group_is_not_missed(bare: RedisStreams) -> None:
     """A group begins with the very first entry."""
-    entry_id = streams.publish(DELEGATIONS, b"<one/>")
-    streams.ensure_groups(GROUPS, BOTH)
-    assert [Entry(DELEGATIONS, entry_id, b"<one/>", {}, 1)] == _read(streams)
+    entry_id = bare.publish(DELEGATIONS, b"<one/>")
+    bare.ensure_groups(GROUPS, BOTH)
+    assert [Entry(DELEGATIONS, entry_id, b"<one/>", {}, 1)] == _read(bare)
 
 
 def test_making_groups_again_changes_nothing(streams: RedisStreams) -> None:
     """A second service that starts does not make the group see everything again."""
-    streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<one/>")
     _read(streams)
     streams.ensure_groups(GROUPS, BOTH)
@@ -84,9 +95,7 @@ def test_making_groups_again_changes_nothing(streams: RedisStreams) -> None:
 
 def test_each_group_gets_everything_and_each_consumer_its_part(streams: RedisStreams) -> None:
     """Two consumers of a group share its entries; another group sees all of them."""
-    streams.ensure_groups(GROUPS, BOTH)
-    for number in range(4):
-        streams.publish(DELEGATIONS, f"<m{number}/>".encode())
+    _publish(streams, 4)
     first = _read(streams, consumer="a", count=3)
     second = _read(streams, consumer="b")
     assert _data(first) == [b"<m0/>", b"<m1/>", b"<m2/>"]
@@ -96,7 +105,6 @@ def test_each_group_gets_everything_and_each_consumer_its_part(streams: RedisStr
 
 def test_portions_are_handed_out_in_their_order(streams: RedisStreams) -> None:
     """The first portion comes first, and each stream gives no more than the portion says."""
-    streams.ensure_groups(GROUPS, BOTH)
     for number in range(3):
         streams.publish(UPDATES, f"<u{number}/>".encode())
         streams.publish(DELEGATIONS, f"<d{number}/>".encode())
@@ -108,7 +116,6 @@ def test_a_waiting_reader_gives_up_in_time(streams: RedisStreams, request: pytes
     """A read of empty streams waits as long as it was told and returns nothing."""
     if "fakeredis" in request.node.callspec.params.values():
         pytest.skip("fakeredis answers XREADGROUP BLOCK at once")
-    streams.ensure_groups(GROUPS, BOTH)
     begun = time.monotonic()
     assert streams.read("router", "a", [Portion(BOTH, 5)], block_ms=30) == []
     assert time.monotonic() - begun >= 0.025
@@ -116,7 +123,6 @@ def test_a_waiting_reader_gives_up_in_time(streams: RedisStreams, request: pytes
 
 def test_an_entry_of_another_program_is_handed_out_as_it_is(streams: RedisStreams) -> None:
     """Further fields travel along."""
-    streams.ensure_groups(GROUPS, BOTH)
     streams.publish(UPDATES, b"\xff\x00not xml", extra={"attempt": "2"})
     (entry,) = _read(streams)
     assert (entry.data, entry.extra) == (b"\xff\x00not xml", {"attempt": "2"})
@@ -124,7 +130,6 @@ def test_an_entry_of_another_program_is_handed_out_as_it_is(streams: RedisStream
 
 def test_only_what_lies_idle_is_reclaimed_and_its_deliveries_are_counted(streams: RedisStreams) -> None:
     """A fresh entry stays with its holder; an idle one goes to the next consumer, counted."""
-    streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<left/>")
     _read(streams, consumer="dead")
     assert streams.reclaim("router", "b", BOTH, idle_ms=60_000, limit=1) == []
@@ -137,7 +142,6 @@ def test_only_what_lies_idle_is_reclaimed_and_its_deliveries_are_counted(streams
 
 def test_what_is_acknowledged_is_never_handed_out_again(streams: RedisStreams) -> None:
     """An acknowledgement counts once, and ends the matter for its group alone."""
-    streams.ensure_groups(GROUPS, BOTH)
     streams.publish(DELEGATIONS, b"<one/>")
     streams.publish(UPDATES, b"<two/>")
     entries = _read(streams)
@@ -149,9 +153,7 @@ def test_what_is_acknowledged_is_never_handed_out_again(streams: RedisStreams) -
 
 def test_reclaiming_finds_an_entry_behind_many_fresh_ones(streams: RedisStreams) -> None:
     """However much is pending, what is left over is found."""
-    streams.ensure_groups(GROUPS, BOTH)
-    for number in range(60):
-        streams.publish(UPDATES, f"<m{number}/>".encode())
+    _publish(streams, 60, UPDATES)
     entries = _read(streams, consumer="a")
     streams.acknowledge("router", entries[:50])
     time.sleep(0.002)
@@ -160,9 +162,7 @@ def test_reclaiming_finds_an_entry_behind_many_fresh_ones(streams: RedisStreams)
 
 def test_nothing_is_trimmed_that_a_group_still_needs(streams: RedisStreams) -> None:
     """Entries go when every configured group has acknowledged them, and no earlier."""
-    streams.ensure_groups(GROUPS, BOTH)
-    for number in range(5):
-        streams.publish(DELEGATIONS, f"<m{number}/>".encode())
+    _publish(streams, 5)
     routed = _read(streams)
     assert streams.trim(GROUPS, BOTH) == 0
     audited = _read(streams, group="audit")
@@ -175,17 +175,16 @@ def test_nothing_is_trimmed_that_a_group_still_needs(streams: RedisStreams) -> N
     assert streams.trim(GROUPS, BOTH) == 0
 
 
-def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(streams: RedisStreams) -> None:
+def test_nothing_is_trimmed_for_a_group_that_does_not_exist_yet(bare: RedisStreams) -> None:
     """A configured group whose service never ran needs everything."""
-    streams.ensure_groups(["router"], BOTH)
-    streams.publish(DELEGATIONS, b"<one/>")
-    streams.acknowledge("router", _read(streams))
-    assert streams.trim(GROUPS, BOTH) == 0
+    bare.ensure_groups(["router"], BOTH)
+    bare.publish(DELEGATIONS, b"<one/>")
+    bare.acknowledge("router", _read(bare))
+    assert bare.trim(GROUPS, BOTH) == 0
 
 
 def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: RedisStreams) -> None:
     """An external program's own group keeps what it has not read yet, on the streams on which it was made."""
-    streams.ensure_groups(GROUPS, BOTH)
     streams.ensure_groups(["partner"], [UPDATES])
     for stream in BOTH:
         streams.publish(stream, b"<one/>")
@@ -200,9 +199,7 @@ def test_an_optional_group_holds_back_trimming_only_where_it_exists(streams: Red
 
 def test_the_backlog_counts_what_was_ever_published(streams: RedisStreams) -> None:
     """Trimming does not make published entries forgotten, so that the audit trail can be held against them."""
-    streams.ensure_groups(GROUPS, BOTH)
-    for number in range(3):
-        streams.publish(DELEGATIONS, f"<m{number}/>".encode())
+    _publish(streams, 3)
     entries = _read(streams)
     _read(streams, group="audit", count=1)
     streams.acknowledge("router", entries)
@@ -214,14 +211,14 @@ def test_the_backlog_counts_what_was_ever_published(streams: RedisStreams) -> No
     assert (unused.published, unused.unread, unused.pending) == (0, 0, 0)
 
 
-def test_new_work_is_refused_by_a_full_stream_and_everything_else_taken(streams: RedisStreams) -> None:
+def test_new_work_is_refused_by_a_full_stream_and_everything_else_taken(bare: RedisStreams) -> None:
     """The limit is the caller's to give: without one, the stream takes the entry."""
     for number in range(3):
-        streams.publish(DELEGATIONS, f"<m{number}/>".encode(), limit=3)
+        bare.publish(DELEGATIONS, f"<m{number}/>".encode(), limit=3)
     with pytest.raises(StreamFull, match="holds 3 entries"):
-        streams.publish(DELEGATIONS, b"<new/>", limit=3)
-    streams.publish(DELEGATIONS, b"<reply/>")
-    (row,) = streams.backlog("router", [DELEGATIONS])
+        bare.publish(DELEGATIONS, b"<new/>", limit=3)
+    bare.publish(DELEGATIONS, b"<reply/>")
+    (row,) = bare.backlog("router", [DELEGATIONS])
     assert row.unread == 4
 
 

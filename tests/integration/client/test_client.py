@@ -31,30 +31,13 @@ from orchestrator.errors import (
 )
 from orchestrator.ledger import SessionState
 from orchestrator.worker.context.context import Context
+from tests.integration.client.conftest import in_background
 from tests.kit import Kit
 
-
-def in_background(work: Callable[[], Any]) -> threading.Thread:
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread
-
-
-def echo(ctx: Context) -> str:
-    return ctx.prompt
-
-
-def asks_two(ctx: Context) -> str:
-    if ctx.cause == "start":
-        for word in ("a", "b"):
-            ctx.delegate("solo", word)
-        ctx.wait_for("all")
-        return "waiting"
-    return "".join(callback.result for callback in ctx.all_results)
+pytestmark = pytest.mark.usefixtures("solo")
 
 
 def test_the_answer_is_waited_for(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     handle = client.submit("solo", "hello")
     worker = in_background(lambda: kit.play(handle.id))
     assert handle.result(timeout_s=90) == "hello"
@@ -75,8 +58,7 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
         return ctx.prompt
 
     kit.agent("solo")(solo)
-    session = client.submit("solo", "hello").id
-    kit.play(session)
+    session = kit.begin("solo", "hello")
     answering, look = client.answering(session), Waiting.step
     workers = []
 
@@ -97,7 +79,6 @@ def test_a_session_that_is_resumed_before_its_answer_is_read_is_waited_for_again
 
 def test_waiting_is_woken_by_the_end_of_the_session(kit: Kit, client: Client) -> None:
     """Not at the next look, a quarter of a second later."""
-    kit.agent("solo")(echo)
     late = []
     for _ in range(5):
         dispatch = kit.start(client.submit("solo", "hello").id)
@@ -117,7 +98,6 @@ def test_waiting_is_woken_by_the_end_of_the_session(kit: Kit, client: Client) ->
 
 
 def test_the_same_key_is_the_same_session(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     first, second = (client.submit("solo", "once", key="k") for _ in range(2))
     assert first.id == second.id
     assert client.submit("solo", "once", key="other").id != first.id
@@ -125,7 +105,6 @@ def test_the_same_key_is_the_same_session(kit: Kit, client: Client) -> None:
 
 
 def test_bad_submissions_are_refused_and_leave_nothing(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     with pytest.raises(UnknownAgent, match=r"no agent named 'nobody' is registered \(registered: solo\)"):
         client.submit("nobody", "x")
     with pytest.raises(UnknownAgent):
@@ -149,14 +128,12 @@ def test_failures_are_raised(kit: Kit, client: Client) -> None:
     def bad(ctx: Context) -> None:
         raise ValueError("no luck")
 
-    session = client.submit("bad", "x").id
-    kit.play(session)
+    session = kit.begin("bad", "x")
     with pytest.raises(SessionFailed, match="no luck"):
         client.result(session)
 
 
 def test_a_session_that_never_ran_is_stopped_at_once(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     session = client.submit("solo", "x").id
     assert client.stop(session, "not needed").outcome == "ended"
     assert client.stop(session).outcome == "over"
@@ -167,7 +144,6 @@ def test_a_session_that_never_ran_is_stopped_at_once(kit: Kit, client: Client) -
 
 
 def test_waiting_ends_at_its_time(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     session = client.submit("solo", "x").id
     with pytest.raises(TimeoutError, match=f"session {session} is pending after 0.1 s"):
         client.wait(session, timeout_s=0.1)
@@ -175,9 +151,7 @@ def test_waiting_ends_at_its_time(kit: Kit, client: Client) -> None:
 
 
 def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
-    session = client.submit("solo", "first").id
-    kit.play(session)
+    session = kit.begin("solo", "first")
     item = client.resume(session, "second", key="k")
     assert client.resume(session, "second", key="k") == item
     with pytest.raises(KeyInUse, match="another prompt under the same key"):
@@ -194,26 +168,19 @@ def test_a_resumed_session_is_waited_for_until_the_prompt_is_dealt_with(kit: Kit
         client.resume(session, "x", key=7)  # type: ignore[arg-type]
 
 
-def test_a_tree_lists_parents_before_children(kit: Kit, client: Client) -> None:
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
-    root = client.submit("lead", "x").id
-    kit.play(root)
+def test_a_tree_lists_parents_before_children(kit: Kit, client: Client, lead: None) -> None:
+    root = kit.begin("lead", "x")
     first, second = kit.children(root)
     assert [member.id for member in client.tree(root)] == [root, first.id, second.id]
     assert [member.id for member in client.tree(second.id)] == [second.id]
 
 
-def test_watching_shows_the_tree_until_it_is_over(kit: Kit, client: Client) -> None:
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
+def test_watching_shows_the_tree_until_it_is_over(kit: Kit, client: Client, lead: None) -> None:
     root = client.submit("lead", "x").id
 
     def work() -> None:
         kit.play(root)
-        for child in kit.children(root):
-            kit.play(child.id)
-        kit.play(root)
+        kit.end_children(root)
 
     watching = client.watch(root, timeout_s=90)
     pictures = [next(watching)]
@@ -224,14 +191,9 @@ def test_watching_shows_the_tree_until_it_is_over(kit: Kit, client: Client) -> N
     assert [member.state for member in pictures[-1]] == [SessionState.FINISHED] * 3
 
 
-def test_the_history_tells_what_happened_in_order(kit: Kit, client: Client) -> None:
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
-    root = client.submit("lead", "x").id
-    kit.play(root)
-    for child in kit.children(root):
-        kit.play(child.id)
-    kit.play(root)
+def test_the_history_tells_what_happened_in_order(kit: Kit, client: Client, lead: None) -> None:
+    root = kit.begin("lead", "x")
+    kit.end_children(root)
     what = [event.what for event in client.history(root)]
     assert what[:2] == ["launched", "run"]
     assert sorted(what) == sorted(
@@ -258,7 +220,6 @@ def test_unknown_sessions_are_said_to_be_unknown(client: Client) -> None:
 
 
 def test_agents_are_listed(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     assert [record.name for record in client.agents()] == ["solo"]
 
 
@@ -293,7 +254,6 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
     kit: Kit, start_valkey: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A server that hangs does not hold up the loop, and one that is away is said to be when something is asked of it."""
-    kit.agent("solo")(echo)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(str(tmp_path / "silent"))
         silent.listen()
@@ -337,7 +297,6 @@ def test_asyncio_connects_when_it_is_first_used_and_not_in_the_event_loop(
 
 def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(kit: Kit) -> None:
     """The loop resolves names there: a program that awaits a hundred sessions must still reach its own servers."""
-    kit.agent("solo")(echo)
 
     async def use() -> None:
         free = threading.Event()
@@ -355,7 +314,6 @@ def test_asyncio_leaves_the_threads_of_the_event_loop_to_the_program(kit: Kit) -
 
 
 def test_asyncio_waits_without_blocking(kit: Kit) -> None:
-    kit.agent("solo")(echo)
 
     async def use() -> tuple[str, int, int, int]:
         async with AsyncClient(kit.settings) as client:
@@ -382,7 +340,6 @@ def test_asyncio_waits_without_blocking(kit: Kit) -> None:
 
 
 def test_a_cancelled_wait_ends_soon(kit: Kit) -> None:
-    kit.agent("solo")(echo)
 
     async def use() -> float:
         async with AsyncClient(kit.settings) as client:

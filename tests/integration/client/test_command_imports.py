@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from orchestrator.worker.context.context import Context
+from tests.commands import place
 from tests.kit import Kit
 
 #: What no command needs that looks, submits or prints an answer.
@@ -23,6 +24,7 @@ WRITING = (
 BODIES = "orchestrator.envelope.bodies orchestrator.envelope.codec orchestrator.messages.factory orchestrator.ledger.ledger"
 
 
+@pytest.mark.usefixtures("solo")
 @pytest.mark.parametrize(
     ("command", "unneeded"),
     [
@@ -37,26 +39,11 @@ BODIES = "orchestrator.envelope.bodies orchestrator.envelope.codec orchestrator.
     ],
 )
 def test_a_command_imports_what_it_needs(kit: Kit, command: str, unneeded: str) -> None:
-    def echo(ctx: Context) -> str:
-        return ctx.prompt
-
-    kit.agent("solo")(echo)
     session = kit.begin("solo")
     arguments = {"sessions": [], "submit": ["solo", "again"]}.get(command, [session])
     done = subprocess.run(
-        [
-            sys.executable,
-            "-X",
-            "importtime",
-            "-m",
-            "orchestrator",
-            command,
-            *arguments,
-            "--redis-url",
-            str(kit.settings.redis_url),
-            "--data",
-            str(kit.settings.data),
-        ],
+        [sys.executable, "-X", "importtime", "-m", "orchestrator", command, *arguments],
+        env={**os.environ, **place(kit.settings)},
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from functools import partial
 
 import pytest
 
@@ -18,8 +19,10 @@ from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of
 from orchestrator.worker.context.context import Context
 from tests.commands import Orchestra
-from tests.integration.client.test_client import asks_two, echo
+from tests.integration.client.conftest import echo, in_background
 from tests.kit import Kit
+
+pytestmark = pytest.mark.usefixtures("solo")
 
 
 def one_line(text: str) -> str:
@@ -29,7 +32,6 @@ def one_line(text: str) -> str:
 
 
 def test_submit_prints_the_session(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
     done = orchestra("submit", "solo", "hello")
     assert done.exit_code == 0
     assert re.fullmatch(r"ses_[0-9a-f]{26}\n", done.stdout)
@@ -37,7 +39,6 @@ def test_submit_prints_the_session(kit: Kit, orchestra: Orchestra) -> None:
 
 def test_the_same_key_is_the_same_session_and_says_so(kit: Kit, orchestra: Orchestra) -> None:
     """With another prompt or agent it is refused: nobody is to take another session's answer for that of their own."""
-    kit.agent("solo")(echo)
     kit.agent("other")(echo)
     life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(kit.catalogue))
     life.begin()
@@ -47,7 +48,7 @@ def test_the_same_key_is_the_same_session_and_says_so(kit: Kit, orchestra: Orche
     again = orchestra("submit", "solo", "hello", "--key", "k")
     assert (again.exit_code, again.stdout) == (0, f"{session}\n")
     assert again.stderr == "key 'k' was used before, by the same submit: this is its session\n"
-    assert json.loads(orchestra("submit", "solo", "hello", "--key", "k", "--json").stdout)["new"] is False
+    assert kit.document("submit", "solo", "hello", "--key", "k")["new"] is False
     limited = ("solo", "hello", "--time-limit", "9")
     others = {("solo", "good bye"): "prompt", ("other", "hello"): "agent", limited: "set of options"}
     for arguments, other in others.items():
@@ -62,7 +63,6 @@ def test_the_same_key_is_the_same_session_and_says_so(kit: Kit, orchestra: Orche
 
 
 def test_submit_reads_the_prompt_from_standard_input(kit: Kit, client: Client, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "-", stdin="from a pipe").stdout.strip()
     kit.play(session)
     assert client.answer(session) == "from a pipe"
@@ -70,7 +70,6 @@ def test_submit_reads_the_prompt_from_standard_input(kit: Kit, client: Client, o
 
 def test_what_is_no_text_is_refused_in_one_line(kit: Kit, orchestra: Orchestra) -> None:
     """Octets that are not UTF-8, from a pipe or as an argument (where Python makes halves of surrogate pairs of them)."""
-    kit.agent("solo")(echo)
     piped = orchestra("submit", "solo", "-", stdin=b"abc\xff")
     assert (piped.exit_code, piped.stdout) == (2, "")
     assert one_line(piped.stderr) == "Error: standard input is not text in UTF-8 (byte 3); convert it\n"
@@ -81,7 +80,6 @@ def test_what_is_no_text_is_refused_in_one_line(kit: Kit, orchestra: Orchestra) 
 
 def test_a_time_to_wait_needs_waiting(kit: Kit, orchestra: Orchestra) -> None:
     """It would look like a limit on the work, and is none."""
-    kit.agent("solo")(echo)
     for arguments in (["submit", "solo", "x"], ["result", "ses_x"], ["resume", "ses_x", "y"]):
         refused = orchestra(*arguments, "--timeout", "5")
         assert refused.exit_code == 2
@@ -89,15 +87,12 @@ def test_a_time_to_wait_needs_waiting(kit: Kit, orchestra: Orchestra) -> None:
 
 
 def test_submit_waits_for_the_final_answer(kit: Kit, client: Client, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
     expected = client.submit("solo", "hello", key="k").id
-    worker = threading.Thread(target=lambda: kit.play(expected))
-    worker.start()
+    worker = in_background(lambda: kit.play(expected))
     done = orchestra("submit", "solo", "hello", "--key", "k", "--wait", "--timeout", "20")
     worker.join()
     assert (done.exit_code, done.stdout) == (0, "hello\n")
-    done = orchestra("result", expected, "--json")
-    assert json.loads(done.stdout) == {
+    assert kit.document("result", expected) == {
         "session": expected,
         "state": "finished",
         "result": "hello",
@@ -108,7 +103,7 @@ def test_submit_waits_for_the_final_answer(kit: Kit, client: Client, orchestra: 
 
 def test_an_attachment_is_waited_for_as_well(kit: Kit, orchestra: Orchestra) -> None:
     kit.agent("solo")(lambda ctx: ctx.attach("diff", "+a\n-b") or "done")
-    session = orchestra("submit", "solo", "x").stdout.strip()
+    session = kit.submit("solo", "x")
     worker = threading.Timer(0.1, lambda: kit.play(session))
     worker.start()
     done = orchestra("result", session, "--wait", "--attachment", "diff")
@@ -122,8 +117,7 @@ def test_a_failure_is_one_line_and_exit_code_1(kit: Kit, orchestra: Orchestra) -
     def bad(ctx: Context) -> None:
         raise ValueError("no\nluck")
 
-    session = orchestra("submit", "bad", "x").stdout.strip()
-    kit.play(session)
+    session = kit.begin("bad", "x")
     done = orchestra("result", session)
     assert done.exit_code == 1
     assert f"session {session} failed: ValueError: no luck" in " ".join(done.stderr.split())
@@ -133,12 +127,11 @@ def test_a_failure_is_one_line_and_exit_code_1(kit: Kit, orchestra: Orchestra) -
 
 
 def test_a_result_that_is_not_there_yet(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
-    session = orchestra("submit", "solo", "x").stdout.strip()
+    session = kit.submit("solo", "x")
     done = orchestra("result", session)
     assert done.exit_code == 3
     assert one_line(done.stderr) == f"Error: session {session} is pending; wait for its answer with --wait\n"
-    assert json.loads(orchestra("result", session, "--json").stdout) == {
+    assert kit.document("result", session) == {
         "session": session,
         "state": "pending",
         "result": None,
@@ -148,12 +141,11 @@ def test_a_result_that_is_not_there_yet(kit: Kit, orchestra: Orchestra) -> None:
     late = orchestra("result", session, "--wait", "--timeout", "0.1")
     assert late.exit_code == 3
     assert f"the session continues: orchestra result {session} --wait" in one_line(late.stderr)
-    late = orchestra("result", session, "--wait", "--timeout", "0.1", "--json")
-    assert json.loads(late.stdout)["state"] == "pending"
+    late = kit.document("result", session, "--wait", "--timeout", "0.1")
+    assert late["state"] == "pending"
 
 
 def test_bad_input_is_one_line(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
     for arguments, words in {
         ("submit", "nobody", "x"): "no agent named 'nobody' is registered (registered: solo); start a worker",
         ("submit", "solo", " "): "the prompt for agent 'solo' is empty; say what it should do",
@@ -170,16 +162,14 @@ def test_bad_input_is_one_line(kit: Kit, orchestra: Orchestra) -> None:
         assert done.stdout == ""
 
 
-def test_sessions_tree_and_logs(kit: Kit, orchestra: Orchestra) -> None:
+def test_sessions_tree_and_logs(kit: Kit, orchestra: Orchestra, lead: None) -> None:
     assert "no sessions yet" in orchestra("sessions").stderr
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
     root = orchestra("submit", "lead", "the whole", "--title", "A title").stdout.strip()
     kit.play(root)
     listed = orchestra("sessions").stdout
     assert root in listed
     assert "A title" in listed
-    assert [s["session"] for s in json.loads(orchestra("sessions", "--json").stdout)["sessions"]] == [root]
+    assert [s["session"] for s in kit.document("sessions")["sessions"]] == [root]
     header, *tree = orchestra("tree", root).stdout.splitlines()
     assert header.split() == ["SESSION", "AGENT", "STATE", "ABOUT"]
     assert tree[0].startswith(f"{root}     lead   idle")
@@ -188,25 +178,20 @@ def test_sessions_tree_and_logs(kit: Kit, orchestra: Orchestra) -> None:
     assert tree[1].startswith(f"├─ {first}  solo   pending")
     assert tree[2].startswith(f"└─ {second}  solo   pending")
     assert tree[3] == "2 launched = 0 delivered + 2 pending + 0 dead"
-    members = json.loads(orchestra("tree", root, "--json").stdout)["sessions"]
+    members = kit.document("tree", root)["sessions"]
     assert [member["parent"] for member in members] == ["", root, root]
     logs = orchestra("logs", root).stdout
     assert re.search(r"launched .* lead: A title, as a root", logs)
     assert re.search(rf"delegated .* solo: a, as {first}", logs)
-    assert json.loads(orchestra("logs", root, "--json").stdout)["events"][0]["what"] == "launched"
+    assert kit.document("logs", root)["events"][0]["what"] == "launched"
 
 
-def test_watch_prints_changes_and_the_promise(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
-    root = orchestra("submit", "lead", "x").stdout.strip()
-    kit.play(root)
+def test_watch_prints_changes_and_the_promise(kit: Kit, orchestra: Orchestra, lead: None) -> None:
+    root = kit.begin("lead", "x")
     late = orchestra("watch", root, "--timeout", "0.1")
     assert late.exit_code == 3
     assert f"session {root} is idle after 0.1 s" in late.stderr
-    for child in kit.children(root):
-        kit.play(child.id)
-    kit.play(root)
+    kit.end_children(root)
     done = orchestra("watch", root)
     assert done.exit_code == 0
     assert done.stdout.endswith("2 launched = 2 delivered + 0 pending + 0 dead\n")
@@ -215,12 +200,9 @@ def test_watch_prints_changes_and_the_promise(kit: Kit, orchestra: Orchestra) ->
 
 
 def test_resume_and_stop(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
-    session = orchestra("submit", "solo", "first").stdout.strip()
-    kit.play(session)
+    session = kit.begin("solo", "first")
     assert orchestra("resume", session, "second", "--key", "k").stdout == f"{session} will run with it\n"
-    worker = threading.Thread(target=lambda: kit.play(session))
-    worker.start()
+    worker = in_background(lambda: kit.play(session))
     assert orchestra("resume", session, "second", "--key", "k", "--wait").stdout == "second\n"
     worker.join()
     # Nobody is to take the answer to another prompt for that to their own.
@@ -229,10 +211,10 @@ def test_resume_and_stop(kit: Kit, orchestra: Orchestra) -> None:
     assert f"session {session} was given another prompt under the same key; choose" in one_line(
         refused.stderr
     )
-    other = orchestra("submit", "solo", "never").stdout.strip()
+    other = kit.submit("solo", "never")
     assert orchestra("stop", other, "--reason", "why not").stdout == f"{other} is stopped\n"
     assert orchestra("stop", other).stdout.startswith(f"{other} had ended already")
-    assert json.loads(orchestra("stop", other, "--json").stdout)["outcome"] == "over"
+    assert kit.document("stop", other)["outcome"] == "over"
     done = orchestra("resume", other, "go on")
     assert done.exit_code == 2
     assert "it will not run again" in one_line(done.stderr)
@@ -263,7 +245,7 @@ def test_stop_says_what_became_of_the_run(kit: Kit, orchestra: Orchestra) -> Non
             threading.Event().wait(0.01)
         return "done"
 
-    queued = orchestra("submit", "stopping", "x").stdout.strip()
+    queued = kit.submit("stopping", "x")
     kit.start(queued)
     assert orchestra("stop", queued).stdout == f"{queued} is stopped; its queued run never starts\n"
     for agent, end in (
@@ -271,9 +253,8 @@ def test_stop_says_what_became_of_the_run(kit: Kit, orchestra: Orchestra) -> Non
         ("quick", "is finished: its agent had finished before it learnt of it"),
     ):
         began.clear()
-        session = orchestra("submit", agent, "x").stdout.strip()
-        worker = threading.Thread(target=lambda s=session: kit.play(s))  # type: ignore[misc]
-        worker.start()
+        session = kit.submit(agent, "x")
+        worker = in_background(partial(kit.play, session))
         assert began.wait(60)
         lines = orchestra("stop", session).stdout.splitlines()
         worker.join()
@@ -299,17 +280,16 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
     for agent, how in (("stopping", "by itself"), ("quick", "done")):
         began.clear()
         answered = threading.Event()
-        session = orchestra("submit", agent, "x").stdout.strip()
+        session = kit.submit(agent, "x")
 
         def work(session: str = session, answered: threading.Event = answered) -> None:
             kit.play(session)
             while not answered.is_set():
                 callbacks.run_once()
 
-        worker = threading.Thread(target=work)
-        worker.start()
+        worker = in_background(work)
         assert began.wait(60)
-        said = json.loads(orchestra("stop", session, "--reason", "to be ended by force", "--json").stdout)
+        said = kit.document("stop", session, "--reason", "to be ended by force")
         answered.set()
         worker.join()
         assert (said["state"], said["agent_ended"]) == ("stopped", how)
@@ -317,7 +297,6 @@ def test_stop_takes_nothing_for_its_answer_that_was_in_its_own_question(
 
 def test_stop_ends_what_a_finished_session_has_left_at_work(kit: Kit, orchestra: Orchestra) -> None:
     """Children that owe it nothing, at any depth; but not those that are to go on without it."""
-    kit.agent("solo")(echo)
 
     @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> None:
@@ -326,8 +305,7 @@ def test_stop_ends_what_a_finished_session_has_left_at_work(kit: Kit, orchestra:
         if ctx.prompt == "go":
             ctx.delegate("lead", "deeper", callback=False)
 
-    root = orchestra("submit", "lead", "go").stdout.strip()
-    kit.play(root)
+    root = kit.begin("lead", "go")
     (deeper,) = [child for child in kit.children(root) if child.agent == "lead"]
     kit.play(deeper.id)
     said = orchestra("stop", root).stdout
@@ -364,8 +342,7 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
             ctx.delegate("lead" if title == "deeper" else "slow", "b" if title == "deeper" else title)
         ctx.delegate("slow", "elsewhere", on_close="abandon")
 
-    root = orchestra("submit", "lead", "a c deeper").stdout.strip()
-    kit.play(root)
+    root = kit.begin("lead", "a c deeper")
     (deeper,) = [child for child in kit.children(root) if child.agent == "lead"]
     kit.play(deeper.id)
     agents = [
@@ -376,7 +353,7 @@ def test_stop_of_an_idle_parent_waits_for_those_below(
     for agent in agents:
         agent.start()
     at_work.wait(60)
-    without = json.loads(orchestra(*end.split(), root, "--no-wait", "--json").stdout)
+    without = kit.document(*end.split(), root, "--no-wait")
     assert (without["outcome"], without["stopping"]) == ("ended", 4)  # and the one in between
     callbacks = CallbackService(kit.redis, kit.parts.delivery, consumer="one")
     stopped = threading.Event()
@@ -426,8 +403,7 @@ def test_logs_name_every_dead_callback_with_its_reason(kit: Kit, orchestra: Orch
         ctx.delegate("bad", "a", on_failure="ignore")
         ctx.delegate("bad", "b", on_close="abandon")
 
-    root = orchestra("submit", "lead", "x").stdout.strip()
-    kit.play(root)
+    root = kit.begin("lead", "x")
     kit.play(kit.children(root)[0].id)
     orchestra("stop", root)
     kit.parts.delivery.close(root)
@@ -437,12 +413,11 @@ def test_logs_name_every_dead_callback_with_its_reason(kit: Kit, orchestra: Orch
 
 
 def test_stop_without_waiting_says_that_it_asked(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
-    session = orchestra("submit", "solo", "x").stdout.strip()
+    session = kit.submit("solo", "x")
     dispatch = kit.start(session)
     held = kit.ledger.claim(dispatch.run, "c1", session_id=session, worker="w")
     assert held is not None
-    said = json.loads(orchestra("stop", session, "--no-wait", "--json").stdout)
+    said = kit.document("stop", session, "--no-wait")
     assert said == {
         "session": session,
         "outcome": "asked",
@@ -472,16 +447,16 @@ def test_budget_says_what_is_left_and_who_spent_it(kit: Kit, orchestra: Orchestr
         "  USD: 0.5 of 2 spent, 0 reserved, 1.5 left\n"
         "    solo: 1 request, 65 tokens, 0.5 USD\n"
     )
-    (found,) = json.loads(orchestra("session", "budget", session, "--json").stdout)["budgets"]
+    (found,) = kit.document("session", "budget", session)["budgets"]
     assert found["limits"]["tokens"] == {"limit": 100, "spent": 65, "reserved": 0, "left": 35}
     assert found["agents"] == {"solo": {"requests": 1, "tokens": 65, "usd": 0.5}}
     assert "spent: 1 request, 60 + 5 tokens, 0.5 USD\n" in orchestra("tree", session).stdout
-    (about,) = json.loads(orchestra("tree", session, "--json").stdout)["sessions"]
+    (about,) = kit.document("tree", session)["sessions"]
     used = {"requests": 1, "input_tokens": 60, "output_tokens": 5, "usd": 0.5, "estimated": 0}
     assert about["used"] == used
     wrong = orchestra("submit", "solo", "hello", "--budget", "euro=1")
     assert (wrong.exit_code, "budget 'euro=1'" in one_line(wrong.stderr)) == (2, True)
-    free = orchestra("submit", "solo", "hello").stdout.strip()
+    free = kit.submit("solo", "hello")
     assert orchestra("session", "budget", free).stdout == f"session {free} counts against no budget\n"
 
 
@@ -494,12 +469,12 @@ def test_questions_lists_what_roots_ask_and_reply_answers(kit: Kit, orchestra: O
     listed = orchestra("questions")
     assert "[blocker]  lead: go\n    Ship\\x1b[31m it?\n" in listed.stdout
     assert listed.stderr == "answer: orchestra reply QUESTION TEXT\n"
-    (asked,) = json.loads(orchestra("questions", session, "--json").stdout)["questions"]
+    (asked,) = kit.document("questions", session)["questions"]
     assert (asked["session"], asked["kind"], asked["context"]) == (session, "blocker", {"v": 1})
     # The session stands for the one thing that it asks.
-    replied = orchestra("reply", "@last", "yes", "--json")
-    assert json.loads(replied.stdout) == {"session": session, "question": asked["question"]}
-    assert json.loads(orchestra("questions", "--json").stdout) == {"questions": [], "approvals": []}
+    replied = kit.document("reply", "@last", "yes")
+    assert replied == {"session": session, "question": asked["question"]}
+    assert kit.document("questions") == {"questions": [], "approvals": []}
     again = orchestra("reply", session, "yes")
     assert (again.exit_code, f"session {session} asks nothing" in one_line(again.stderr)) == (2, True)
     assert kit.execute(dispatch) == "finished"

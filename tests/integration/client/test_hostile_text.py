@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import io
 import os
-import pty
-import subprocess
-import sys
 import unicodedata
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from click.testing import Result
 from rich.console import Console
 
-from orchestrator.audit import AuditStore, AuditWriter
+from orchestrator.audit import build_writer
 from orchestrator.cli.watch import _picture
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import Message
 from orchestrator.ids import new_message_id
-from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
 from tests.commands import Orchestra
+from tests.integration.client.conftest import on_terminal
 from tests.kit import Kit
 
 #: A title for the window, colours, a cursor move, the same by C1, the other direction, a hidden mark, Rich's markup.
@@ -79,8 +74,7 @@ def test_what_agents_write(kit: Kit, client: Client, orchestra: Orchestra) -> No
         ("tree", HOSTILE),
         ("reply", HOSTILE, "x"),
     ):
-        done = orchestra(*command)
-        assert_harmless(done)
+        assert_harmless(orchestra(*command))
         if command[0] not in ("agents", "sessions"):
             assert_harmless(orchestra(*command, "--json"))
     assert_harmless(orchestra("tree", root), r"\x1b]0;owned\x07", r"\u202egnp", "[red]bold[/red]")
@@ -106,11 +100,9 @@ def test_what_is_published_and_what_died(kit: Kit) -> None:
         kit.agent(name, role="coordinator")(lambda _: "")
     message_id = new_message_id()
     kit.publish(f"no xml {HOSTILE}".encode(), "message")
-    kit.publish(kit.envelope(Message(content=IN_XML), message_id=message_id), "message")
+    kit.post(Message(content=IN_XML), message_id=message_id)
     kit.route()
-    writer = AuditWriter(
-        kit.redis, AuditStore(kit.settings.audit_database), consumer="a", sources=all_streams()
-    )
+    writer = build_writer(kit.parts, consumer="a")
     while writer.run_once():
         pass
     dead = kit.dead()[0].id
@@ -134,26 +126,12 @@ def test_what_is_published_and_what_died(kit: Kit) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal to write to")
-def test_a_result_is_exact_in_a_pipe_and_harmless_on_a_terminal(
-    kit: Kit, client: Client, orchestra: Callable[..., Result], tmp_path: Path
-) -> None:
+def test_a_result_is_exact_in_a_pipe_and_harmless_on_a_terminal(kit: Kit, orchestra: Orchestra) -> None:
     answer = f"{HOSTILE}\nsecond\tline"
     kit.agent("solo")(lambda ctx: answer)
-    root = client.submit("solo", "x").id
-    kit.play(root)
+    root = kit.begin("solo", "x")
     assert orchestra("result", root).stdout_bytes.decode() == f"{answer}\n"
-    ours, theirs = pty.openpty()
-    place = ["--redis-url", str(kit.settings.redis_url), "--data", str(kit.settings.data)]
-    command = [sys.executable, "-m", "orchestrator", "result", *place, root]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    with suppress(OSError):  # the other end was closed
-        while octets := os.read(ours, 4096):
-            shown += octets
-    os.close(ours)
-    assert process.wait(60) == 0
-    text = shown.decode().replace("\r\n", "\n")
+    text = on_terminal(kit, "result", root)
     assert r"\x1b]0;owned\x07" in text
     assert text.count("\n") == 2
     assert not {c for c in text if c not in "\n\t" and unicodedata.category(c) in {"Cc", "Cf"}}

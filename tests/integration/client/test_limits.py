@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -35,11 +34,11 @@ def test_a_pause_is_said_by_whoever_is_asked(
     assert (done.exit_code, done.stdout) == (0, "agent helper is paused\n")
     assert orchestra("agents", "pause", "helper").stdout == "agent helper was paused already\n"
     assert "PAUSED since" in orchestra("agents").stdout
-    (record,) = json.loads(orchestra("agents", "--json").stdout)["agents"]
+    (record,) = kit.document("agents")["agents"]
     assert record["paused"] == "agent"
     assert "'helper' is paused" in " ".join(client.held_back([client.session(ready)]))
     assert "agent helper, PAUSED since" in orchestra("agents", "limit").stdout
-    findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
+    findings = kit.document("doctor", "--quick")["findings"]
     (paused,) = [f for f in findings if f["rule"] == "paused"]
     assert paused["severity"] == "warning"
     assert "1 queued run waits for it: orchestra agents unpause helper" in paused["message"]
@@ -54,7 +53,7 @@ def test_the_runs_that_wait_for_a_paused_queue_are_its_own(kit: Kit, orchestra: 
     kit.parts.concurrency.announce({"other": ("orchestra.other", None)})
     for queue in ("orchestra.helper", "orchestra.other"):
         assert orchestra("agents", "pause", queue).exit_code == 0
-    findings = json.loads(orchestra("doctor", "--json", "--quick").stdout)["findings"]
+    findings = kit.document("doctor", "--quick")["findings"]
     said = {f["subject"]: f["message"] for f in findings if f["rule"] == "paused"}
     assert "1 queued run waits for it" in said["orchestra.helper"]
     assert "0 queued runs wait for it" in said["orchestra.other"]
@@ -72,7 +71,7 @@ def served(kit: Kit) -> Iterator[None]:
 @pytest.mark.usefixtures("served")
 def test_why_names_the_pause_or_the_limit(kit: Kit, orchestra: Orchestra, ready: str) -> None:
     def why() -> dict[str, str]:
-        found: dict[str, str] = json.loads(orchestra("why", ready, "--json").stdout)["wait"]
+        found: dict[str, str] = kit.document("why", ready)["wait"]
         return found
 
     assert "is queued for a worker" in why()["waits_for"]
@@ -93,7 +92,7 @@ def test_limits_are_set_listed_and_taken_back(kit: Kit, orchestra: Orchestra, re
     assert orchestra("agents", "limit").stdout == "nothing is limited and nothing is paused\n"
     assert orchestra("agents", "limit", "helper", "3").stdout == "agent helper, 0 of at most 3 at work\n"
     orchestra("agents", "limit", ready, "4")
-    found = json.loads(orchestra("agents", "limit", "--each-tree", "5", "--json").stdout)
+    found = kit.document("agents", "limit", "--each-tree", "5")
     assert found["agents"] == [
         {"agent": "helper", "at_work": 0, "limit": 3, "set_by": "operator", "paused": None}
     ]

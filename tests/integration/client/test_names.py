@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,8 +16,7 @@ from click.shell_completion import CompletionItem, ShellComplete
 from orchestrator.cli import main, names
 from orchestrator.client.client import Client
 from orchestrator.redisdb import ledger_keys
-from tests.commands import Orchestra
-from tests.integration.client.test_client import asks_two, echo
+from tests.commands import Orchestra, place
 from tests.kit import Kit
 from tests.waiting import wait_until
 
@@ -29,13 +27,9 @@ Complete = Callable[..., list[CompletionItem]]
 
 
 @pytest.fixture
-def root(kit: Kit, orchestra: Orchestra) -> str:
+def root(kit: Kit, lead: None) -> str:
     """A session with two children."""
-    kit.agent("lead", role="coordinator")(asks_two)
-    kit.agent("solo")(echo)
-    session = orchestra("submit", "lead", "the whole").stdout.strip()
-    kit.play(session)
-    return session
+    return kit.begin("lead", "the whole")
 
 
 @pytest.fixture
@@ -66,17 +60,16 @@ def test_a_session_is_named_by_the_beginning_of_its_id(kit: Kit, orchestra: Orch
     for session, others in ((root, [first, second]), (first, [root, second])):
         beginning = _unique(session, others)
         for word in (beginning, beginning.removeprefix("ses_")):
-            assert json.loads(orchestra("why", word, "--json").stdout)["session"] == session
+            assert kit.document("why", word)["session"] == session
         for command in READING:
             assert orchestra(command, beginning).stdout == orchestra(command, session).stdout
-    stopped = orchestra("stop", _unique(first, [root, second]), "--json")
-    assert json.loads(stopped.stdout)["session"] == first
+    assert kit.document("stop", _unique(first, [root, second]))["session"] == first
 
 
 def test_the_last_root_session_is_called_last(kit: Kit, orchestra: Orchestra, root: str) -> None:
-    assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == root
+    assert kit.document("why", "@last")["session"] == root
     other = orchestra("submit", "solo", "x").stdout.strip()
-    assert json.loads(orchestra("why", "@last", "--json").stdout)["session"] == other
+    assert kit.document("why", "@last")["session"] == other
     kit.play(other)
     assert orchestra("result", "@last").stdout == "x\n"
     assert orchestra("agents", "limit", "@last", "3").stdout == f"tree {other}, 0 of at most 3 at work\n"
@@ -128,8 +121,7 @@ def test_records_of_a_session_do_not_make_its_beginning_ambiguous(
         (("agents", "withdraw", "sollo"), "did you mean 'solo'?"),
     ],
 )
-def test_names_that_were_nearly_right(arguments: tuple[str, ...], words: str, kit: Kit) -> None:
-    kit.agent("solo")(echo)
+def test_names_that_were_nearly_right(arguments: tuple[str, ...], words: str, kit: Kit, solo: None) -> None:
     done = kit.orchestra(*arguments)
     assert done.exit_code != 0
     assert words in done.stderr
@@ -149,9 +141,8 @@ def test_shells_complete_sessions_and_agents(kit: Kit, complete: Complete, clien
     assert item.help == "lead, idle: the whole"
 
 
-def test_what_shells_are_shown_of_others_is_harmless(complete: Complete, client: Client, kit: Kit) -> None:
+def test_what_shells_are_shown_of_others_is_harmless(complete: Complete, client: Client, solo: None) -> None:
     """A newline would begin another completion, and an escape act on the terminal."""
-    kit.agent("solo")(echo)
     session = client.submit("solo", "x", title="a\n\x1b]0;owned\x07").id
     (item,) = complete("tree", session[:25])
     assert item.help == r"solo, pending: a\n\x1b]0;owned\x07"
@@ -197,7 +188,6 @@ def test_each_shell_has_its_script(
 def test_a_shell_is_answered_by_a_process_of_its_own(kit: Kit, root: str) -> None:
     """As bash asks: the words so far, and which of them is completed. On a busy machine people press Tab once more."""
     asked = {"COMP_WORDS": f"orchestra tree {root[:25]}", "COMP_CWORD": "2"}
-    stack = {"ORCHESTRA_REDIS_URL": str(kit.settings.redis_url), "ORCHESTRA_DATA": str(kit.settings.data)}
 
     def answer() -> tuple[str, str]:
         done = subprocess.run(
@@ -205,7 +195,7 @@ def test_a_shell_is_answered_by_a_process_of_its_own(kit: Kit, root: str) -> Non
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, **asked, **stack, "_ORCHESTRA_COMPLETE": "bash_complete"},
+            env={**os.environ, **asked, **place(kit.settings), "_ORCHESTRA_COMPLETE": "bash_complete"},
         )
         return done.stdout, done.stderr
 

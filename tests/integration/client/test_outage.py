@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -19,7 +20,8 @@ from orchestrator.config.settings import load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.errors import ServerUnavailable
 from orchestrator.redisdb.client import connect
-from tests.integration.client.test_client import echo
+from tests.commands import place
+from tests.integration.client.conftest import echo
 from tests.kit import Kit
 from tests.waiting import wait_until
 
@@ -45,7 +47,7 @@ class Commands:
     """Commands as a user types them, each in a process of its own."""
 
     def __init__(self, kit: Kit, folder: Path) -> None:
-        self._place = ["--redis-url", str(kit.settings.redis_url), "--data", str(kit.settings.data)]
+        self._env = {**os.environ, **place(kit.settings)}
         self._folder = folder
         self.started: list[tuple[subprocess.Popen[bytes], Path]] = []
 
@@ -53,7 +55,8 @@ class Commands:
         log = self._folder / f"stderr-{len(self.started)}"
         with log.open("wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator", arguments[0], *self._place, *arguments[1:]],
+                [sys.executable, "-m", "orchestrator", *arguments],
+                env=self._env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

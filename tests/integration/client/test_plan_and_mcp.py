@@ -13,7 +13,7 @@ from orchestrator.mcp import serving
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.worker.announce import queues_of, versions_of
 from tests.commands import Orchestra
-from tests.integration.client.test_client import echo
+from tests.integration.client.conftest import echo
 from tests.kit import Kit
 
 PLAN = [
@@ -23,7 +23,7 @@ PLAN = [
 
 
 def test_a_dry_run_prints_the_waves_and_starts_nothing(
-    orchestra: Orchestra, client: Client, tmp_path: Path
+    kit: Kit, orchestra: Orchestra, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(PLAN))
@@ -35,8 +35,8 @@ def test_a_dry_run_prints_the_waves_and_starts_nothing(
         "wave 2 (sequence 2): 1 assignment",
         "  tester  run it",
     ]
-    read = orchestra("session", "plan", "-", "--dry-run", "--json", stdin=json.dumps(PLAN))
-    assert [wave["sequence"] for wave in json.loads(read.stdout)["waves"]] == [1, 2]
+    read = kit.document("session", "plan", "-", "--dry-run", stdin=json.dumps(PLAN))
+    assert [wave["sequence"] for wave in read["waves"]] == [1, 2]
     assert client.sessions() == []
 
 
@@ -68,9 +68,7 @@ def test_a_plan_is_a_session_of_its_caller(orchestra: Orchestra, kit: Kit, clien
         kit.agent(name, role="coordinator" if name == "lead" else "specialist")(lambda ctx: "")
     first = orchestra("session", "plan", "-", "--key", "k", stdin=json.dumps(PLAN))
     assert first.exit_code == 0, first.stderr
-    again = json.loads(
-        orchestra("session", "plan", "-", "--key", "k", "--json", stdin=json.dumps(PLAN)).stdout
-    )
+    again = kit.document("session", "plan", "-", "--key", "k", stdin=json.dumps(PLAN))
     assert again == {"session": first.stdout.strip(), "agent": "lead", "new": False}
     assert [session.id for session in client.sessions()] == [first.stdout.strip()]
 
@@ -114,27 +112,24 @@ def test_an_operators_server_over_http_makes_and_prints_its_token(
 # --- `orchestra session fork`, and what `agents` and `sessions` say of versions.
 
 
-def test_fork_prints_the_new_session(kit: Kit, client: Client, orchestra: Orchestra) -> None:
+def test_fork_prints_the_new_session(kit: Kit, client: Client, orchestra: Orchestra, solo: None) -> None:
     """A second time with the same key it says that it is not new."""
-    kit.agent("solo")(echo)
-    session = client.submit("solo", "hello").id
-    kit.play(session)
+    session = kit.begin("solo", "hello")
     done = orchestra("session", "fork", session, "--at", "1", "--key", "k")
     assert (done.exit_code, done.stderr) == (0, "")
     fork = done.stdout.strip()
     kit.play(fork)
     assert client.answer(fork) == "hello"
-    again = json.loads(orchestra("session", "fork", session, "--at", "1", "--key", "k", "--json").stdout)
+    again = kit.document("session", "fork", session, "--at", "1", "--key", "k")
     assert again == {"session": fork, "agent": "solo", "new": False}
-    listed = json.loads(orchestra("sessions", "--json").stdout)["sessions"]
+    listed = kit.document("sessions")["sessions"]
     assert {one["session"]: one["forked_from"] for one in listed} == {session: "", fork: session}
     other = orchestra("session", "fork", session, "-", "--at", "1", stdin="good bye").stdout.strip()
     kit.play(other)
     assert client.answer(other) == "good bye"
 
 
-def test_fork_says_in_one_line_what_cannot_be_forked(kit: Kit, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
+def test_fork_says_in_one_line_what_cannot_be_forked(kit: Kit, orchestra: Orchestra, solo: None) -> None:
     session = kit.begin("solo")
     refused = orchestra("session", "fork", session, "--at", "run_nobody")
     assert refused.exit_code == 2
@@ -153,9 +148,9 @@ def test_versions_show_in_agents_and_sessions(kit: Kit, orchestra: Orchestra) ->
         versions=versions_of(kit.catalogue),
     )
     life.begin()
-    listed = json.loads(orchestra("agents", "--json").stdout)["agents"][0]
+    listed = kit.document("agents")["agents"][0]
     assert (listed["version"], listed["on_deploy"], listed["versions"]) == ("v1", "refuse", {"v1": 1})
     assert "on deploy refuse, version v1 (1 worker)" in orchestra("agents").stdout
-    shown = json.loads(orchestra("sessions", "--json").stdout)["sessions"][0]
+    shown = kit.document("sessions")["sessions"][0]
     assert (shown["version"], shown["on_deploy"]) == ("v1", "refuse")
     life.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,7 +15,6 @@ from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.moments import moment_ms, parse_duration, parse_moment
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.build import build_router
-from orchestrator.worker.context.context import Context
 from tests.clock import ManualClock
 from tests.commands import Orchestra
 from tests.kit import Kit
@@ -25,9 +23,7 @@ NOW = 1_800_000_000_000
 DAY_MS = 86_400_000
 STREAM = keys.messages(0, "task-delegation", "high")
 
-
-def echo(ctx: Context) -> str:
-    return ctx.prompt
+pytestmark = pytest.mark.usefixtures("solo")
 
 
 def at(ms: int) -> datetime:
@@ -35,7 +31,6 @@ def at(ms: int) -> datetime:
 
 
 def scheduled(kit: Kit, client: Client, **options: object) -> str:
-    kit.agent("solo")(echo)
     for ledger in (kit.ledger, client._ledger):
         ledger.set_time(NOW)
     return client.submit("solo", "later", at=at(NOW + DAY_MS), **options).id  # type: ignore[arg-type]
@@ -152,7 +147,6 @@ def test_the_doctor_knows_what_it_waits_for_and_sets_its_timer_again(kit: Kit, c
 
 
 def test_the_reaper_begins_it_by_the_clock_of_redis(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     session = client.submit("solo", "soon", at=timedelta(milliseconds=300)).id
     reaper = build_reaper(kit.redis, kit.settings)
     while client.session(session).state is SessionState.SCHEDULED:
@@ -161,20 +155,18 @@ def test_the_reaper_begins_it_by_the_clock_of_redis(kit: Kit, client: Client) ->
 
 
 def test_a_time_that_has_passed_is_now(kit: Kit, client: Client) -> None:
-    kit.agent("solo")(echo)
     session = client.submit("solo", "late", at=0).id
     assert client.session(session).state is SessionState.PENDING
     assert kit.redis.xlen(STREAM) == 1
 
 
 def test_the_commands_say_when_it_begins(kit: Kit, client: Client, orchestra: Orchestra) -> None:
-    kit.agent("solo")(echo)
     session = orchestra("submit", "solo", "x", "--in", "1h30m").stdout.strip()
     now = kit.ledger.server_ms()
     assert 0 <= now + 5_400_000 - client.session(session).due_ms < 60_000
-    other = orchestra("submit", "solo", "x", "--at", "2100-01-01T00:00Z", "--json").stdout
-    listed = json.loads(orchestra("sessions", "--state", "scheduled", "--json").stdout)["sessions"]
-    assert [one["session"] for one in listed] == [session, json.loads(other)["session"]]
+    other = kit.document("submit", "solo", "x", "--at", "2100-01-01T00:00Z")["session"]
+    listed = kit.document("sessions", "--state", "scheduled")["sessions"]
+    assert [one["session"] for one in listed] == [session, other]
     assert listed[1]["due"] == "2100-01-01T00:00:00.000Z"
     assert "begins 2100-01-01T00:00:00.000Z" in orchestra("sessions", "--state", "scheduled").stdout
     assert orchestra("stop", session).exit_code == 0

@@ -20,6 +20,7 @@ import pytest
 
 from orchestrator import Context, agent
 from orchestrator.testing import InProcessStack
+from tests.commands import place
 
 DEADLINE_S = 60.0
 AT_WORK, LET_GO = threading.Semaphore(0), threading.Event()
@@ -81,17 +82,12 @@ class Watch:
         env = {
             name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "LINES")
         }
-        place = {
-            "ORCHESTRA_REDIS_URL": str(stack.settings.redis_url),
-            "ORCHESTRA_DATA": str(stack.settings.data),
-            "TERM": "xterm",
-        }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "watch", session],
             stdin=self.theirs,
             stdout=self.theirs,
             stderr=self.theirs,
-            env={**env, **place},
+            env={**env, **place(stack.settings), "TERM": "xterm"},
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
         )

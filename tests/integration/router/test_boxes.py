@@ -7,37 +7,39 @@ import time
 from typing import cast
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
 from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Doctor
-from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys
 from orchestrator.router.execution import Execution
 from orchestrator.router.external import Outboxes
 from orchestrator.streams import AUDIT_GROUP, ROUTER_GROUP, Entry, all_streams
+from tests.integration.router.conftest import rounds, task
 from tests.kit import Kit
 from tests.waiting import until
 
 OUT, IN = keys.outbox(0, "partner"), keys.inbox(0, "partner")
 
 
-def task(
-    recipient: str,
+def work(
     kit: Kit,
+    recipient: str = "reviewer",
     *,
     sender: str = "partner",
+    text: str = "the lines",
     message_id: str | None = None,
-    text: str = "count the lines",
 ) -> bytes:
     """A task of a program, under an id of its own."""
-    body = TaskDelegation(task=Task(task_id="T-1", title="Count", description=text))
-    return kit.envelope(body, sender=sender, recipient=recipient, message_id=message_id)
+    return kit.envelope(task(text=text), sender=sender, recipient=recipient, message_id=message_id)
+
+
+def put(kit: Kit, data: bytes | str) -> None:
+    """Put an envelope into the outbox of the program."""
+    kit.redis.xadd(OUT, {"envelope": data})
 
 
 def inbox(kit: Kit, name: str = IN) -> list[str]:
@@ -46,18 +48,11 @@ def inbox(kit: Kit, name: str = IN) -> list[str]:
     return [message.header.message_id for message in found if message is not None]
 
 
-def routed(kit: Kit, consumer: str = "r1") -> None:
-    """One round takes what is in the outboxes over, one routes it."""
-    router = kit.router(consumer)
-    router.run_once()
-    router.run_once()
-
-
 def test_what_stands_in_an_outbox_is_routed_as_any_message(kit: Kit) -> None:
     """It begins a session; it stands in the stream of its type, where the audit writer reads it, and nowhere else."""
-    kit.redis.xadd(OUT, {"envelope": task("reviewer", kit)})
-    routed(kit)
-    (session,) = kit.parts.ledger.roots(0)
+    put(kit, work(kit))
+    rounds(kit.router())
+    (session,) = kit.ledger.roots(0)
     assert (session.agent, session.title) == ("reviewer", "Count")
     assert len(kit.sent.runs) == 1
     assert len(kit.published("task-delegation")) == 1
@@ -71,25 +66,25 @@ def test_what_stands_in_an_outbox_is_routed_as_any_message(kit: Kit) -> None:
 def test_a_program_says_nothing_in_the_stacks_own_words_beside_its_message(kit: Kit) -> None:
     """`noted` would put a message aside, `attempt` would make it an old acquaintance, `from` another's."""
     own = {"already_applied": "1", "attempt": "7", "since": "1", "from": "lead"}
-    kit.redis.xadd(OUT, {**own, "envelope": task("reviewer", kit)})
-    routed(kit)
+    kit.redis.xadd(OUT, {**own, "envelope": work(kit)})
+    rounds(kit.router())
     ((_, fields),) = kit.redis.xrange(keys.messages(0, "task-delegation", "high"))
     assert set(fields) == {b"envelope", b"from"}
     assert fields[b"from"] == b"partner"
-    assert len(kit.parts.ledger.roots(0)) == 1
+    assert len(kit.ledger.roots(0)) == 1
 
 
 def test_only_its_own_messages_are_accepted_from_an_outbox(kit: Kit) -> None:
     """A genuine message of somebody else is refused there, and counts where its sender puts it."""
-    data = task("reviewer", kit, sender="lead")
-    kit.redis.xadd(OUT, {"envelope": data})
-    routed(kit)
+    data = work(kit, sender="lead")
+    put(kit, data)
+    rounds(kit.router())
     (dead,) = kit.dead()
     assert dead.rule == "outbox-sender"
-    assert kit.parts.ledger.roots(0) == []
+    assert kit.ledger.roots(0) == []
     kit.publish(data, "task-delegation", "high")
     kit.route()
-    assert len(kit.parts.ledger.roots(0)) == 1
+    assert len(kit.ledger.roots(0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,12 +97,12 @@ def test_what_cannot_be_read_in_an_outbox_is_refused_by_name(
 ) -> None:
     """It holds up nobody, and leaves the outbox."""
     kit.redis.xadd(OUT, fields)
-    kit.redis.xadd(OUT, {"envelope": task("reviewer", kit)})
-    routed(kit)
+    put(kit, work(kit))
+    rounds(kit.router())
     (dead,) = kit.dead()
     assert dead.rule == rule
     assert kit.redis.xlen(OUT) == 0
-    assert len(kit.parts.ledger.roots(0)) == 1
+    assert len(kit.ledger.roots(0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,13 +112,13 @@ def test_what_cannot_be_read_in_an_outbox_is_refused_by_name(
 )
 def test_what_is_larger_than_a_message_is_refused_unread(kit: Kit, field: str, taken: bool) -> None:
     """Neither router nor audit writer is sent an octet of it; what honest senders say goes on."""
-    small = narrow(kit, 100_000)
+    small = kit.beside(max_message_bytes=100_000)
     small.route("first")
     for _ in range(20):
         kit.redis.xadd(OUT, {"envelope": "<a/>", field: b"x" * 1_000_000})
     if taken:  # it may read its own stream
         kit.redis.xreadgroup("router", "partner", {OUT: ">"}, count=20)
-    kit.redis.xadd(OUT, {"envelope": task("reviewer", kit)})
+    put(kit, work(kit))
     before = sent_octets(kit)
     router = small.router(reclaim_idle_ms=0)
     for _ in range(25):
@@ -137,32 +132,24 @@ def test_what_is_larger_than_a_message_is_refused_unread(kit: Kit, field: str, t
     assert re.search("it had 10000[0-9][0-9] bytes, more than the 100000", kit.dead()[0].reason)
     assert {dead.data for dead in kit.dead()} == {b""}
     assert len(kit.dead()) == 20
-    assert len(kit.parts.ledger.roots(0)) == 1
+    assert len(kit.ledger.roots(0)) == 1
     assert int(cast("bytes", kit.redis.get(keys.quota(0, "partner")))) >= 20 * 1_000_000 // 65_536
 
 
 def test_a_round_reads_no_more_than_one_message_may_have(kit: Kit) -> None:
     """Of an outbox full of large messages a router takes a few at a time, and counts each as many."""
-    small = narrow(kit, 100_000)
-    text = "x" * 90_000
-    data = [task("reviewer", kit, text=text) for _ in range(30)]
-    for octets in data:
-        kit.redis.xadd(OUT, {"envelope": octets})
+    small = kit.beside(max_message_bytes=100_000)
+    for _ in range(30):
+        put(kit, work(kit, text="x" * 90_000))
     router = small.router()
-    rounds = 0
+    took = 0
     while kit.redis.xlen(OUT):
-        before, rounds = sent_octets(kit), rounds + 1
+        before, took = sent_octets(kit), took + 1
         router.run_once()
         assert sent_octets(kit) - before < 500_000
-    assert rounds >= 10
+    assert took >= 10
     assert len(kit.published("task-delegation")) == 30
     assert int(cast("bytes", kit.redis.get(keys.quota(0, "partner")))) == 60
-
-
-def narrow(kit: Kit, octets: int) -> Kit:
-    """The same stack, where a message has at most so many octets."""
-    settings = kit.settings.model_copy(update={"max_message_bytes": octets})
-    return Kit.on(kit.redis, settings)
 
 
 def sent_octets(kit: Kit) -> int:
@@ -174,7 +161,7 @@ def test_a_router_that_dies_with_what_it_took_from_an_outbox_loses_and_doubles_n
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one takes it over, and what the first one still does with it changes nothing."""
-    kit.redis.xadd(OUT, {"envelope": task("reviewer", kit)})
+    put(kit, work(kit))
     held: list[tuple[Outboxes, list[Entry]]] = []
 
     def dies(self: Outboxes, entries: list[Entry], *, unread: bool = False) -> list[Entry]:
@@ -192,12 +179,12 @@ def test_a_router_that_dies_with_what_it_took_from_an_outbox_loses_and_doubles_n
     first.collect(entries)  # it was only slow
     second.run_once()
     assert len(kit.published("task-delegation")) == 1
-    assert len(kit.parts.ledger.roots(0)) == 1
+    assert len(kit.ledger.roots(0)) == 1
 
 
 def test_what_ends_routers_in_an_outbox_is_moved_unread(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the stream of messages the rule about such messages ends it."""
-    kit.redis.xadd(OUT, {"envelope": task("reviewer", kit)})
+    put(kit, work(kit))
     looked = []
 
     def dies(self: Outboxes, entry: object) -> tuple[str, str]:
@@ -221,10 +208,10 @@ def test_what_ends_routers_in_an_outbox_is_moved_unread(kit: Kit, monkeypatch: p
 def test_a_message_to_a_program_is_in_its_inbox_once(kit: Kit) -> None:
     """Of a task that the router began, and of a copy of it, one; of a refused one none."""
     message = new_message_id()
-    data = task("partner", kit, sender="lead", message_id=message)
+    data = work(kit, "partner", sender="lead", message_id=message)
     for _ in range(2):
         kit.publish(data, "task-delegation", "high")
-    another = task("partner", kit, sender="lead", message_id=message, text="count them again")
+    another = work(kit, "partner", sender="lead", message_id=message, text="count them again")
     kit.publish(another, "task-delegation", "high")
     assert kit.route().duplicates == 1
     assert inbox(kit) == [message]
@@ -237,8 +224,8 @@ def test_one_program_writes_to_another(kit: Kit) -> None:
     kit.parts.agents.announce([AgentRecord(name="other", executor="foreign")])
     message = new_message_id()
     for text in ("one", "another"):
-        kit.redis.xadd(OUT, {"envelope": task("other", kit, message_id=message, text=text)})
-    routed(kit)
+        put(kit, work(kit, "other", message_id=message, text=text))
+    rounds(kit.router())
     assert inbox(kit, keys.inbox(0, "other")) == [message]
     (dead,) = kit.dead()
     assert dead.rule == "message-id"
@@ -260,14 +247,12 @@ def test_a_router_that_dies_before_it_delivered_delivers_once(
         patch.setattr(Execution, "_deliver", dies)
         with pytest.raises(KeyboardInterrupt):
             kit.route("first")
-    runs = kit.parts.ledger.runs(session)
+    runs = kit.ledger.runs(session)
     assert len(runs) == 1
     assert inbox(kit) == []
-    second = kit.router("second", reclaim_idle_ms=0)
-    second.run_once()
-    second.run_once()
+    rounds(kit.router("second", reclaim_idle_ms=0))
     assert len(inbox(kit)) == 1
-    assert [run.id for run in kit.parts.ledger.runs(session)] == [runs[0].id]
+    assert [run.id for run in kit.ledger.runs(session)] == [runs[0].id]
     assert kit.pending() == 0
 
 
@@ -286,16 +271,13 @@ def test_what_a_program_has_acknowledged_leaves_its_inbox(kit: Kit) -> None:
 
 def test_an_inbox_that_nobody_reads_is_bounded_and_the_doctor_says_so(kit: Kit) -> None:
     """The oldest messages leave it; the audit trail has them."""
-    settings = kit.settings.model_copy(update={"stream_max_entries": 5})
-    kit.settings = settings
+    kit = kit.beside(stream_max_entries=5)
     for number in range(7):
         kit.send(f"s{number}", agent="partner")
     kit.route()
     assert kit.redis.xlen(IN) == 5
-    findings = {
-        f.rule: f
-        for f in Doctor(build_container(kit.as_role("console"), settings), audit=None).examine().findings
-    }
+    doctor = Doctor(build_container(kit.as_role("console"), kit.settings), audit=None)
+    findings = {finding.rule: finding for finding in doctor.examine().findings}
     assert "2 messages" in findings["inbox-dropped"].message
     assert "partner" in findings["inbox-full"].message
 
@@ -304,19 +286,15 @@ def test_a_program_has_its_boxes_from_when_it_is_registered(kit: Kit) -> None:
     """A running router reads the outbox of a program that was registered after it began."""
     router = kit.router()
     router.run_once()
-    done = CliRunner().invoke(
-        main,
-        ["agents", "register", "late", "--role", "coordinator"],
-        env={"ORCHESTRA_REDIS_URL": kit.settings.redis_url, "ORCHESTRA_DATA": str(kit.settings.data)},
-    )
+    done = kit.orchestra("agents", "register", "late", "--role", "coordinator")
     assert done.exit_code == 0, done.output
     assert kit.redis.xinfo_groups(keys.inbox(0, "late"))[0]["name"] == b"late"
     kit.parts.keyring.store.create("late")
-    kit.redis.xadd(keys.outbox(0, "late"), {"envelope": task("reviewer", kit, sender="late")})
+    kit.redis.xadd(keys.outbox(0, "late"), {"envelope": work(kit, sender="late")})
 
     def begun() -> bool:
         router.run_once()
-        return bool(kit.parts.ledger.roots(0))
+        return bool(kit.ledger.roots(0))
 
     until(begun)
 
@@ -328,9 +306,9 @@ def test_the_doctor_finds_what_was_taken_from_an_outbox_and_not_routed(
     kit.router()
     monkeypatch.setattr("orchestrator.doctor.health.LATE_MS", -1)
     kit.route()
-    kit.redis.xadd(OUT, {"envelope": "a"})
+    put(kit, "a")
     kit.redis.xreadgroup("router", "thief", {OUT: ">"})
-    kit.redis.xadd(OUT, {"envelope": "b"})
+    put(kit, "b")
     time.sleep(0.002)
     found = {f.rule for f in Doctor(kit.parts, audit=None).examine().findings if OUT[-7:] in f.subject}
     assert found == {"entries-held", "entries-unread"}
@@ -358,7 +336,7 @@ def test_an_inbox_that_takes_nothing_ends_no_router_and_loses_nothing(kit: Kit) 
     kit.send("a", agent="partner")
     kit.send("b")
     kit.route()
-    assert kit.parts.ledger.roots(0)
+    assert kit.ledger.roots(0)
     (parked,) = kit.delayed.all()
     assert parked.rule == "internal-error"
     assert f"rename {IN}" in parked.reason

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from orchestrator.agents.registry import AgentRecord
-from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,
     Reply,
     StatusUpdate,
-    Task,
     TaskCompletion,
-    TaskDelegation,
 )
 from orchestrator.envelope.validate import check
 from orchestrator.errors import StreamFull
@@ -26,38 +21,32 @@ from orchestrator.ids import new_message_id
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.router.deadletters.replay import Replays
-from orchestrator.streams import StreamId, all_streams
+from orchestrator.streams import StreamId
 from orchestrator.streams.pressure import Backpressure
+from tests.integration.router.conftest import LATER, route_until_dead, task, unsigned
+from tests.integration.router.trail import write
 from tests.kit import Kit
 
-LATER = AgentRecord(name="later", role="specialist")
 STREAM = StreamId(0, "task-delegation", "high")
 
 
 def kill(kit: Kit, **options: object) -> str:
     """Make a message a dead letter; its message-id."""
     message_id = new_message_id()
-    data = kit.envelope(Message(content="hello"), recipient="later", message_id=message_id, **options)  # type: ignore[arg-type]
-    kit.publish(data, "message")
-    router = kit.router(jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
+    kit.post(Message(content="hello"), recipient="later", message_id=message_id, **options)
+    route_until_dead(kit)
     return message_id
 
 
 def test_dead_letters_are_listed_and_shown(kit: Kit) -> None:
     """With reason, rule, attempts and the original bytes; narrowed by type, agent and time."""
     message_id = kill(kit)
-    (listed,) = json.loads(kit.orchestra("dlq", "list", "--json").output)["dead_letters"]
+    (listed,) = kit.document("dlq", "list")["dead_letters"]
     assert (listed["message_id"], listed["rule"], listed["attempts"]) == (message_id, "recipient-unknown", 2)
     assert "lead → later" in kit.orchestra("dlq", "list", "--type", "message", "--agent", "later").output
-    assert json.loads(kit.orchestra("dlq", "list", "--type", "query", "--json").output) == {
-        "dead_letters": []
-    }
-    assert json.loads(kit.orchestra("dlq", "list", "--since", "2100-01-01T00:00:00Z", "--json").output) == {
-        "dead_letters": []
-    }
-    shown = json.loads(kit.orchestra("dlq", "show", listed["dead_letter"], "--json").output)
+    assert kit.document("dlq", "list", "--type", "query") == {"dead_letters": []}
+    assert kit.document("dlq", "list", "--since", "2100-01-01T00:00:00Z") == {"dead_letters": []}
+    shown = kit.document("dlq", "show", listed["dead_letter"])
     assert message_id in shown["envelope"]
     said = kit.orchestra("dlq", "show", listed["dead_letter"]).output
     assert f"at             {shown['at']}\n" in said
@@ -69,14 +58,14 @@ def test_a_replay_is_a_new_message_that_names_the_old_one(kit: Kit) -> None:
     """After the fix it goes through, once."""
     old = kill(kit)
     kit.parts.agents.announce([LATER])
-    (replayed,) = json.loads(kit.orchestra("dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = kit.document("dlq", "replay", "--all")["replayed"]
     assert replayed["how"] == "message"
     kit.route("two")
     assert (kit.dead(), kit.pending()) == ([], 0)
     message = check(kit.published("message")[-1]).message
     assert (message.header.message_id, message.header.conversation_chain) == (replayed["message_id"], (old,))
     assert message.header.correlation_id == old
-    assert json.loads(kit.orchestra("dlq", "replay", "--all", "--json").output) == {"replayed": []}
+    assert kit.document("dlq", "replay", "--all") == {"replayed": []}
 
 
 def test_what_cannot_be_read_is_not_replayed(kit: Kit) -> None:
@@ -94,15 +83,13 @@ def test_what_cannot_be_read_is_not_replayed(kit: Kit) -> None:
 def test_a_failed_task_is_replayed_as_a_session_of_its_own(kit: Kit) -> None:
     """Its parent was told of the failure and is told nothing twice."""
     session = kit.send(agent="later")
-    router = kit.router(jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
-    assert kit.parts.ledger.session(session).state == SessionState.FAILED
+    route_until_dead(kit)
+    assert kit.ledger.session(session).state == SessionState.FAILED
     kit.parts.agents.announce([LATER])
     (letter,) = kit.dead()
-    (replayed,) = json.loads(kit.orchestra("dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = kit.document("dlq", "replay", "--all")["replayed"]
     kit.route("two")
-    again = kit.parts.ledger.session(replayed["session"])
+    again = kit.ledger.session(replayed["session"])
     assert (replayed["how"], again.busy, again.agent) == ("task", True, "later")
     assert Replays(kit.parts).replay(letter) is None
 
@@ -110,16 +97,14 @@ def test_a_failed_task_is_replayed_as_a_session_of_its_own(kit: Kit) -> None:
 def test_a_task_that_another_operator_drops_first_is_not_begun(kit: Kit) -> None:
     """A replay of all takes them one after the other: each may be gone by then."""
     kit.send(agent="later")
-    router = kit.router(jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
+    route_until_dead(kit)
     kit.parts.agents.announce([LATER])
     (letter,) = kit.dead()
-    roots = list(kit.parts.ledger.all_roots(0))
+    roots = list(kit.ledger.all_roots(0))
     replays = Replays(kit.parts)
     assert replays.drop(letter)
     assert replays.replay(letter) is None
-    assert list(kit.parts.ledger.all_roots(0)) == roots
+    assert list(kit.ledger.all_roots(0)) == roots
 
 
 def test_dropping_is_kept_in_the_audit_trail(kit: Kit) -> None:
@@ -127,7 +112,7 @@ def test_dropping_is_kept_in_the_audit_trail(kit: Kit) -> None:
     kill(kit)
     dead_id = kit.dead()[0].id
     assert kit.orchestra("dlq", "drop").exit_code == 2
-    assert json.loads(kit.orchestra("dlq", "drop", dead_id, "--json").output) == {"dropped": [dead_id]}
+    assert kit.document("dlq", "drop", dead_id) == {"dropped": [dead_id]}
     assert kit.orchestra("dlq", "drop", "--all").output == "no such dead letters; nothing was dropped\n"
     assert kit.dead() == []
     note = check(kit.published("message")[-1]).message
@@ -141,12 +126,11 @@ def test_an_envelope_is_sent_from_a_file_or_standard_input(kit: Kit, tmp_path: P
     """It goes to the stream of its type, at its priority or the table's; signed by us if wanted."""
     signed = tmp_path / "update.xml"
     signed.write_bytes(kit.envelope(StatusUpdate(task_id="t", status="in-progress")))
-    facts = json.loads(kit.orchestra("message", "send", str(signed), "--json").output)
+    facts = kit.document("message", "send", str(signed))
     assert facts["stream"] == "00/status-update/normal"
-    bare = kit.envelope(Message(content="x"), priority="low")
-    unsigned = bare[: bare.index(b"<signature>")] + b"</agent-message>"
-    sent = kit.orchestra("message", "send", "-", "--sign", "lead", "--json", stdin=unsigned)
-    assert json.loads(sent.output)["stream"] == "00/message/low"
+    bare = unsigned(kit, Message(content="x"), priority="low")
+    sent = kit.document("message", "send", "-", "--sign", "lead", stdin=bare)
+    assert sent["stream"] == "00/message/low"
     handled = kit.route()
     assert (handled.done, handled.dead, handled.parked) == (2, 0, 0), kit.dead()
 
@@ -175,17 +159,13 @@ def test_what_is_not_valid_is_not_sent(kit: Kit, tmp_path: Path) -> None:
 def test_programs_outside_of_the_stack_are_registered_until_withdrawn(kit: Kit) -> None:
     """They may not take the name of an agent that the stack runs."""
     assert kit.orchestra("agents", "register", "outsider", "--role", "coordinator").exit_code == 0
-    listed = {
-        a["agent"]: a["executor"] for a in json.loads(kit.orchestra("agents", "--json").output)["agents"]
-    }
+    listed = {a["agent"]: a["executor"] for a in kit.document("agents")["agents"]}
     assert (listed["outsider"], listed["lead"]) == ("foreign", "python")
     assert kit.redis.ttl("ao:agent:outsider") == -1
     assert kit.orchestra("agents", "register", "lead").exit_code == 2
     assert kit.orchestra("agents", "register", "operator").exit_code == 2
-    assert (
-        json.loads(kit.orchestra("agents", "register", "outsider", "--json").output)["executor"] == "foreign"
-    )
-    withdrawn = json.loads(kit.orchestra("agents", "withdraw", "outsider", "--json").output)
+    assert kit.document("agents", "register", "outsider")["executor"] == "foreign"
+    withdrawn = kit.document("agents", "withdraw", "outsider")
     assert withdrawn == {"agent": "outsider", "registered": False}
     again = kit.orchestra("agents", "withdraw", "outsider")
     assert (again.exit_code, "`orchestra agents` lists" in again.output) == (2, True)
@@ -223,7 +203,7 @@ def test_a_full_stream_refuses_tasks_that_are_sent_and_takes_reports(
     monkeypatch.setenv("ORCHESTRA_STREAM_MAX_ENTRIES", "3")
     monkeypatch.setattr("orchestrator.streams.pressure.Backpressure", partial(Backpressure, retry_for_s=0.05))
     said = {
-        "task-delegation": TaskDelegation(task=Task(task_id="T-1", title="t", description="d")),
+        "task-delegation": task(),
         "task-completion": TaskCompletion(task_id="T-1", status="success", summary="s"),
         "error": ErrorReport(
             error_id=new_message_id(), error_type="blocked", severity="warning", message="x"
@@ -247,34 +227,29 @@ def test_what_was_said_can_be_said_again(kit: Kit) -> None:
     """From the audit trail: a message as a new one that names it, a task as a root session of its own."""
     session = kit.send(agent="reviewer")
     message_id = new_message_id()
-    kit.publish(kit.envelope(Message(content="x"), message_id=message_id), "message")
+    kit.post(Message(content="x"), message_id=message_id)
     kit.route()
-    writer = AuditWriter(
-        kit.redis, AuditStore(kit.settings.audit_database), consumer="a", sources=all_streams()
-    )
-    writer.run_once()
-    said = json.loads(kit.orchestra("audit", "replay", message_id, "--json").output)
+    write(kit)
+    said = kit.document("audit", "replay", message_id)
     message = check(kit.published("message")[-1]).message
     assert (said["how"], said["message_id"]) == ("message", message.header.message_id)
     assert message.header.conversation_chain == (message_id,)
-    launch = kit.parts.ledger.session(session).message
-    begun = json.loads(kit.orchestra("audit", "replay", launch, "--json").output)
+    launch = kit.ledger.session(session).message
+    begun = kit.document("audit", "replay", launch)
     assert begun["how"] == "task"
     kit.route("two")
-    assert (kit.parts.ledger.session(begun["session"]).busy, kit.dead()) == (True, [])
+    assert (kit.ledger.session(begun["session"]).busy, kit.dead()) == (True, [])
     assert kit.orchestra("audit", "replay", new_message_id()).exit_code == 2
 
 
 def test_a_replay_can_die_and_be_replayed_again(kit: Kit) -> None:
     """Each is a new message at the head of the chain; the last goes through, once."""
     ids = [kill(kit)]
-    (replayed,) = json.loads(kit.orchestra("dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = kit.document("dlq", "replay", "--all")["replayed"]
     ids.insert(0, replayed["message_id"])
-    router = kit.router("two", jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
+    route_until_dead(kit, "two")
     kit.parts.agents.announce([LATER])
-    (replayed,) = json.loads(kit.orchestra("dlq", "replay", "--all", "--json").output)["replayed"]
+    (replayed,) = kit.document("dlq", "replay", "--all")["replayed"]
     ids.insert(0, replayed["message_id"])
     kit.route("three")
     assert (kit.dead(), kit.pending()) == ([], 0)
@@ -300,9 +275,7 @@ def test_some_dead_letters_are_replayed_and_the_others_stay(kit: Kit) -> None:
         assert "'mesage' is not a message type; choose from task-delegation" in misspelt.stderr
     none = kit.orchestra("dlq", "replay", "--all", "--type", "message", "--agent", "nobody")
     assert (none.stdout, none.stderr) == ("", "no such dead letters; nothing was replayed\n")
-    assert [
-        r["dead_letter"] for r in json.loads(kit.orchestra("dlq", "replay", two, "--json").output)["replayed"]
-    ] == [two]
+    assert [r["dead_letter"] for r in kit.document("dlq", "replay", two)["replayed"]] == [two]
     assert [letter.id for letter in kit.dead()] == [one, three]
     assert "dropped" in kit.orchestra("dlq", "drop", "--all", "--type", "query").output
     assert [letter.id for letter in kit.dead()] == [one]
@@ -315,7 +288,7 @@ def test_however_many_dead_letters_there_are_all_are_seen(kit: Kit) -> None:
         facts = {"stream": "00/message/normal", "rule": "malformed", "reason": f"number {number}"}
         pipeline.xadd(keys.dead(0), facts, id=f"{1_700_000_000_000 + number * 1000}-0")
     pipeline.execute()
-    listed = json.loads(kit.orchestra("dlq", "list", "--json").output)["dead_letters"]
+    listed = kit.document("dlq", "list")["dead_letters"]
     assert [letter["reason"] for letter in listed] == [f"number {n}" for n in range(2500)]
     recent = kit.orchestra("dlq", "list", "--since", listed[-2]["at"]).output
     assert [line.rpartition(": ")[2] for line in recent.splitlines()] == ["number 2498", "number 2499"]
@@ -324,11 +297,7 @@ def test_however_many_dead_letters_there_are_all_are_seen(kit: Kit) -> None:
 def test_a_conversation_shows_a_message_once_however_often_it_was_tried(kit: Kit) -> None:
     """With its attempts, and with why it was given up in the end."""
     message_id = kill(kit)
-    writer = AuditWriter(
-        kit.redis, AuditStore(kit.settings.audit_database), consumer="a", sources=all_streams()
-    )
-    while writer.run_once():
-        pass
+    write(kit)
     first, *lines = kit.orchestra("audit", "show", message_id, "--conversation").output.splitlines()
     assert first.endswith(f", {len(lines)} messages")
     (line,) = [line for line in lines if "message lead → later" in line]
@@ -339,17 +308,17 @@ def test_a_conversation_shows_a_message_once_however_often_it_was_tried(kit: Kit
 def test_the_doctor_names_types_that_no_router_consumes(kit: Kit) -> None:
     """Routers that were told to take only some types leave the others where they are."""
     kit.router(types=["error", "escalation"])
-    then_ms = int(kit.redis.time()[0]) * 1000 - 90_000
+    then_ms = kit.now_ms - 90_000
     kit.redis.xadd(keys.messages(0, "query", "normal"), {"envelope": b"x"}, id=f"{then_ms}-0")
     kit.redis.xadd(keys.messages(0, "error", "critical"), {"envelope": b"x"}, id=f"{then_ms}-0")
     kit.route("two", types=["error", "escalation"])
-    found = json.loads(kit.orchestra("doctor", "--json").output)["findings"]
+    found = kit.document("doctor")["findings"]
     unread = {f["subject"]: f["message"] for f in found if f["rule"] == "entries-unread"}
     assert {subject for subject in unread if subject.startswith("router/")} == {"router/00/query/normal"}
     assert "none consumes messages of type query" in unread["router/00/query/normal"]
     everything = kit.router("three")
     everything.run_once()
-    found = json.loads(kit.orchestra("doctor", "--json").output)["findings"]
+    found = kit.document("doctor")["findings"]
     assert not [f for f in found if f["subject"].startswith("router/")]
 
 
@@ -358,12 +327,12 @@ def test_the_doctor_names_streams_that_do_not_exist(kit: Kit) -> None:
     wrong = keys.messages(0, "query", "normal").replace("normal", "nromal")
     kit.router("one")
     kit.redis.xadd(wrong, {"envelope": kit.envelope(Message(content="x"))})
-    found = json.loads(kit.orchestra("doctor", "--full", "--json").output)["findings"]
+    found = kit.document("doctor", "--full")["findings"]
     (stray,) = [f for f in found if f["rule"] == "stream-unknown"]
     assert stray["subject"] == wrong
     assert f"nobody reads {wrong}: its shard, type or priority does not exist" in stray["message"]
     kit.redis.delete(wrong)
-    found = json.loads(kit.orchestra("doctor", "--full", "--json").output)["findings"]
+    found = kit.document("doctor", "--full")["findings"]
     assert [f for f in found if f["rule"] == "stream-unknown"] == []
 
 
@@ -377,9 +346,7 @@ def test_what_an_agent_of_the_stack_says_by_hand_is_said_to_change_nothing(
     sent = kit.orchestra("message", "send", str(file))
     note = f"note: '{sender}' is not an external program, so its message goes to the audit trail"
     assert (sent.exit_code, note in sent.output) == (0, sender != "partner")
-    assert (json.loads(kit.orchestra("message", "send", str(file), "--json").output)["note"] is None) == (
-        sender == "partner"
-    )
+    assert (kit.document("message", "send", str(file))["note"] is None) == (sender == "partner")
 
 
 @pytest.mark.parametrize("how", ["acknowledged", "deleted", "delayed"])
@@ -390,7 +357,7 @@ def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(kit: Kit, how: 
     stream = keys.messages(0, "task-delegation", "high")
 
     def found() -> list[str]:
-        report = json.loads(kit.orchestra("doctor", "--json").output)
+        report = kit.document("doctor")
         return [f["session"] for f in report["findings"] if f["rule"] == "launch-taken"]
 
     assert found() == []  # unread
@@ -411,20 +378,17 @@ def test_the_doctor_finds_a_launch_that_was_taken_and_not_routed(kit: Kit, how: 
     assert found() == [session]
     other = kit.send("other")
     router.run_once()
-    assert kit.parts.ledger.session(other).busy
+    assert kit.ledger.session(other).busy
     assert found() == [session]
 
 
 def test_the_trail_of_a_program_s_task_is_found_by_its_session(kit: Kit) -> None:
     """In the trail it has the program's task-id alone."""
-    task = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
-    kit.publish(kit.envelope(task, sender="partner", recipient="reviewer"), "task-delegation", "high")
+    kit.post(task(), sender="partner", recipient="reviewer")
     kit.route()
-    (session,) = kit.parts.ledger.roots(0)
-    store = AuditStore(kit.settings.audit_database)
-    AuditWriter(kit.redis, store, consumer="w", sources=all_streams()).run_once()
-    store.close()
-    shown = json.loads(kit.orchestra("audit", "show", session.id, "--json").output)
+    (session,) = kit.ledger.roots(0)
+    write(kit)
+    shown = kit.document("audit", "show", session.id)
     assert [m["message_id"] for m in shown["messages"]] == [session.message]
     other = kit.orchestra("audit", "show", "ses_00" + "0" * 24)
     assert other.exit_code == 2

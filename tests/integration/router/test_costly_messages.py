@@ -95,7 +95,7 @@ def test_a_refused_message_takes_little_time_of_a_router(kit: Kit, what: str) ->
 
     def publish() -> None:
         kit.publish(costly, "message")
-        kit.publish(kit.envelope(Message(content="honest")), "message")
+        kit.post(Message(content="honest"))
 
     publish()
     assert least_cpu_s(route, below_s=MOST_S) < MOST_S
@@ -120,8 +120,7 @@ def test_no_report_is_made_for_a_message_that_nobody_signed(
 def test_who_signs_a_refused_message_is_told_which_rule_it_breaks(kit: Kit) -> None:
     """The same flaw under a signature that holds gets its rule, its line and what to do."""
     forged = inside(kit, b"<content>", b"<title>t</title><content>")
-    now_ms = int(kit.redis.time()[0]) * 1000
-    kit.publish(sign(forged, kit.parts.keyring.signer("lead"), now_ms=now_ms), "message")
+    kit.publish(sign(forged, kit.parts.keyring.signer("lead"), now_ms=kit.now_ms), "message")
     kit.route()
     (dead,) = kit.dead()
     assert (dead.rule, dead.reason) == (
@@ -134,8 +133,7 @@ def test_the_report_for_a_signed_message_ends_in_time(kit: Kit) -> None:
     """With as many violations as fit below the limits, too: what is not found in that time is left out."""
     report.schema_findings(*parse(ROOT + b"/>"), DEFAULT_LIMITS)  # the report's own schema is loaded once
     many = inside(kit, b"<body", b'<a b="c"/>' * 4_900 + b"<body")
-    now_ms = int(kit.redis.time()[0]) * 1000
-    signed = sign(many, kit.parts.keyring.signer("lead"), now_ms=now_ms)
+    signed = sign(many, kit.parts.keyring.signer("lead"), now_ms=kit.now_ms)
     kit.publish(signed, "message")
     router = kit.router()
     routed = []

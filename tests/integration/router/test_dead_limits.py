@@ -2,89 +2,55 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
 
-from orchestrator.agents.registry import AgentRecord
-from orchestrator.audit import build_writer
-from orchestrator.config.settings import load_settings
 from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
-from orchestrator.envelope.codec import decode, encode_unsigned
 from orchestrator.redisdb import keys
 from orchestrator.streams import DeadLimits
+from tests.integration.router.conftest import LATER, flood, route_all, unsigned
+from tests.integration.router.trail import write, writer
 from tests.kit import Kit
 from tests.waiting import until
-
-LATER = AgentRecord(name="later", role="specialist")
-
-
-def limited(kit: Kit, **limits: float) -> Kit:
-    """The same stack under other limits."""
-    settings = load_settings(
-        redis_url=kit.settings.redis_url, data=kit.settings.data, registration_patience_s=0, **limits
-    )
-    return Kit.on(kit.redis, settings)
-
-
-def flood(kit: Kit, data: bytes, number: int) -> None:
-    """Append the same octets many times, as a stranger would: past every limit of honest publishers."""
-    pipeline = kit.redis.pipeline(transaction=False)
-    for _ in range(number):
-        pipeline.xadd(keys.messages(0, "message", "normal"), {"envelope": data})
-    pipeline.execute()
 
 
 def refused(kit: Kit, sender: str, number: int = 1, content: str = "x") -> None:
     """Signed messages that die, as nobody takes them."""
     for _ in range(number):
-        data = kit.envelope(Message(content=content), sender=sender, recipient="lead", role="orchestrator")
-        kit.publish(data, "message")
-
-
-def route(kit: Kit, consumer: str = "r1") -> int:
-    """Handle everything that is there; how many messages came through."""
-    router, done = kit.router(consumer, jitter=lambda: 0.0), 0
-    while True:
-        handled = router.run_once()
-        done += handled.done
-        if not (handled.done or handled.dead or handled.parked):
-            return done
+        kit.post(Message(content=content), sender=sender, recipient="lead", role="orchestrator")
 
 
 def test_a_flood_of_junk_stays_within_its_share_and_holds_back_nobody(kit: Kit) -> None:
     """Unsigned entries push out only their own kind; what is signed is kept, and delivered, and replayable."""
-    kit = limited(kit, dead_letters_max_entries=400)
+    kit = kit.beside(dead_letters_max_entries=400)
     refused(kit, "lead", 3)
-    junk = encode_unsigned(decode(kit.envelope(Message(content="junk"), sender="operator")))
-    flood(kit, junk, 1_000)
+    flood(kit, unsigned(kit, Message(content="junk"), sender="operator"), 1_000)
     flood(kit, b"no xml at all", 1_000)
     kit.publish(kit.envelope(Message(content="honest"), recipient="reviewer"), "message", "high")
     began = time.monotonic()
     assert kit.route("first").done == 1
     assert time.monotonic() - began < 5
-    route(kit)
+    route_all(kit)
     refused(kit, "lead", 2)
-    route(kit)
+    route_all(kit)
     senders = [letter.sender for letter in kit.dead() if letter.rule == "sender-role"]
     assert (senders, len(kit.dead())) == (["lead"] * 5, 100 + 5)
     usage = kit.redis.hgetall(keys.dead_usage(0))
     assert int(usage[b"dropped"]) == 2_000 - 100
-    found = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)["findings"]
+    found = kit.document("doctor", "--quick")["findings"]
     (warning,) = [f for f in found if f["rule"] == "dead-letters-dropped"]
     assert (warning["severity"], "1900 dead letters" in warning["message"]) == ("warning", True)
 
 
 def test_what_was_dropped_before_it_was_audited_does_not_break_the_trail(kit: Kit) -> None:
     """Its message is in the trail, and the server knows how many dead letters the writer never saw."""
-    kit = limited(kit, dead_letters_max_entries=8)
-    writer = build_writer(kit.parts, consumer="w")
-    flood(kit, encode_unsigned(decode(kit.envelope(Message(content="junk")))), 50)
-    route(kit)
-    while writer.run_once():
-        pass
+    kit = kit.beside(dead_letters_max_entries=8)
+    writer(kit)
+    flood(kit, unsigned(kit, Message(content="junk")), 50)
+    route_all(kit)
+    write(kit)
     assert int(kit.redis.hget(keys.dead_usage(0), "unaudited") or 0) == 48
     result = kit.orchestra("audit", "verify")
     assert result.exit_code == 0, result.output
@@ -92,57 +58,57 @@ def test_what_was_dropped_before_it_was_audited_does_not_break_the_trail(kit: Ki
 
 def test_a_sender_that_signs_has_a_share_as_well(kit: Kit) -> None:
     """In entries and in bytes; the dead letters of others stay, the oldest of its own go."""
-    kit = limited(kit, dead_letters_max_entries=40, dead_letters_max_bytes=200_000)
+    kit = kit.beside(dead_letters_max_entries=40, dead_letters_max_bytes=200_000)
     refused(kit, "lead", 4)
-    route(kit)
+    route_all(kit)
     refused(kit, "reviewer", 30)
-    route(kit)
+    route_all(kit)
     dead = [letter.sender for letter in kit.dead()]
     assert (dead.count("lead"), dead.count("reviewer")) == (4, 10)
     refused(kit, "partner", 8, content="y" * 20_000)
-    route(kit)
+    route_all(kit)
     dead = [letter.sender for letter in kit.dead()]
     assert (dead.count("lead"), dead.count("reviewer"), dead.count("partner")) == (4, 10, 2)
 
 
 def test_a_message_becomes_a_dead_letter_although_somebody_removed_the_index(kit: Kit) -> None:
     """Bytes that were counted for what is not there any more take no room."""
-    kit = limited(kit, dead_letters_max_bytes=100_000)
+    kit = kit.beside(dead_letters_max_bytes=100_000)
     kit.redis.hset(keys.dead_usage(0), mapping={"bytes": 10**9, "bytes:": 10**9})
     flood(kit, b"junk", 1)
-    route(kit)
+    route_all(kit)
     assert len(kit.dead()) == 1
     assert kit.redis.hget(keys.dead_usage(0), "bytes") == b"4"
     kit.redis.hset(keys.dead_usage(0), "bytes:", 10**9)
     flood(kit, b"rubbish", 1)
-    route(kit)
+    route_all(kit)
     assert kit.pending() == 0
 
 
 def test_what_is_signed_is_kept_longer_than_what_is_not(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all of it is too much, what nobody vouches for goes first, then the oldest."""
     monkeypatch.setattr(DeadLimits, "of", lambda _: DeadLimits(entries=12, share=0.5))
-    kit = limited(kit)
+    kit = kit.beside()
     flood(kit, b"junk", 4)
-    route(kit)
+    route_all(kit)
     for sender in ("lead", "partner"):
         refused(kit, sender, 6)
-        route(kit)
+        route_all(kit)
     assert [letter.sender for letter in kit.dead()] == ["lead"] * 6 + ["partner"] * 6
     flood(kit, b"junk", 3)
     refused(kit, "reviewer", 1)
-    route(kit)
+    route_all(kit)
     assert [letter.sender for letter in kit.dead()] == ["lead"] * 5 + ["partner"] * 6 + ["reviewer"]
 
 
 @pytest.mark.parametrize("command", ["drop", "replay"])
 def test_what_leaves_makes_room(kit: Kit, command: str) -> None:
     """The records are empty once the dead letters are."""
-    kit = limited(kit, dead_letters_max_entries=100)
+    kit = kit.beside(dead_letters_max_entries=100)
     for _ in range(3):
-        kit.publish(kit.envelope(Message(content="x"), recipient="later"), "message")
-    router = kit.router(jitter=lambda: 0.0)
-    until(lambda: bool(router.run_once()) and len(kit.dead()) == 3)
+        kit.post(Message(content="x"), recipient="later")
+    route_all(kit)
+    assert len(kit.dead()) == 3
     usage = kit.redis.hgetall(keys.dead_usage(0))
     assert int(usage[b"bytes"]) == sum(len(letter.data) for letter in kit.dead())
     kit.parts.agents.announce([LATER])
@@ -153,7 +119,7 @@ def test_what_leaves_makes_room(kit: Kit, command: str) -> None:
 
 def test_a_dead_letter_has_a_lifetime(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reaper drops what is older, and what is not stays."""
-    old_ms = int(kit.redis.time()[0]) * 1000 - 31 * 86_400_000
+    old_ms = kit.now_ms - 31 * 86_400_000
     kit.redis.xadd(
         keys.dead(0),
         {"envelope": b"x", "stream": "00/message/normal", "rule": "r", "reason": "old"},
@@ -172,11 +138,9 @@ def test_a_damaged_dead_letter_hides_no_other(kit: Kit) -> None:
     """Whoever can write to Redis can append nonsense; the others are listed, audited and replayed."""
     kit.redis.xadd(keys.dead(0), {"stream": "nonsense", "attempts": "many", "reason": b"\xff"})
     refused(kit, "lead", 1)
-    route(kit)
-    listed = json.loads(kit.orchestra("dlq", "list", "--json").stdout)["dead_letters"]
+    route_all(kit)
+    listed = kit.document("dlq", "list")["dead_letters"]
     assert [letter["sender"] for letter in listed] == ["", "lead"]
-    writer = build_writer(kit.parts, consumer="w")
-    while writer.run_once():
-        pass
+    write(kit)
     assert kit.orchestra("dlq", "drop", listed[0]["dead_letter"]).exit_code == 0
     assert [letter.sender for letter in kit.dead()] == ["lead"]

@@ -8,16 +8,15 @@ from typing import Literal
 
 import pytest
 
-from orchestrator.config.settings import load_settings
 from orchestrator.envelope.bodies import Dependency, Task, TaskDelegation
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import ClaimedRun, EndedRun, Outcome, Session
-from orchestrator.messages.factory import Thread
+from orchestrator.ledger import ClaimedRun, Session
 from orchestrator.redisdb import keys
 from orchestrator.router.delayed.dependencies import BlockedTask
 from orchestrator.router.received import ReceivedMessage
 from orchestrator.router.router import Router
 from tests.clock import At
+from tests.integration.router.conftest import end_run
 from tests.kit import Kit
 
 CONVERSATION, FIRST = new_message_id(), new_message_id()
@@ -33,15 +32,12 @@ def publish(
     )
     # The conversation was begun before: a chain of messages that nobody knows is refused.
     kit.redis.hset(keys.conversation(0, CONVERSATION), mapping={"root": FIRST, "party:partner": "1"})
-    data = kit.envelope(
-        body, sender="partner", recipient="reviewer", correlation=CONVERSATION, chain=(FIRST,)
-    )
-    kit.publish(data, "task-delegation", "high")
+    kit.post(body, sender="partner", recipient="reviewer", correlation=CONVERSATION, chain=(FIRST,))
 
 
 def sessions(kit: Kit) -> dict[str, Session]:
     """The sessions by the title of their task."""
-    return {session.title: session for session in kit.parts.ledger.roots(0)}
+    return {session.title: session for session in kit.ledger.roots(0)}
 
 
 def end(kit: Kit, title: str, status: Literal["completed", "failed"] = "completed") -> None:
@@ -61,15 +57,21 @@ def route(router: Router, until: Callable[[], bool] | None = None) -> None:
         assert time.monotonic() < deadline, "the condition did not come about in time"
 
 
+def building(kit: Kit, kind: Literal["blocks-on", "depends-on"] = "depends-on") -> Router:
+    """A router that has begun a build, and holds a test that waits for it."""
+    router = kit.router()
+    publish(kit, "build")
+    publish(kit, "test", "build", kind=kind)
+    route(router)
+    return router
+
+
 @pytest.mark.parametrize("kind", ["blocks-on", "depends-on"])
 def test_a_task_starts_when_those_it_waits_for_are_completed(
     kit: Kit, kind: Literal["blocks-on", "depends-on"]
 ) -> None:
     """It is held meanwhile, for whichever of the two reasons, and released at its priority."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build", kind=kind)
-    route(router)
+    router = building(kit, kind)
     assert set(sessions(kit)) == {"build"}
     end(kit, "build")
     route(router, lambda: "test" in sessions(kit))
@@ -79,9 +81,7 @@ def test_a_task_starts_when_those_it_waits_for_are_completed(
 
 def test_a_task_may_wait_for_several_one_after_the_other(kit: Kit) -> None:
     """Each that is completed is one less to wait for; the last one lets it start."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
+    router = building(kit)
     publish(kit, "ship", "build", "test")
     route(router)
     end(kit, "build")
@@ -93,10 +93,7 @@ def test_a_task_may_wait_for_several_one_after_the_other(kit: Kit) -> None:
 
 def test_a_failed_dependency_fails_the_task(kit: Kit) -> None:
     """The reason names it."""
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
-    route(router)
+    router = building(kit)
     end(kit, "build", "failed")
     route(router, lambda: any(dead.type == "task-delegation" for dead in kit.dead()))
     (received,) = [dead for dead in kit.dead() if dead.type == "task-delegation"]
@@ -105,13 +102,8 @@ def test_a_failed_dependency_fails_the_task(kit: Kit) -> None:
 
 def test_a_failed_dependency_can_be_ignored(kit: Kit) -> None:
     """By a setting, the task starts anyway."""
-    kit.settings = load_settings(
-        redis_url=kit.settings.redis_url, data=kit.settings.data, failed_dependency="ignore"
-    )
-    router = kit.router()
-    publish(kit, "build")
-    publish(kit, "test", "build")
-    route(router)
+    kit = kit.beside(failed_dependency="ignore")
+    router = building(kit)
     end(kit, "build", "failed")
     route(router, lambda: "test" in sessions(kit))
     assert set(sessions(kit)) == {"build", "test"}
@@ -136,16 +128,16 @@ def test_a_circle_is_refused_at_once(kit: Kit) -> None:
 def test_an_unknown_task_is_waited_for_until_the_timeout(kit: Kit) -> None:
     """Then the attempt has failed; when the unknown one comes in time, all is well."""
     publish(kit, "late", "nobody")
-    now_ms = int(kit.redis.time()[0]) * 1000
+    now_ms = kit.now_ms
     kit.route("one")
     for attempt in (1, 2, 3):
         kit.wake()
-        handled = kit.router(str(attempt), clock=At(now_ms + attempt * 400_000)).run_once()
+        handled = kit.route(str(attempt), clock=At(now_ms + attempt * 400_000))
     assert handled.dead == 0
     kit.wake()
-    kit.router("last", clock=At(now_ms + 2_000_000)).run_once()
+    kit.route("last", clock=At(now_ms + 2_000_000))
     kit.wake()
-    kit.router("last", clock=At(now_ms + 3_000_000)).run_once()
+    kit.route("last", clock=At(now_ms + 3_000_000))
     assert [(received.rule, received.attempts) for received in kit.dead()] == [("timeout", 3)]
 
 
@@ -155,20 +147,8 @@ def launch_after(kit: Kit, held: ClaimedRun, *others: str, effect: str = "one") 
 
 
 def finish(kit: Kit, session: str, status: Literal["completed", "failed"] = "completed") -> None:
-    """The session ends as its worker ends it: with the envelope that reports it."""
-    held, messages = kit.claim(session), kit.parts.message_factory
-    thread = Thread.of(held.session)
-    if status == "completed":
-        report = messages.completion(
-            task_id=session, sender="reviewer", recipient="lead", result="done", thread=thread
-        )
-    else:
-        report = messages.error(sender="reviewer", recipient="lead", error="no luck", thread=thread)
-    kit.parts.ledger.commit(
-        EndedRun(
-            held.claim, Outcome(status=status, text="over"), make_envelope=lambda: report, expect_over=True
-        )
-    )
+    """The session ends as its worker ends it."""
+    end_run(kit, kit.claim(session), status=status)
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
@@ -177,28 +157,28 @@ def test_the_end_of_a_task_moves_those_that_wait_for_it_at_once(
 ) -> None:
     """No time passes on the router's clock: what moves it is the message that reports the end."""
     root = kit.send()
-    router = kit.router(clock=At(int(kit.redis.time()[0]) * 1000 + 1000))
+    router = kit.router(clock=At(kit.now_ms + 1000))
     route(router)
     lead = kit.claim(root)
     build = launch_after(kit, lead, effect="build")
     test = launch_after(kit, lead, build, effect="test")
     ship = launch_after(kit, lead, build, test, effect="ship")
     route(router)
-    waiting = [kit.parts.ledger.session(s) for s in (test, ship)]
+    waiting = [kit.ledger.session(s) for s in (test, ship)]
     assert [(s.state, s.parked) for s in waiting] == [
         ("pending", f"waits for {build}"),
         ("pending", f"waits for {build}, {test}"),
     ]
     finish(kit, build, status)
     route(router)
-    found = [kit.parts.ledger.session(s) for s in (test, ship)]
+    found = [kit.ledger.session(s) for s in (test, ship)]
     if status == "failed":
         assert [s.reason.partition(":")[0] for s in found] == ["dependency-failed"] * 2
         return
     assert [s.busy for s in found] == [True, False]
     finish(kit, test)
     route(router)
-    assert (kit.parts.ledger.session(ship).busy, kit.parts.ledger.session(ship).parked) == (True, "")
+    assert (kit.ledger.session(ship).busy, kit.ledger.session(ship).parked) == (True, "")
 
 
 def test_a_task_that_waits_for_one_above_it_is_refused_at_once(kit: Kit) -> None:
@@ -208,7 +188,7 @@ def test_a_task_that_waits_for_one_above_it_is_refused_at_once(kit: Kit) -> None
     route(router)
     child = launch_after(kit, kit.claim(root), root)
     route(router)
-    session = kit.parts.ledger.session(child)
+    session = kit.ledger.session(child)
     assert (session.state, session.reason.partition(":")[0]) == ("failed", "dependency-cycle")
     assert f"{child} → {root} → {child}" in session.reason
 
@@ -230,7 +210,7 @@ def test_a_task_does_not_wait_for_a_session_of_another_tree(
     why = (
         f"it depends on {other}, of another tree; a task waits only for tasks of its own tree or conversation"
     )
-    session = kit.parts.ledger.session(child)
+    session = kit.ledger.session(child)
     assert (session.state, session.reason) == ("failed", f"dependency-outside: {why}")
     refused = [(dead.rule, dead.reason) for dead in kit.dead() if dead.type == "task-delegation"]
     assert refused == [("dependency-outside", why)] * 2

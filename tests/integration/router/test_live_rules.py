@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.cli import main
 from orchestrator.envelope import schemas
-from orchestrator.envelope.bodies import Message, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.bodies import Message, StatusUpdate, TaskCompletion
 from orchestrator.envelope.model import Body, RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.opaque import CompressedBody
@@ -27,11 +25,12 @@ from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.router.validation.validator import RULES, Validator
 from tests.clock import Ahead, At
+from tests.commands import run_command
+from tests.integration.router.conftest import ONCE, rounds, task, unsigned
 from tests.kit import Kit
 
 UPDATE = StatusUpdate(task_id="task-1", status="in-progress", progress_percentage=40)
 HELLO = Message(content="hello")
-ONCE = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
 PAST = Timestamp("2020-01-01T00:00:00Z")
 LATER = Timestamp("2020-01-02T00:00:00Z")
 
@@ -52,15 +51,11 @@ ELSEWHERE = {
 UNREACHABLE = {"signature-root", "signature-position", "signature-malformed", "signature-sender"}
 
 
-def task(task_id: str = "T-1") -> TaskDelegation:
-    return TaskDelegation(task=Task(task_id=task_id, title="Count", description="count the lines"))
-
-
 def signed_by(kit: Kit, signer: Signer, *, at_ms: int | None = None, **header: Any) -> bytes:
     """An update of `lead` under any signature."""
     message = check(kit.envelope(UPDATE, retry=ONCE, **header)).message
     assert message is not None
-    now_ms = int(kit.redis.time()[0]) * 1000 if at_ms is None else at_ms
+    now_ms = kit.now_ms if at_ms is None else at_ms
     return sign_message(message, signer, now_ms=now_ms)
 
 
@@ -93,12 +88,11 @@ def rotated(kit: Kit) -> bytes:
     old = ring.signer("lead")
     ring.store.rotate("lead", overlap_s=0)
     ring.registry.register_all()
-    return signed_by(kit, old, at_ms=int(kit.redis.time()[0] + 60) * 1000)
+    return signed_by(kit, old, at_ms=kit.now_ms + 60_000)
 
 
 def seen(kit: Kit) -> bytes:
-    data = kit.envelope(UPDATE)
-    kit.publish(data, "status-update")
+    data = kit.post(UPDATE)
     assert kit.route("before").done == 1
     return data
 
@@ -109,11 +103,7 @@ def id_used_before(kit: Kit) -> bytes:
 
 
 def taken_task(kit: Kit) -> bytes:
-    first, conversation = new_message_id(), new_message_id()
-    about: dict[str, Any] = {"sender": "partner", "recipient": "reviewer", "correlation": conversation}
-    kit.publish(kit.envelope(task(), message_id=first, **about), "task-delegation", "high")
-    assert kit.route("before").done == 1
-    return kit.envelope(task(), chain=(first,), **about)
+    return kit.envelope(task(), **begun(kit, "reviewer"))
 
 
 def session_of_others(kit: Kit) -> bytes:
@@ -121,36 +111,26 @@ def session_of_others(kit: Kit) -> bytes:
     return kit.envelope(task(session), sender="partner", recipient="reviewer")
 
 
-def word_of_a_stranger(kit: Kit) -> bytes:
-    first, conversation = new_message_id(), new_message_id()
-    about: dict[str, Any] = {"recipient": "reviewer", "correlation": conversation}
-    begun = kit.envelope(task(), sender="partner", message_id=first, **about)
-    kit.publish(begun, "task-delegation", "high")
-    assert kit.route("before").done == 1
-    stranger = AgentRecord(name="stranger", role="coordinator", executor="foreign")
-    kit.parts.agents.announce([stranger])
-    return kit.envelope(HELLO, sender="stranger", chain=(first,), **about)
-
-
 def begun(kit: Kit, recipient: str) -> dict[str, Any]:
     """The header of what the partner says to the session that it has begun."""
     first, conversation = new_message_id(), new_message_id()
     about: dict[str, Any] = {"sender": "partner", "recipient": recipient, "correlation": conversation}
-    kit.publish(kit.envelope(task(), message_id=first, **about), "task-delegation", "high")
+    kit.post(task(), message_id=first, **about)
     assert kit.route("before").done == 1
     return {**about, "chain": (first,), "retry": ONCE}
 
 
-def work_of_a_stranger(kit: Kit) -> bytes:
+def by_a_stranger(kit: Kit, body: Body) -> bytes:
+    """What a program that was told nothing says in the conversation of another."""
     about = begun(kit, "reviewer")
     kit.parts.agents.announce([AgentRecord(name="stranger", role="coordinator", executor="foreign")])
-    return kit.envelope(task("T-2"), **{**about, "sender": "stranger"})
+    return kit.envelope(body, **{**about, "sender": "stranger"})
 
 
 def to_one_that_is_stopped(kit: Kit) -> bytes:
     about = begun(kit, "lead")
-    (session,) = kit.parts.ledger.roots(0)
-    kit.parts.ledger.stop(session.id, "by its user", force=True)
+    (session,) = kit.ledger.roots(0)
+    kit.ledger.stop(session.id, "by its user", force=True)
     return kit.envelope(HELLO, **about)
 
 
@@ -176,7 +156,7 @@ def for_a_worker_of_ours(kit: Kit) -> bytes:
 
 def another_chain(kit: Kit) -> bytes:
     conversation = new_message_id()
-    kit.publish(kit.envelope(HELLO, correlation=conversation), "message")
+    kit.post(HELLO, correlation=conversation)
     assert kit.route("before").done == 1
     return kit.envelope(HELLO, correlation=conversation, chain=(new_message_id(),))
 
@@ -186,20 +166,13 @@ def unreadable(kit: Kit) -> bytes:
     return kit.envelope(body, sender="partner", recipient="reviewer")
 
 
-def upwards(kit: Kit) -> bytes:
-    return kit.envelope(task(), sender="reviewer", recipient="lead")
-
-
 def lead(body: Body, **header: Any) -> Callable[[Kit], bytes]:
     return lambda kit: kit.envelope(body, **{"retry": ONCE, **header})
 
 
 #: Case → rule and the message that breaks it.
 CASES: dict[str, tuple[str, Callable[[Kit], bytes]]] = {
-    "unsigned": (
-        "signature-missing",
-        lambda kit: (good := kit.envelope(UPDATE))[: good.index(b"<signature>")] + b"</agent-message>",
-    ),
+    "unsigned": ("signature-missing", lambda kit: unsigned(kit, UPDATE)),
     "changed": ("signature-invalid", lambda kit: kit.envelope(UPDATE).replace(b">40<", b">90<")),
     "algorithm": (
         "signature-algorithm",
@@ -223,7 +196,7 @@ CASES: dict[str, tuple[str, Callable[[Kit], bytes]]] = {
     "sender not registered": ("sender-unknown", lead(UPDATE, sender="nobody")),
     "role not its own": ("sender-role", lead(UPDATE, role="orchestrator")),
     "recipient not registered": ("recipient-unknown", lead(UPDATE, recipient="nobody")),
-    "upwards": ("unauthorised", upwards),
+    "upwards": ("unauthorised", lead(task(), sender="reviewer", recipient="lead")),
     "too many attempts": (
         "retry-limit",
         lead(UPDATE, retry=RetryPolicy(max_attempts=101, backoff_strategy="linear", timeout_seconds=1)),
@@ -244,11 +217,11 @@ CASES: dict[str, tuple[str, Callable[[Kit], bytes]]] = {
         lead(task(root_session_id("never submitted")), recipient="reviewer"),
     ),
     "nobody to speak to": ("recipient-session", lead(HELLO, sender="partner", recipient="lead")),
-    "word of a stranger": ("conversation-party", word_of_a_stranger),
-    "work of a stranger": ("conversation-party", work_of_a_stranger),
+    "word of a stranger": ("conversation-party", lambda kit: by_a_stranger(kit, HELLO)),
+    "work of a stranger": ("conversation-party", lambda kit: by_a_stranger(kit, task("T-2"))),
     "work after a message that nobody knows": (
         "conversation-chain",
-        lambda kit: kit.envelope(
+        lead(
             task(),
             sender="partner",
             recipient="reviewer",
@@ -263,9 +236,11 @@ CASES: dict[str, tuple[str, Callable[[Kit], bytes]]] = {
 }
 
 
-def validate(kit: Kit, data: bytes, *options: str) -> Result:
-    """`orchestra message validate --online --json -`."""
-    return kit.orchestra("message", "validate", "--online", "--json", "-", *options, stdin=data)
+def validate(kit: Kit, data: bytes, **options: Any) -> tuple[int, dict[str, Any]]:
+    """`orchestra message validate --online --json -`: its exit code, and what it says of the message."""
+    done = kit.orchestra("message", "validate", "--online", "--json", "-", stdin=data, **options)
+    (row,) = json.loads(done.stdout)["documents"]
+    return done.exit_code, row
 
 
 def refused(kit: Kit, data: bytes) -> list[str]:
@@ -273,10 +248,10 @@ def refused(kit: Kit, data: bytes) -> list[str]:
     message = check(data).message
     row = kit.parts.routing[message.body.type]
     kit.publish(data, message.body.type, message.header.priority or row.priority)
-    now_ms = int(kit.redis.time()[0]) * 1000
+    now_ms = kit.now_ms
     for number in range(5):
-        router = kit.router(f"r{number}", clock=At(now_ms + number * 20_000), jitter=lambda: 0.0)
-        duplicates = router.run_once().duplicates
+        at = At(now_ms + number * 20_000)
+        duplicates = kit.route(f"r{number}", clock=at, jitter=lambda: 0.0).duplicates
         if kit.dead() or duplicates:
             return [*(["duplicate"] * duplicates), *(letter.rule for letter in kit.dead())]
         kit.wake()
@@ -298,11 +273,10 @@ def test_what_the_router_refuses_is_foretold_with_rule_place_and_advice(kit: Kit
     rule, build = CASES[case]
     data = build(kit)
     before = snapshot(kit)
-    result = validate(kit, data)
+    code, row = validate(kit, data)
     assert snapshot(kit) == before
-    (row,) = json.loads(result.stdout)["documents"]
     errors = {error["rule"]: error for error in row["findings"] if error["severity"] == "error"}
-    assert (result.exit_code, row["valid"]) == (1, False)
+    assert (code, row["valid"]) == (1, False)
     assert rule in errors
     assert {"line", "path", "value", "message"} <= errors[rule].keys()
     assert errors[rule]["path"].startswith("/agent-message")
@@ -345,23 +319,21 @@ def test_a_message_that_would_be_accepted_is_valid(kit: Kit) -> None:
     ]
     for data in (ours, *(one for one, *_ in said)):
         before = snapshot(kit)
-        result = validate(kit, data)
-        assert (result.exit_code, json.loads(result.stdout)["documents"][0]["findings"]) == (0, [])
+        code, row = validate(kit, data)
+        assert (code, row["findings"]) == (0, [])
         assert snapshot(kit) == before
     for data, kind, priority in said:
         kit.publish(data, kind, priority)
-    router = kit.router()
-    assert (sum(router.run_once().done for _ in range(3)), kit.dead()) == (6, [])
+    assert (rounds(kit.router(), 3), kit.dead()) == (6, [])
 
 
 def test_a_redelivery_is_a_duplicate_and_no_second_task(kit: Kit) -> None:
     """The task-id of a message belongs to that message, however often it comes."""
-    data = kit.envelope(task(), sender="partner", recipient="reviewer")
-    for _ in range(2):
-        kit.publish(data, "task-delegation", "high")
+    data = kit.post(task(), sender="partner", recipient="reviewer")
+    kit.publish(data, "task-delegation", "high")
     handled = kit.route()
     assert (handled.done, handled.duplicates, kit.dead()) == (1, 1, [])
-    (row,) = json.loads(validate(kit, data).stdout)["documents"]
+    _, row = validate(kit, data)
     assert [error["rule"] for error in row["findings"]] == ["duplicate"]
 
 
@@ -369,9 +341,8 @@ def test_warnings_and_infos_do_not_refuse(kit: Kit) -> None:
     """What is seldom wise is said and done."""
     often = RetryPolicy(max_attempts=20, backoff_strategy="exponential", timeout_seconds=60)
     data = kit.envelope(UPDATE, retry=often)
-    result = validate(kit, data)
-    (row,) = json.loads(result.stdout)["documents"]
-    assert (result.exit_code, row["valid"]) == (0, True)
+    code, row = validate(kit, data)
+    assert (code, row["valid"]) == (0, True)
     assert {error["severity"] for error in row["findings"]} == {"warning"}
     kit.publish(data, "status-update")
     assert kit.route().done == 1
@@ -381,26 +352,23 @@ def test_where_signatures_are_optional_an_unsigned_message_is_valid(kit: Kit) ->
     """The setting holds for both; what is signed is still verified."""
     options = {"ORCHESTRA_SIGNATURES_REQUIRED": "false"}
     lax = kit.beside(signatures_required=False)
-    unsigned = CASES["unsigned"][1](kit)
-    command = ["message", "validate", "--online", "--json", "-"]
-    result = kit.orchestra(*command, stdin=unsigned, env=options)
-    (row,) = json.loads(result.stdout)["documents"]
-    assert (result.exit_code, row["valid"]) == (0, True)
+    nameless = unsigned(kit, UPDATE)
+    code, row = validate(kit, nameless, env=options)
+    assert (code, row["valid"]) == (0, True)
     assert [(error["rule"], error["severity"]) for error in row["findings"]] == [
         ("signature-missing", "info")
     ]
-    kit.publish(unsigned, "status-update")
+    kit.publish(nameless, "status-update")
     assert lax.route().done == 1
     changed = CASES["changed"][1](kit)
-    assert kit.orchestra(*command, stdin=changed, env=options).exit_code == 1
+    assert validate(kit, changed, env=options)[0] == 1
     assert refused(lax, changed) == ["signature-invalid"]
 
 
 def test_without_a_stack_there_is_one_line_that_says_so(tmp_path: Path) -> None:
     """And the exit code is not 0."""
     (tmp_path / "m.xml").write_bytes(schemas.read("templates/query.xml"))
-    command = ["message", "validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path)]
-    result = CliRunner().invoke(main, command)
+    result = run_command("message", "validate", "--online", str(tmp_path / "m.xml"), "--data", str(tmp_path))
     assert result.exit_code == 4
     assert "no stack is running" in result.stderr
 
@@ -415,9 +383,8 @@ def test_an_entry_without_an_envelope_is_a_dead_letter(kit: Kit) -> None:
 
 def test_what_a_router_stumbles_over_is_a_dead_letter(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a message does to the code, it ends as a dead letter and the loop goes on."""
-    data = kit.envelope(UPDATE)
-    kit.publish(data, "status-update")
-    kit.publish(kit.envelope(HELLO), "message")
+    kit.post(UPDATE)
+    kit.post(HELLO)
 
     def stumble(self: Validator, message: Any, **_: Any) -> Any:
         if message.body.type == "status-update":
@@ -437,7 +404,7 @@ def test_what_the_server_refuses_to_everybody_is_no_fault_of_the_message(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, refusal: str
 ) -> None:
     """Somebody's script runs for seconds while a signer's key is looked up: the message is routed afterwards."""
-    kit.publish(kit.envelope(Message(content="x")), "message")
+    kit.post(Message(content="x"))
 
     def refuse(*_: object, **__: object) -> None:
         error = (
@@ -461,7 +428,7 @@ def test_a_clock_that_is_set_back_fails_nothing(kit: Kit, minutes: int) -> None:
     clock.skip(-minutes * 60_000)
     router = kit.router(clock=clock)
     assert router.run_once().done == 1
-    assert kit.parts.ledger.session(before).run
+    assert kit.ledger.session(before).run
     message = check(kit.envelope(UPDATE, sender="lead", timestamp=Timestamp.from_ms(clock.now_ms()))).message
     assert message is not None
     kit.publish(
@@ -470,6 +437,6 @@ def test_a_clock_that_is_set_back_fails_nothing(kit: Kit, minutes: int) -> None:
     router.run_once()
     assert kit.dead() == []
     # A copy is known for one as long as it may be accepted.
-    sent = kit.parts.ledger.session(before).message.lower()
+    sent = kit.ledger.session(before).message.lower()
     mark = keys.seen(0, "operator", sent)
     assert kit.redis.pttl(mark) > kit.settings.message_max_age_s * 1000 + (minutes - 1) * 60_000

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.config.settings import load_settings
-from orchestrator.envelope.bodies import Message, Review, ReviewRequest, StatusUpdate, Task, TaskDelegation
+from orchestrator.envelope.bodies import Message, Review, ReviewRequest, StatusUpdate
 from orchestrator.envelope.codec import decode
 from orchestrator.envelope.signature import sign
 from orchestrator.ids import new_message_id
 from orchestrator.redisdb import keys, ledger_keys
-from tests.integration.router.conftest import AGENTS
+from tests.integration.router.conftest import AGENTS, task
 from tests.kit import Kit
 
 HELLO = Message(content="hello")
@@ -21,8 +20,7 @@ def publish(kit: Kit, *, correlation: str, first: str | None, message_id: str | 
     """An update of `lead` in a conversation; its id."""
     message_id = message_id or new_message_id()
     chain = () if first is None else (first,)
-    data = kit.envelope(UPDATE, correlation=correlation, chain=chain, message_id=message_id)
-    kit.publish(data, "status-update")
+    kit.post(UPDATE, correlation=correlation, chain=chain, message_id=message_id)
     return message_id
 
 
@@ -61,9 +59,7 @@ def test_the_first_of_a_round_says_how_its_conversation_began(kit: Kit) -> None:
 
 def test_a_round_ends_a_conversation_at_its_limit(kit: Kit) -> None:
     """What is over the limit is refused; a copy of what was accepted is still only a copy."""
-    kit.settings = load_settings(
-        redis_url=kit.settings.redis_url, data=kit.settings.data, conversation_max_messages=2
-    )
+    kit = kit.beside(conversation_max_messages=2)
     conversation, first = new_message_id(), new_message_id()
     ids = [publish(kit, correlation=conversation, first=first) for _ in range(3)]
     publish(kit, correlation=conversation, first=first, message_id=ids[0])
@@ -90,15 +86,9 @@ def test_the_id_of_another_sender_makes_nothing_a_duplicate(kit: Kit) -> None:
     """Whoever reads a delegation may use its message-id first; what the ledger launched is begun all the same."""
     session = kit.send()
     launch = decode(kit.published("task-delegation")[0]).header
-    squatter = kit.envelope(
-        HELLO, sender="code-reviewer", recipient="tech-lead", message_id=launch.message_id
-    )
-    kit.publish(squatter, "message", "normal")
-    task = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
-    external = kit.envelope(task, sender="partner", recipient="reviewer", message_id=launch.message_id)
-    router = kit.router(types=["message"])
-    assert router.run_once().done == 1
-    kit.publish(external, "task-delegation")
+    kit.post(HELLO, sender="code-reviewer", recipient="tech-lead", message_id=launch.message_id)
+    assert kit.route(types=["message"]).done == 1
+    kit.post(task(), sender="partner", recipient="reviewer", message_id=launch.message_id)
     handled = kit.route("two")
     assert (handled.done, handled.duplicates, kit.dead()) == (2, 0, [])
     assert {dispatch.session for dispatch, _ in kit.sent.runs} > {session}
@@ -110,9 +100,7 @@ def test_two_programs_may_give_their_work_the_same_message_id(kit: Kit) -> None:
     kit.parts.agents.announce([*AGENTS, AgentRecord(name="other", role="coordinator", executor="foreign")])
     message_id = new_message_id()
     for sender in ("partner", "other"):
-        task = TaskDelegation(task=Task(task_id=f"T-{sender}", title="t", description="d"))
-        data = kit.envelope(task, sender=sender, recipient="reviewer", message_id=message_id)
-        kit.publish(data, "task-delegation")
+        kit.post(task(f"T-{sender}"), sender=sender, recipient="reviewer", message_id=message_id)
     handled = kit.route()
     assert (handled.done, handled.duplicates, kit.dead()) == (2, 0, [])
     assert len({dispatch.session for dispatch, _ in kit.sent.runs}) == 2
@@ -135,8 +123,7 @@ def test_a_sender_that_uses_an_id_twice_is_told_so(kit: Kit) -> None:
 def test_a_copy_is_a_duplicate_however_it_is_spelt_or_signed_anew(kit: Kit) -> None:
     """Comments and white space in tags do not make it another message, nor does a second signature of its sender."""
     first = kit.envelope(HELLO)
-    now_ms = int(kit.redis.time()[0]) * 1000
-    again = sign(first, kit.parts.keyring.signer("lead"), now_ms=now_ms + 5_000)
+    again = sign(first, kit.parts.keyring.signer("lead"), now_ms=kit.now_ms + 5_000)
     respelt = first.replace(b"<body ", b"<!-- x --><body  ").replace(b"</content>", b"</content >")
     assert len({first, again, respelt}) == 3
     for data in (respelt, first, again):
@@ -150,8 +137,7 @@ def test_a_refused_review_sets_no_time_limit_for_the_session_that_it_names(kit: 
     session = kit.send()
     kit.route()
     review = ReviewRequest(review=Review(task_id=session, title="t", description="d"))
-    data = kit.envelope(review, sender="reviewer", recipient="code-reviewer")
-    kit.publish(data, "review-request")
+    data = kit.post(review, sender="reviewer", recipient="code-reviewer")
     assert kit.route("two").dead == 1
     assert not [
         timer for timer in kit.redis.zrange(ledger_keys.timers(0), 0, -1) if timer.startswith(b"review|")

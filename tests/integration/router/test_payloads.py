@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from orchestrator.envelope import codec, payload
-from orchestrator.envelope.bodies import Task, TaskDelegation
 from orchestrator.envelope.model import AgentMessage
 from orchestrator.envelope.model_values import NAMESPACE
 from orchestrator.envelope.opaque import ClaimCheckBody, CompressedBody
@@ -22,6 +21,7 @@ from orchestrator.envelope.validate import check
 from orchestrator.errors import PayloadError
 from orchestrator.redisdb import keys
 from tests.cpu import least_cpu_s
+from tests.integration.router.conftest import errors, task
 from tests.kit import Kit
 
 MIB = 1024 * 1024
@@ -31,8 +31,7 @@ TEXT = random.Random(7).randbytes(1_400_000).hex()
 
 def sealed(kit: Kit, *, store: bool, text: str = TEXT) -> AgentMessage:
     """A task in the form in which it travels."""
-    body = TaskDelegation(task=Task(task_id="T-1", title="Read", description=text))
-    message = check(kit.envelope(body, sender="partner", recipient="reviewer")).message
+    message = check(kit.envelope(task(text=text), sender="partner", recipient="reviewer")).message
     assert message is not None
     encrypter = Encrypter(
         BlobStore(kit.redis),
@@ -44,8 +43,7 @@ def sealed(kit: Kit, *, store: bool, text: str = TEXT) -> AgentMessage:
 
 
 def publish(kit: Kit, message: AgentMessage) -> None:
-    now_ms = int(kit.redis.time()[0]) * 1000
-    data = sign_message(message, kit.parts.keyring.signer("partner"), now_ms=now_ms)
+    data = sign_message(message, kit.parts.keyring.signer("partner"), now_ms=kit.now_ms)
     kit.publish(data, "task-delegation", "high")
 
 
@@ -56,8 +54,8 @@ def test_a_task_that_is_sealed_starts_like_any_other(kit: Kit, store: bool) -> N
     assert isinstance(message.body, ClaimCheckBody if store else CompressedBody)
     publish(kit, message)
     assert kit.route().done == 1
-    (session,) = kit.parts.ledger.roots(0)
-    assert kit.parts.ledger.texts(session.id, ["prompt"]) == {"prompt": TEXT}
+    (session,) = kit.ledger.roots(0)
+    assert kit.ledger.texts(session.id, ["prompt"]) == {"prompt": TEXT}
     assert not session.sealed
 
 
@@ -86,9 +84,9 @@ def test_a_payload_that_is_not_whole_is_refused_with_its_reason(kit: Kit, fault:
     assert kit.route().dead == 1
     (letter,) = kit.dead()
     assert (letter.rule, reason in letter.reason, kit.pending()) == ("payload", True, 0)
-    (report,) = kit.published("error")
-    assert reason in check(report).message.body.message  # type: ignore[union-attr]
-    assert kit.parts.ledger.roots(0) == []
+    (report,) = errors(kit)
+    assert reason in report.body.message  # type: ignore[union-attr]
+    assert kit.ledger.roots(0) == []
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_what_comes_out_of_a_payload_is_validated_like_anything_else(kit: Kit, c
 
 def bomb(size: int) -> CompressedBody:
     """A task whose description is so many times the same message, in a few kilobytes."""
-    octets = codec.encode_body(TaskDelegation(task=Task(task_id="T-1", title="t", description="a" * size)))
+    octets = codec.encode_body(task(text="a" * size))
     content = b64encode(compress(octets)).decode()
     digest = hashlib.sha256(octets).hexdigest()
     return CompressedBody(type="task-delegation", size=len(octets), sha256=digest, content=content)
@@ -143,8 +141,7 @@ def test_a_few_kilobytes_do_not_become_megabytes_in_a_router(
 def test_a_repetitive_text_of_megabytes_arrives_all_the_same(kit: Kit) -> None:
     """What no reader would take compressed is stored instead, or sent as it is, by an honest sender."""
     text = "the same line over and over" * 100_000
-    body = TaskDelegation(task=Task(task_id="T-1", title="Read", description=text))
-    message = check(kit.envelope(body, sender="partner", recipient="reviewer")).message
+    message = check(kit.envelope(task(text=text), sender="partner", recipient="reviewer")).message
     assert message is not None
     publish(kit, kit.parts.encrypter.seal(message))
     assert (kit.route().done, kit.dead()) == (1, [])
@@ -153,7 +150,6 @@ def test_a_repetitive_text_of_megabytes_arrives_all_the_same(kit: Kit) -> None:
 
 def test_a_task_that_no_router_would_open_is_refused_where_it_is_sealed(kit: Kit) -> None:
     """Not later, as a dead letter."""
-    body = TaskDelegation(task=Task(task_id="T-1", title="Read", description="x" * 17 * MIB))
-    header = sealed(kit, store=False).header
+    message = sealed(kit, store=False).model_copy(update={"body": task(text="x" * 17 * MIB)})
     with pytest.raises(PayloadError, match="max_payload_bytes"):
-        kit.parts.encrypter.seal(AgentMessage(header=header, body=body))
+        kit.parts.encrypter.seal(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,9 @@ import pytest
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.envelope.bodies import EscalationMatter, Message, Review, TaskCompletion
 from orchestrator.ledger import ClaimedRun, ItemState, SessionState
-from orchestrator.reconciler.delivery import Delivery
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import ledger_keys
 from orchestrator.router.router import Router
+from tests.integration.router.conftest import sweep_until
 from tests.kit import Kit
 
 #: A description that makes an envelope larger than any router parses.
@@ -36,7 +34,7 @@ def exhaust(kit: Kit, router: Router) -> None:
 
 def failed_callback(kit: Kit, held: ClaimedRun, child: str) -> str:
     """The one callback that the parent gets; why the child failed."""
-    ledger = kit.parts.ledger
+    ledger = kit.ledger
     assert ledger.session(child).state is SessionState.FAILED
     (callback,) = [item for item in ledger.items(held.session.id) if item.kind == "completion"]
     assert (callback.child, callback.status, callback.state) == (child, "failed", ItemState.QUEUED)
@@ -89,7 +87,7 @@ def test_a_copy_of_a_launch_cannot_end_its_session(kit: Kit) -> None:
     kit.publish(original, "query", "normal")
     kit.publish(original[:-10], "task-delegation", "high")
     assert router.run_once().dead == 3
-    waiting = kit.parts.ledger.session(child)
+    waiting = kit.ledger.session(child)
     assert (waiting.state, "no agent 'reviewer'" in waiting.parked) == (SessionState.PENDING, True)
     exhaust(kit, router)
     assert "no agent 'reviewer' is registered" in failed_callback(kit, held, child)
@@ -104,7 +102,7 @@ def test_a_task_that_a_list_forbids_comes_back_as_a_failure(kit: Kit) -> None:
     kit.route("later")
     assert "add 'lead' to its accepts_from" in failed_callback(kit, held, child)
     assert [letter.rule for letter in kit.dead()] == ["unauthorised"]
-    assert kit.parts.ledger.session(kit.send("direct", agent="picky")).state is SessionState.PENDING
+    assert kit.ledger.session(kit.send("direct", agent="picky")).state is SessionState.PENDING
     assert kit.route("last").dead == 0
 
 
@@ -112,8 +110,8 @@ def test_the_lists_of_an_agent_do_not_forbid_its_reports(kit: Kit) -> None:
     """It was given its task by an agent that it may send nothing else to."""
     kit.parts.agents.announce([AgentRecord(name="bound", role="specialist", may_send_to=("reviewer",))])
     done = TaskCompletion(task_id="t", status="success", summary="done")
-    kit.publish(kit.envelope(done, sender="bound", recipient="lead"), "task-completion", "high")
-    kit.publish(kit.envelope(Message(content="x"), sender="bound", recipient="lead"), "message")
+    kit.post(done, sender="bound", recipient="lead")
+    kit.post(Message(content="x"), sender="bound", recipient="lead")
     handled = kit.route()
     assert (handled.done, [letter.type for letter in kit.dead()]) == (1, ["message"])
 
@@ -128,13 +126,8 @@ def test_a_review_of_our_own_that_is_not_done_in_time_comes_back_as_a_failure(
     config.write_text("[routing.review-request]\ntimeout_s = 2\n")
     monkeypatch.setenv("ORCHESTRA_CONFIG", str(config))
     assert kit.route("later").done == 1
-    parts = kit.parts
-    reaper = Reaper(parts.ledger, Delivery(parts.ledger, lambda _: None), settle=lambda _: None)
-    assert parts.ledger.session(child).busy
-    deadline = time.monotonic() + 40
-    while parts.ledger.session(child).state is not SessionState.FAILED:
-        assert time.monotonic() < deadline
-        reaper.run_once()
+    assert kit.ledger.session(child).busy
+    sweep_until(kit, child, SessionState.FAILED)
     assert failed_callback(kit, held, child) == "the review was not done in time"
 
 
@@ -144,4 +137,4 @@ def test_a_review_has_a_day_by_default(kit: Kit) -> None:
     child = kit.assign(held, "code-reviewer", matter=Review()).child_id
     kit.route("later")
     due_ms = kit.redis.zscore(ledger_keys.timers(0), f"review|{child}")
-    assert 0 <= kit.parts.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000
+    assert 0 <= kit.ledger.server_ms() + 86_400_000 - int(due_ms or 0) < 60_000

@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit import AuditStore
 from orchestrator.audit.database import MESSAGES
 from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import BudgetLimits, LaunchTerms, Message, Task, TaskDelegation
-from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Body
+from orchestrator.envelope.codec import decode
 from orchestrator.ids import root_session_id
 from orchestrator.operations.table import SUBMIT
 from orchestrator.operations.values import Mark
 from orchestrator.policy.budget import NANO
 from tests.clock import Ahead
-from tests.integration.router.test_trail import write
+from tests.integration.router.conftest import LATER, forge, route_all, sessions
+from tests.integration.router.trail import write
 from tests.kit import Kit
 
-LATER = AgentRecord(name="later", role="specialist")
+#: Those of a task that only the operator gives.
+PARTIES = {"sender": "operator", "recipient": "reviewer"}
 
 
 def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
@@ -30,38 +30,14 @@ def work(seed: str = "stolen", text: str = "rm -rf /") -> TaskDelegation:
     return TaskDelegation(task=Task(task_id=root_session_id(seed), title="t", description=text))
 
 
-def unsigned(kit: Kit, body: Body, *, sender: str = "operator", recipient: str = "reviewer") -> bytes:
-    """What a stranger who may append to the streams can write in anybody's name."""
-    return encode_unsigned(decode(kit.envelope(body, sender=sender, recipient=recipient)))
-
-
-def route(kit: Kit, name: str = "again") -> None:
-    """Let a router handle everything that is there."""
-    clock = Ahead(kit.redis)
-    router = kit.router(name, jitter=lambda: 0.0, clock=clock)
-    parking = kit.delayed
-    handled = router.run_once()
-    while handled.done or handled.parked or parking.all():
-        kit.wake()
-        clock.skip(1_000)
-        handled = router.run_once()
-
-
-def sessions(kit: Kit) -> list[str]:
-    """Every session of the ledger."""
-    return [session.id for root in kit.parts.ledger.all_roots(0) for session in kit.parts.ledger.tree(root)]
-
-
 def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     """Unsigned in the operator's name, signed by another, by a key that was revoked: each is refused by its name."""
-    kit.publish(unsigned(kit, work("one")), "task-delegation", "high")
-    kit.publish(unsigned(kit, Message(content="obey"), sender="lead"), "message")
-    other = kit.envelope(work("two"), sender="operator", recipient="reviewer", signer="partner")
-    kit.publish(other, "task-delegation", "high")
+    forge(kit, work("one"), **PARTIES)
+    forge(kit, Message(content="obey"), sender="lead", recipient="reviewer")
+    kit.post(work("two"), sender="operator", recipient="reviewer", signer="partner")
     kit.publish(b"no xml", "message")
-    theirs = kit.envelope(Message(content="mine was stolen"), sender="lead", recipient="later")
-    kit.publish(theirs, "message")
-    route(kit)
+    theirs = kit.post(Message(content="mine was stolen"), sender="lead", recipient="later")
+    route_all(kit)
     stolen = decode(theirs).signature
     kit.parts.keyring.registry.revoke(stolen.public_key_id)
     kit.parts.agents.announce([LATER])
@@ -85,29 +61,29 @@ def test_replaying_everything_executes_no_forgery(kit: Kit) -> None:
     assert said[-1] == "0 replayed, 5 refused"
     assert (len(kit.published("message")), len(kit.published("task-delegation"))) == before
     assert [letter.id for letter in kit.dead()] == [letter.id for letter in dead]
-    route(kit, "after")
+    route_all(kit, "after")
     # Of lead's own message the tech-lead was told before its key was revoked; of the forgeries nobody is.
-    told = [kit.parts.ledger.session(session) for session in sessions(kit)]
+    told = [kit.ledger.session(session) for session in sessions(kit)]
     assert [(one.agent, one.title) for one in told] == [("tech-lead", "message from lead was not accepted")]
     assert [run.session for run, _ in kit.sent.runs] == [one.id for one in told]
 
 
 def test_a_program_does_not_become_the_operator_by_a_replay(kit: Kit) -> None:
     """Its signature holds, and it names a session's id: the task stays its own and is judged as before."""
-    kit.publish(kit.envelope(work(), sender="partner", recipient="reviewer"), "task-delegation", "high")
-    route(kit)
+    kit.post(work(), sender="partner", recipient="reviewer")
+    route_all(kit)
     assert [letter.rule for letter in kit.dead()] == ["session-unknown"]
     kit.orchestra("dlq", "replay", "--all")
-    route(kit, "after")
+    route_all(kit, "after")
     assert (kit.sent.runs, sessions(kit)) == ([], [])
     assert [letter.sender for letter in kit.dead()] == ["partner"]
 
 
 def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     """One refusal holds back nobody's message; the command says both and that not all is done."""
-    kit.publish(kit.envelope(Message(content="honest"), recipient="later"), "message")
-    kit.publish(unsigned(kit, work()), "task-delegation", "high")
-    route(kit)
+    kit.post(Message(content="honest"), recipient="later")
+    forge(kit, work(), **PARTIES)
+    route_all(kit)
     kit.parts.agents.announce([LATER])
     result = kit.orchestra("dlq", "replay", "--all", "--json")
     done = {row["dead_letter"]: row for row in json.loads(result.stdout)["replayed"]}
@@ -115,15 +91,15 @@ def test_what_verifies_is_replayed_and_what_does_not_stays(kit: Kit) -> None:
     (left,) = kit.dead()
     assert (done[left.id]["rule"], done[left.id]["message_id"]) == ("signature-missing", "")
     assert {row["how"]: row["done"] for row in done.values()} == {"message": True, "refused": False}
-    route(kit, "after")
+    route_all(kit, "after")
     assert [letter.id for letter in kit.dead()] == [left.id]
 
 
 def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> None:
     """Under its own name, with why the original did not count and who asked for it."""
-    kit.publish(unsigned(kit, Message(content="please"), sender="lead", recipient="reviewer"), "message")
-    kit.publish(unsigned(kit, work()), "task-delegation", "high")
-    route(kit)
+    forge(kit, Message(content="please"), sender="lead", recipient="reviewer")
+    forge(kit, work(), **PARTIES)
+    route_all(kit)
     message, task = sorted(kit.dead(), key=lambda letter: letter.type)
     for wrong in (["--all"], [message.id, task.id], []):
         refused = kit.orchestra("dlq", "replay", "--sign-unverified", *wrong)
@@ -152,9 +128,8 @@ def test_the_operator_signs_one_by_its_id_and_the_trail_says_so(kit: Kit) -> Non
 
 def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> None:
     """An entry that was refused is in the trail as well; by its message-id it is no more genuine."""
-    data = unsigned(kit, work())
-    kit.publish(data, "task-delegation", "high")
-    route(kit)
+    data = forge(kit, work(), **PARTIES)
+    route_all(kit)
     write(kit)
     message_id = decode(data).header.message_id
     refused = kit.orchestra("audit", "replay", message_id)
@@ -170,10 +145,10 @@ def test_what_the_trail_holds_is_verified_before_it_is_said_again(kit: Kit) -> N
 def test_a_message_in_the_wrong_stream_goes_to_its_own(kit: Kit) -> None:
     """Its signature holds, so a replay puts right what was wrong with it."""
     kit.publish(kit.envelope(Message(content="x"), recipient="reviewer"), "query")
-    route(kit)
+    route_all(kit)
     assert [letter.rule for letter in kit.dead()] == ["stream-mismatch"]
     assert kit.orchestra("dlq", "replay", "--all").exit_code == 0
-    route(kit, "after")
+    route_all(kit, "after")
     assert (kit.dead(), kit.pending(), len(kit.published("message"))) == ([], 0, 1)
 
 
@@ -253,14 +228,15 @@ def test_a_plan_stays_a_plan_and_has_a_budget(kit: Kit, monkeypatch: pytest.Monk
 def test_strangers_give_only_a_task_and_nobody_too_much(kit: Kit, terms: LaunchTerms, signed: bool) -> None:
     """The operator who signs a task that does not verify signs no budget and no plan."""
     body = work("stolen", "do this").model_copy(update={"launch": terms})
-    parties = {"sender": "operator", "recipient": "reviewer"}
-    data = kit.envelope(body, **parties) if signed else unsigned(kit, body, **parties)
-    kit.publish(data, "task-delegation", "high")
+    if signed:
+        kit.post(body, **PARTIES)
+    else:
+        forge(kit, body, **PARTIES)
     too_late(kit)
     result = kit.orchestra("dlq", "replay", kit.dead()[0].id, *([] if signed else ["--sign-unverified"]))
     if signed:
         assert (result.exit_code, "cannot be replayed" in result.stderr) == (2, True)
         assert (sessions(kit), len(kit.dead())) == ([], 1)
     else:
-        session = kit.parts.ledger.session(sessions(kit)[0])
+        session = kit.ledger.session(sessions(kit)[0])
         assert (session.planned, session.budgets) == (False, ())

@@ -9,47 +9,37 @@ from contextlib import contextmanager
 
 import pytest
 
-from orchestrator.envelope.bodies import Dependency, StatusUpdate, Task, TaskCompletion, TaskDelegation
+from orchestrator.envelope.bodies import Dependency, StatusUpdate, TaskCompletion
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.ids import new_message_id
-from orchestrator.ledger import Committed, EndedRun, Outcome
-from orchestrator.messages.factory import Thread
+from orchestrator.ledger import Committed
 from orchestrator.redisdb import keys
 from orchestrator.router.batching import MANY
 from orchestrator.streams import ROUTER_GROUP, all_streams, consumer_name, stream_key
+from tests.integration.router.conftest import end_run, task
 from tests.kit import Kit
 from tests.waiting import until
 
 NOTED = {"already_applied": "1"}
 
 
-def read(kit: Kit) -> bool:
-    """Whether the router has been given everything that there is."""
-    return not any(row.unread for row in kit.streams.backlog(ROUTER_GROUP, all_streams()))
+def all_routed(kit: Kit) -> bool:
+    """Whether the router has been given everything that there is, and holds nothing of it."""
+    rows = kit.streams.backlog(ROUTER_GROUP, all_streams())
+    return not any(row.unread or row.pending for row in rows)
 
 
 class AtWork:
     """A session whose run a worker holds."""
 
     def __init__(self, kit: Kit, seed: str) -> None:
-        self._stack = kit
-        session = kit.send(seed)
+        self._kit, session = kit, kit.send(seed)
         kit.route()
         self._held = kit.claim(session)
 
     def finish(self) -> None:
         """Its worker reports that it is done."""
-        session = self._held.session
-        message_factory, thread = self._stack.parts.message_factory, Thread.of(session)
-        done = self._stack.parts.ledger.commit(
-            EndedRun(
-                self._held.claim,
-                Outcome(status="completed", text="42"),
-                make_envelope=lambda: message_factory.completion(
-                    sender=session.agent, recipient="operator", task_id=session.id, result="42", thread=thread
-                ),
-            )
-        )
+        done = end_run(self._kit, self._held, "42")
         assert isinstance(done, Committed)
         assert done.over
 
@@ -115,8 +105,7 @@ def test_what_others_write_into_the_same_stream_is_not_put_aside(
         until(lambda: kit.pending() == 1)
         done = TaskCompletion(task_id="theirs", status="success", summary="ok", result="42")
         message_id = new_message_id()
-        data = kit.envelope(done, message_id=message_id)
-        kit.publish(data, "task-completion", "high")
+        kit.post(done, message_id=message_id)
         until(lambda: bool(kit.redis.exists(keys.seen(0, "lead", message_id))))
         assert kit.pending() == 1
 
@@ -127,18 +116,12 @@ def test_while_a_task_waits_for_others_every_report_is_heard_at_once(
     """It may be what the task waits for."""
     aside_s(30)
     session = AtWork(kit, "ours")
-    waiting = Task(
-        task_id="t", title="t", description="d", dependencies=(Dependency(task_id="u", type="blocks-on"),)
-    )
-    kit.publish(
-        kit.envelope(TaskDelegation(task=waiting), sender="partner", recipient="reviewer"),
-        "task-delegation",
-        "high",
-    )
+    waiting = task(dependencies=(Dependency(task_id="u", type="blocks-on"),))
+    kit.post(waiting, sender="partner", recipient="reviewer")
     with routing(kit):
         until(lambda: kit.pending() == 0)
         session.finish()
-        until(lambda: read(kit) and kit.pending() == 0)
+        until(lambda: all_routed(kit))
 
 
 def test_one_that_is_alone_is_routed_when_its_time_is_up(kit: Kit) -> None:
@@ -146,7 +129,7 @@ def test_one_that_is_alone_is_routed_when_its_time_is_up(kit: Kit) -> None:
     session = AtWork(kit, "ours")
     with routing(kit):
         session.finish()
-        until(lambda: read(kit) and kit.pending() == 0)
+        until(lambda: all_routed(kit))
 
 
 def test_many_do_not_wait_for_that(kit: Kit, aside_s: Callable[[float], None]) -> None:
@@ -156,7 +139,7 @@ def test_many_do_not_wait_for_that(kit: Kit, aside_s: Callable[[float], None]) -
     with routing(kit):
         for session in sessions:
             session.finish()
-        until(lambda: read(kit) and kit.pending() == 0)
+        until(lambda: all_routed(kit))
 
 
 def test_a_router_that_is_stopped_leaves_none_behind(kit: Kit, aside_s: Callable[[float], None]) -> None:
@@ -194,5 +177,5 @@ def test_who_says_so_of_a_message_gains_nothing(kit: Kit, aside_s: Callable[[flo
     for data in (old, forged, kit.envelope(update)):
         kit.publish(data, "status-update", extra=NOTED)
     with routing(kit):
-        until(lambda: read(kit) and kit.pending() == 0)
+        until(lambda: all_routed(kit))
     assert sorted(letter.rule for letter in kit.dead()) == ["signer-sender", "too-old"]

@@ -11,11 +11,9 @@ from orchestrator.envelope.bodies import (
     ErrorReport,
     Message,
     StatusUpdate,
-    Task,
     TaskCompletion,
-    TaskDelegation,
 )
-from orchestrator.envelope.model import AgentMessage, RetryPolicy
+from orchestrator.envelope.model import RetryPolicy
 from orchestrator.envelope.model_values import Timestamp
 from orchestrator.envelope.validate import check
 from orchestrator.ids import derived_uuid, new_message_id
@@ -26,19 +24,11 @@ from orchestrator.redisdb import keys
 from orchestrator.router.deadletters.replay import Replays
 from orchestrator.router.delayed.parked import Wait
 from orchestrator.streams import ROUTER_GROUP, Portion, StreamId
-from tests.clock import At
+from tests.clock import At, ManualClock
+from tests.integration.router.conftest import LATER, ONCE, errors, rounds, route_until_dead, task
 from tests.kit import Kit
 
-LATER = AgentRecord(name="later", role="specialist")
-TASK = TaskDelegation(task=Task(task_id="t-1", title="t", description="d"))
 SLOW = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=30)
-
-
-def errors(kit: Kit) -> list[AgentMessage]:
-    """The errors that were published."""
-    found = [check(data).message for data in kit.published("error")]
-    assert None not in found
-    return [message for message in found if message is not None]
 
 
 def test_an_agent_that_is_registered_later_gets_its_task(kit: Kit) -> None:
@@ -48,12 +38,12 @@ def test_an_agent_that_is_registered_later_gets_its_task(kit: Kit) -> None:
     assert (handled.parked, handled.dead, kit.pending()) == (1, 0, 0)
     (waiting,) = kit.delayed.all()
     assert (waiting.attempt, waiting.rule, waiting.tasks) == (2, "recipient-unknown", ())
-    assert kit.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
+    assert kit.ledger.session(session).parked.startswith("no agent 'later' is registered")
     kit.parts.agents.announce([LATER])
     kit.wake()
     handled = kit.route("two")
     assert (handled.done, kit.dead()) == (1, [])
-    assert (kit.parts.ledger.session(session).busy, kit.parts.ledger.session(session).parked) == (
+    assert (kit.ledger.session(session).busy, kit.ledger.session(session).parked) == (
         True,
         "",
     )
@@ -63,12 +53,12 @@ def test_the_last_attempt_counts_as_much_as_the_first(kit: Kit) -> None:
     """A message that waited more than once is carried out, not taken for a copy of itself."""
     session = kit.send(agent="later")
     for number in range(2):
-        assert kit.router(str(number)).run_once().parked == 1
+        assert kit.route(str(number)).parked == 1
         kit.wake()
     kit.parts.agents.announce([LATER])
     handled = kit.route("last")
     assert (handled.done, handled.duplicates) == (1, 0)
-    assert kit.parts.ledger.session(session).busy
+    assert kit.ledger.session(session).busy
 
 
 def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(kit: Kit) -> None:
@@ -81,7 +71,7 @@ def test_when_attempts_are_used_up_the_session_fails_and_the_path_hears_of_it(ki
     handled = router.run_once()
     (letter,) = kit.dead()
     assert (handled.dead, letter.attempts, letter.rule) == (1, 3, "recipient-unknown")
-    state, reason = kit.parts.ledger.result(session)
+    state, reason = kit.ledger.result(session)
     assert state == SessionState.FAILED
     assert "no agent 'nobody' is registered" in str(reason)
     heard = [message.header.recipient.agent_name for message in errors(kit)]
@@ -110,36 +100,25 @@ def test_who_hears_of_a_message_that_is_given_up(
     kit: Kit, escalates_to: str, crew: tuple[str, ...], told: list[str]
 ) -> None:
     """Its sender, and the next one up its path who is there: by its settings, its coordinator, the tech-lead, the operator."""
-    parts = kit.parts
-    parts.agents.announce([AgentRecord(name="worker", role="specialist", escalates_to=escalates_to)])
+    kit.parts.agents.announce([AgentRecord(name="worker", role="specialist", escalates_to=escalates_to)])
     launch, conversation = new_message_id(), new_message_id()
-    task = kit.envelope(TASK, recipient="worker", message_id=launch, correlation=conversation, sender="lead")
-    parts.agents.announce([AgentRecord(name="lead", role="coordinator", executor="foreign")])
-    kit.publish(task, "task-delegation", "high")
+    kit.post(task(), recipient="worker", message_id=launch, correlation=conversation)
+    kit.parts.agents.announce([AgentRecord(name="lead", role="coordinator", executor="foreign")])
     assert kit.route("one").done == 1
-    once = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=60)
-    lost = kit.envelope(
-        Message(content="x"),
-        sender="worker",
-        recipient="nobody",
-        correlation=conversation,
-        chain=(launch,),
-        retry=once,
-    )
+    about = {"correlation": conversation, "chain": (launch,), "retry": ONCE}
+    kit.post(Message(content="x"), sender="worker", recipient="nobody", **about)
     for name in crew:
         kit.redis.delete(keys.agent(name))
-    kit.publish(lost, "message")
     assert kit.route("two").dead == 1
     assert [message.header.recipient.agent_name for message in errors(kit)] == told
 
 
 def test_a_wait_never_goes_past_the_expiration(kit: Kit) -> None:
     """A message that would be expired by its next attempt is given up at once."""
-    now_ms = int(kit.redis.time()[0]) * 1000
-    data = kit.envelope(
+    now_ms = kit.now_ms
+    kit.post(
         Message(content="x"), recipient="nobody", expiration=Timestamp.from_ms(now_ms + 1500), retry=SLOW
     )
-    kit.publish(data, "message")
     router = kit.router(clock=At(now_ms))
     router.run_once()
     kit.wake()
@@ -149,7 +128,7 @@ def test_a_wait_never_goes_past_the_expiration(kit: Kit) -> None:
 def test_waiting_survives_the_router_and_ends_by_itself(kit: Kit) -> None:
     """Another router takes the message up when it is due; nothing sleeps meanwhile."""
     policy = RetryPolicy(max_attempts=2, backoff_strategy="exponential", timeout_seconds=30)
-    kit.publish(kit.envelope(Message(content="x"), recipient="later", retry=policy), "message")
+    kit.post(Message(content="x"), recipient="later", retry=policy)
     kit.route("one", jitter=lambda: 0.05)
     kit.parts.agents.announce([LATER])
     other = kit.router("two")
@@ -162,7 +141,7 @@ def test_waiting_survives_the_router_and_ends_by_itself(kit: Kit) -> None:
 def test_a_router_that_comes_too_late_parks_nothing(kit: Kit) -> None:
     """Neither while the message waits, nor when it is back in its stream, where it would be twice."""
     kit.streams.ensure_groups([ROUTER_GROUP], [stream := StreamId(0, "message", "normal")])
-    kit.publish(kit.envelope(Message(content="x")), "message")
+    kit.post(Message(content="x"))
     (entry,) = kit.streams.read(ROUTER_GROUP, "slow", [Portion([stream], 1)])
     message = check(entry.data or b"").message
     assert message is not None
@@ -185,16 +164,16 @@ def test_a_copy_of_a_message_that_waited_has_no_second_effect(kit: Kit) -> None:
     kit.wake()
     kit.publish(copy, "task-delegation", "high")
     handled = kit.route("two")
-    assert (handled.done, handled.duplicates, len(kit.parts.ledger.runs(session))) == (1, 1, 1)
+    assert (handled.done, handled.duplicates, len(kit.ledger.runs(session))) == (1, 1, 1)
 
 
 def test_what_no_router_took_in_time_is_given_up_as_timed_out(kit: Kit) -> None:
     """Beyond the timeout of its last attempt a message is a dead letter of type timeout, in the path too."""
     policy = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=1)
-    data = kit.envelope(TASK, recipient="reviewer", retry=policy)
+    data = kit.envelope(task(), recipient="reviewer", retry=policy)
     entry = kit.publish(data, "task-delegation", "high")
     later_ms = int(entry.partition("-")[0]) + 1500
-    kit.router(clock=At(later_ms)).run_once()
+    kit.route(clock=At(later_ms))
     assert [(letter.rule, letter.attempts) for letter in kit.dead()] == [("timeout", 1)]
     bodies = [message.body for message in errors(kit)]
     assert [body.error_type for body in bodies if isinstance(body, ErrorReport)] == ["timeout", "timeout"]
@@ -206,7 +185,7 @@ def test_only_what_is_not_in_the_ledger_yet_can_be_late(kit: Kit, sender: str) -
     update = StatusUpdate(task_id="t", status="in-progress")
     correlation = derived_uuid("test", sender)
     entry = kit.publish(kit.envelope(update, sender=sender, correlation=correlation), "status-update")
-    handled = kit.router(clock=At(int(entry.partition("-")[0]) + 121_000)).run_once()
+    handled = kit.route(clock=At(int(entry.partition("-")[0]) + 121_000))
     assert (handled.done, handled.dead) == ((1, 0) if sender == "lead" else (0, 1))
 
 
@@ -215,15 +194,15 @@ def test_a_session_that_is_not_known_yet_is_waited_for_within_the_attempt(kit: K
     done = TaskCompletion(task_id="T-9", status="success", summary="done")
     entry = kit.publish(kit.envelope(done, sender="partner"), "task-completion", "high")
     now_ms = int(entry.partition("-")[0])
-    kit.router("one", clock=At(now_ms)).run_once()
+    kit.route("one", clock=At(now_ms))
     (waiting,) = kit.delayed.all()
     assert (waiting.attempt, waiting.rule, waiting.due_ms) == (1, "session-unknown", now_ms + 100)
     kit.wake()
-    kit.router("two", clock=At(now_ms + 4000)).run_once()
+    kit.route("two", clock=At(now_ms + 4000))
     (waiting,) = kit.delayed.all()
     assert (waiting.attempt, waiting.due_ms) == (1, now_ms + 8000)
     kit.wake()
-    assert kit.router("three", clock=At(now_ms + 10_000)).run_once().dead == 1
+    assert kit.route("three", clock=At(now_ms + 10_000)).dead == 1
 
 
 def test_an_old_message_cannot_pass_for_one_that_waited(kit: Kit) -> None:
@@ -236,11 +215,8 @@ def test_an_old_message_cannot_pass_for_one_that_waited(kit: Kit) -> None:
 
 def test_what_was_given_up_may_be_sent_again(kit: Kit) -> None:
     """Nothing came of it, however often it was tried: the same message, sent again, is no duplicate of itself."""
-    data = kit.envelope(Message(content="x"), recipient="later")
-    kit.publish(data, "message")
-    router = kit.router("one", jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
+    data = kit.post(Message(content="x"), recipient="later")
+    route_until_dead(kit, "one")
     kit.parts.agents.announce([LATER])
     kit.publish(data, "message")
     handled = kit.route("two")
@@ -249,11 +225,8 @@ def test_what_was_given_up_may_be_sent_again(kit: Kit) -> None:
 
 def test_a_replay_of_what_was_accepted_meanwhile_has_no_second_effect(kit: Kit) -> None:
     """Its sender sent it again by itself, before somebody replayed the dead letter as it was."""
-    data = kit.envelope(TASK, sender="partner", recipient="later")
-    kit.publish(data, "task-delegation", "high")
-    router = kit.router("one", jitter=lambda: 0.0)
-    while not router.run_once().dead:
-        pass
+    data = kit.post(task(), sender="partner", recipient="later")
+    route_until_dead(kit, "one")
     kit.parts.agents.announce([LATER])
     kit.publish(data, "task-delegation", "high")
     kit.route("two")
@@ -262,47 +235,39 @@ def test_a_replay_of_what_was_accepted_meanwhile_has_no_second_effect(kit: Kit) 
     (dead,) = kit.dead()
     assert Replays(kit.parts).replay(dead).how == "copy"  # type: ignore[union-attr]
     assert kit.route("three").duplicates == 1
-    assert len(kit.parts.ledger.roots(0)) == 1
-
-
-def patient(kit: Kit) -> None:
-    """As the settings are by default: an attempt waits for an agent that may be starting."""
-    kit.settings = kit.settings.model_copy(update={"registration_patience_s": 20})
+    assert len(kit.ledger.roots(0)) == 1
 
 
 def test_a_worker_that_is_starting_costs_no_attempt(kit: Kit) -> None:
     """The task waits for its agent within the first attempt and begins as soon as it is registered."""
-    patient(kit)
+    kit = kit.beside(registration_patience_s=20)  # as it is by default
     session = kit.send(agent="later")
-    now_ms = int(kit.redis.time()[0]) * 1000
+    now_ms = kit.now_ms
     for waited_ms in (0, 5_000, 19_000):
-        router = kit.router(str(waited_ms), clock=At(now_ms + waited_ms))
-        router.run_once()
+        kit.route(str(waited_ms), clock=At(now_ms + waited_ms))
         (waiting,) = kit.delayed.all()
         assert (waiting.attempt, waiting.agent, waiting.due_ms) == (1, "later", now_ms + waited_ms + 500)
-        assert kit.parts.ledger.session(session).parked.startswith("no agent 'later' is registered")
+        assert kit.ledger.session(session).parked.startswith("no agent 'later' is registered")
     kit.parts.agents.announce([LATER])
-    router = kit.router("last", clock=At(now_ms + 19_500))
-    router.run_once(), router.run_once()
-    assert (kit.parts.ledger.session(session).busy, kit.dead()) == (True, [])
+    rounds(kit.router("last", clock=At(now_ms + 19_500)))
+    assert (kit.ledger.session(session).busy, kit.dead()) == (True, [])
 
 
 def test_an_agent_that_never_comes_fails_the_task_within_the_patience_and_names_those_that_are_there(
     kit: Kit,
 ) -> None:
     """Twenty seconds in all, not for each attempt; or the timeout of an attempt if that is shorter."""
-    patient(kit)
+    kit = kit.beside(registration_patience_s=20)  # as it is by default
     kit.send(agent="nobody")
     hasty = RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=2)
-    kit.publish(kit.envelope(Message(content="x"), recipient="nobody", retry=hasty), "message")
-    now_ms = int(kit.redis.time()[0]) * 1000
-    died = {}
+    kit.post(Message(content="x"), recipient="nobody", retry=hasty)
+    clock = ManualClock(kit.now_ms)
+    router, died = kit.router(clock=clock, jitter=lambda: 0.0), {}
     for second in range(70):
-        router = kit.router(str(second), clock=At(now_ms + second * 1000), jitter=lambda: 0.0)
-        for _ in range(3):
-            router.run_once()
+        rounds(router, 3)
         for letter in kit.dead():
             died.setdefault((letter.type, letter.attempts), second)
+        clock.advance(1)
     assert died == {("message", 1): 2, ("task-delegation", 1): 20}
     assert "(registered: code-reviewer, lead, partner, reviewer, tech-lead)" in kit.dead()[1].reason
 
@@ -313,13 +278,13 @@ def test_a_task_for_a_name_that_is_almost_right_says_which_was_probably_meant(ki
     for _ in range(3):
         router.run_once()
         kit.wake()
-    _, reason = kit.parts.ledger.result(session)
+    _, reason = kit.ledger.result(session)
     assert "no agent 'reviewr' is registered (did you mean 'reviewer'? registered: " in str(reason)
 
 
 def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_queue(kit: Kit) -> None:
     """Router, services and sweep do the same: nobody is told of it, and soon after the agent is back its workers are."""
-    parts, ledger = kit.parts, kit.parts.ledger
+    parts, ledger = kit.parts, kit.ledger
     parts.__dict__["dispatcher"] = kit.sent
     session = kit.send(agent="reviewer")
     kit.route()
@@ -331,14 +296,8 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
     for _ in range(10):
         ledger.set_time(ledger.server_ms() + ledger.limits.redispatch_ms)
         reaper.run_once()
-    assert (
-        hand_over(
-            [RunRef(run=run, session=session, agent="reviewer", cause="start")],
-            ledger=ledger,
-            agents=parts.agents,
-        )
-        == []
-    )
+    ready = RunRef(run=run, session=session, agent="reviewer", cause="start")
+    assert hand_over([ready], ledger=ledger, agents=parts.agents) == []
     assert kit.sent.wakeups == []
     parts.agents.announce([AgentRecord(name="reviewer", queue="elsewhere")])
     ledger.set_time(ledger.server_ms() + 100_000)
@@ -349,22 +308,21 @@ def test_a_run_of_an_agent_that_nobody_registers_any_more_waits_for_it_at_no_que
 
 def test_the_wait_for_an_agent_ends_with_the_expiration(kit: Kit) -> None:
     """The message is expired then, and says so."""
-    patient(kit)
-    now_ms = int(kit.redis.time()[0]) * 1000
+    kit = kit.beside(registration_patience_s=20)  # as it is by default
+    now_ms = kit.now_ms
     soon = Timestamp.from_ms(now_ms + 3000)
-    kit.publish(kit.envelope(Message(content="x"), recipient="nobody", expiration=soon), "message")
+    kit.post(Message(content="x"), recipient="nobody", expiration=soon)
     for waited_ms in (0, 2500, 3500):
-        kit.router(str(waited_ms), clock=At(now_ms + waited_ms)).run_once()
-        kit.router(f"{waited_ms}+", clock=At(now_ms + waited_ms)).run_once()
+        rounds(kit.router(str(waited_ms), clock=At(now_ms + waited_ms)))
     assert [letter.rule for letter in kit.dead()] == ["expired"]
 
 
 def test_a_message_that_waited_until_it_was_old_is_carried_out(kit: Kit) -> None:
     """The mark that it was given when it was put back bears out that it was accepted in time."""
-    kit.settings = kit.settings.model_copy(update={"message_max_age_s": 60})
+    kit = kit.beside(message_max_age_s=60)
     entry = kit.publish(kit.envelope(Message(content="x"), recipient="later"), "message")
     assert kit.route("one").parked == 1
     kit.parts.agents.announce([LATER])
     kit.wake()
-    handled = kit.router("two", clock=At(int(entry.partition("-")[0]) + 90_000)).run_once()
+    handled = kit.route("two", clock=At(int(entry.partition("-")[0]) + 90_000))
     assert (handled.done, kit.dead()) == (1, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import redis as redis_py
 from sqlalchemy import select
 
 from orchestrator.agents.registry import AgentRecord
-from orchestrator.audit import build_writer
 from orchestrator.audit.database import DEAD_LETTERS
 from orchestrator.audit.heads import EitherKeys, proof_of
 from orchestrator.audit.reader import AuditReader
@@ -24,11 +22,9 @@ from orchestrator.envelope.bodies import (
     Query,
     Reply,
     StatusUpdate,
-    Task,
     TaskCompletion,
-    TaskDelegation,
 )
-from orchestrator.envelope.codec import decode, encode_unsigned
+from orchestrator.envelope.codec import decode
 from orchestrator.envelope.model import Body, RetryPolicy
 from orchestrator.envelope.signature import CLOCK_SKEW_MS
 from orchestrator.ids import new_message_id
@@ -36,12 +32,12 @@ from orchestrator.ledger import Ledger
 from orchestrator.redisdb import keys
 from orchestrator.router.commands import MARK_MARGIN_MS
 from orchestrator.streams import StreamId, stream_key
-from tests.integration.router.test_trail import write
+from tests.integration.router.conftest import forge, task, unsigned
+from tests.integration.router.trail import write, writer
 from tests.kit import Kit
 
-TASK = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
 SAID: dict[str, Body] = {
-    "a task": TASK,
+    "a task": task(),
     "a completion": TaskCompletion(task_id="T-1", status="success", summary="done"),
     "a status": StatusUpdate(task_id="T-1", status="in-progress"),
     "a question": Query(query_type="ask-for-help", subject="which one?"),
@@ -68,7 +64,7 @@ def thief(kit: Kit) -> Iterator[redis_py.Redis]:
 
 def found(kit: Kit) -> dict[str, tuple[str, str]]:
     """Rule and severity of what the doctor says of messages, by what it is about."""
-    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
+    said = kit.document("doctor", "--quick")
     rules = ("message-taken", "messages-not-compared", "damaged")
     return {f["subject"]: (f["rule"], f["severity"]) for f in said["findings"] if f["rule"] in rules}
 
@@ -152,7 +148,7 @@ def test_sending_it_again_as_the_doctor_says_puts_it_right(
 ) -> None:
     """The same envelope is no duplicate, as nobody has routed it."""
     kit.router()
-    data = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    data = kit.envelope(task(), sender="partner", recipient="reviewer")
     message_id = publish(kit, data)
     acknowledge(thief, kit, data, take(thief, kit, data))
     write(kit)
@@ -166,18 +162,13 @@ def test_sending_it_again_as_the_doctor_says_puts_it_right(
     assert kit.route("honest").done == 1
     write(kit)
     assert found(kit) == {}
-    assert [session.agent for session in kit.parts.ledger.roots(0)] == ["reviewer"]
+    assert [session.agent for session in kit.ledger.roots(0)] == ["reviewer"]
 
 
 def waiting(kit: Kit) -> bytes:
     """An envelope of a program that waits for its next attempt, its first one being audited."""
-    data = kit.envelope(
-        TASK,
-        sender="partner",
-        recipient="nobody-yet",
-        retry=RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=60),
-    )
-    publish(kit, data)
+    policy = RetryPolicy(max_attempts=3, backoff_strategy="linear", timeout_seconds=60)
+    data = kit.post(task(), sender="partner", recipient="nobody-yet", retry=policy)
     assert kit.route("waits").parked == 1
     write(kit)
     return data
@@ -202,7 +193,7 @@ def test_what_waited_and_was_taken_when_it_came_back_is_named(kit: Kit, thief: r
 def routed(kit: Kit) -> None:
     """A task, what is said about it, to a program and from one; a copy of each."""
     kit.redis.xadd(
-        keys.outbox(0, "partner"), {"envelope": kit.envelope(TASK, sender="partner", recipient="reviewer")}
+        keys.outbox(0, "partner"), {"envelope": kit.envelope(task(), sender="partner", recipient="reviewer")}
     )
     for recipient in ("partner", "tech-lead"):
         data = kit.envelope(Message(content="x"), recipient=recipient)
@@ -214,13 +205,12 @@ def routed(kit: Kit) -> None:
 
 def refused(kit: Kit) -> None:
     """Dead letters: of a stranger, of one without a right, of an id that was used before, of what cannot be read."""
-    used = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    used = kit.envelope(task(), sender="partner", recipient="reviewer")
     publish(kit, used)
-    publish(kit, encode_unsigned(decode(kit.envelope(Message(content="y")))))
+    forge(kit, Message(content="y"))
     kit.route("r")
-    other = TaskDelegation(task=Task(task_id="T-2", title="Count", description="words"))
-    publish(kit, kit.envelope(other, sender="partner", message_id=decode(used).header.message_id))
-    publish(kit, kit.envelope(TASK, sender="partner", role="specialist"))
+    kit.post(task("T-2"), sender="partner", message_id=decode(used).header.message_id)
+    kit.post(task(), sender="partner", role="specialist")
     kit.publish(b"<agent-message", "message")
     for _ in range(2):
         kit.route("r")
@@ -249,9 +239,10 @@ def test_what_routers_do_accuses_nobody(kit: Kit) -> None:
 def test_dead_letters_that_people_took_out_accuse_nobody(kit: Kit, then: str, audited: bool) -> None:
     """Before the audit writer has read one nobody can tell what became of the message, and the doctor says so."""
     refused(kit)
-    writer = build_writer(kit.parts, consumer="w")
-    while audited and writer.run_once():
-        pass
+    if audited:
+        write(kit)
+    else:
+        writer(kit)
     dead = [one for one in kit.dead() if one.sender == "partner"]
     for one in dead:
         assert kit.orchestra("dlq", then, one.id).exit_code == 0
@@ -279,7 +270,7 @@ def test_what_waited_and_came_back_accuses_nobody(kit: Kit, end: str) -> None:
 def test_a_forgery_that_its_author_acknowledges_accuses_nobody(kit: Kit, thief: redis_py.Redis) -> None:
     """What its sender is not known to have said is no loss."""
     kit.router()
-    data = encode_unsigned(decode(kit.envelope(Message(content="x"), sender="partner")))
+    data = unsigned(kit, Message(content="x"), sender="partner")
     publish(kit, data)
     acknowledge(thief, kit, data, take(thief, kit, data))
     write(kit)
@@ -292,7 +283,7 @@ def test_an_emptied_redis_accuses_nobody(kit: Kit) -> None:
     write(kit)
     kit.redis.flushdb()
     kit.parts.agents.announce(kit.parts.agents.all() or [])
-    build_writer(kit.parts, consumer="w")
+    writer(kit)
     data = kit.envelope(Message(content="later"))
     publish(kit, data)
     kit.route("new")
@@ -303,7 +294,7 @@ def test_an_emptied_redis_accuses_nobody(kit: Kit) -> None:
 
 def test_a_mark_that_has_lived_its_time_accuses_nobody(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message is compared as long as its mark is sure to be there, whatever the clocks of others say."""
-    data = kit.envelope(TASK, sender="partner", recipient="reviewer")
+    data = kit.envelope(task(), sender="partner", recipient="reviewer")
     message_id = publish(kit, data)
     assert kit.route("r").done == 1
     write(kit)
@@ -325,6 +316,6 @@ def test_a_mark_that_has_lived_its_time_accuses_nobody(kit: Kit, monkeypatch: py
 
 def test_without_a_trail_the_doctor_says_that_nobody_looked(kit: Kit) -> None:
     """And holds nothing against anybody."""
-    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
+    said = kit.document("doctor", "--quick")
     (warning,) = [f for f in said["findings"] if f["rule"] == "no-audit-trail"]
     assert "nobody looked for messages" in warning["message"]

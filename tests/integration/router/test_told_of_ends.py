@@ -5,28 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
 from orchestrator import Client
-from orchestrator.envelope.bodies import ErrorReport, Review, ReviewRequest, Task, TaskDelegation
-from orchestrator.envelope.model import RetryPolicy
-from orchestrator.envelope.validate import check
-from orchestrator.ledger import ClaimedRun, EndedRun, Outcome, Session, SessionState
-from orchestrator.messages.factory import Thread
-from orchestrator.reconciler.callbacks import CallbackService
-from orchestrator.reconciler.delivery import Delivery
-from orchestrator.reconciler.reaper import Reaper
+from orchestrator.envelope.bodies import ErrorReport, Review, ReviewRequest
+from orchestrator.ledger import Session, SessionState
 from orchestrator.redisdb import ledger_keys
+from tests.integration.router.conftest import ONCE, Family, end_run, errors, sweep_until, task
 from tests.kit import Kit
-from tests.waiting import until
 
 
 def heard(kit: Kit, by: str = "partner") -> list[tuple[str, str]]:
     """What errors of critical severity say to an agent: the sender, and the text."""
     found = []
-    for data in kit.published("error"):
-        message = check(data).message
+    for message in errors(kit):
         assert isinstance(message.body, ErrorReport)
         if message.header.recipient.agent_name == by:
             assert (message.body.severity, message.header.priority) == ("critical", "critical")
@@ -36,46 +30,15 @@ def heard(kit: Kit, by: str = "partner") -> list[tuple[str, str]]:
 
 def given(kit: Kit, recipient: str = "lead", *, seconds: int = 0) -> Session:
     """The session of a task, or with ``seconds`` of a review, that `partner` has given an agent."""
+    about: dict[str, Any] = {"sender": "partner", "recipient": recipient}
     if seconds:
-        body: ReviewRequest | TaskDelegation = ReviewRequest(
-            review=Review(task_id="R-1", title="Look", description="at it")
-        )
+        review = ReviewRequest(review=Review(task_id="R-1", title="Look", description="at it"))
+        kit.post(review, **about, retry=ONCE.model_copy(update={"timeout_seconds": seconds}))
     else:
-        body = TaskDelegation(task=Task(task_id="T-1", title="Count", description="the lines"))
-    retry = (
-        RetryPolicy(max_attempts=1, backoff_strategy="linear", timeout_seconds=seconds) if seconds else None
-    )
-    data = kit.envelope(body, sender="partner", recipient=recipient, retry=retry)
-    kit.publish(data, body.type, "high")
+        kit.post(task(), **about)
     kit.route("given")
     assert kit.dead() == []
-    return kit.parts.ledger.roots(0)[0]
-
-
-def reported(kit: Kit, held: ClaimedRun, status: str = "completed", text: str = "x") -> None:
-    """A worker ends its run."""
-    message_factory = kit.parts.message_factory
-    make = partial(
-        message_factory.error,
-        sender=held.session.agent,
-        recipient="lead",
-        error=text,
-        thread=Thread.of(held.session),
-    )
-    kit.parts.ledger.commit(EndedRun(held.claim, Outcome(status=status, text=text), make_envelope=make))  # type: ignore[arg-type]
-
-
-def delivered(kit: Kit) -> None:
-    """The callback service has handled all events."""
-    service = CallbackService(kit.redis, Delivery(kit.parts.ledger, lambda _: None), consumer="c")
-    while service.run_once():
-        pass
-
-
-def reaper(kit: Kit) -> Reaper:
-    """A reaper that takes whatever does not move in no time."""
-    ledger = kit.parts.ledger
-    return Reaper(ledger, Delivery(ledger, lambda _: None), settle=lambda _: None, lease_s=0.01)
+    return kit.ledger.roots(0)[0]
 
 
 @pytest.mark.parametrize("how", ["stop", "delete"])
@@ -93,8 +56,7 @@ def test_a_run_that_was_asked_to_stop_and_lost_its_worker(kit: Kit) -> None:
     with Client(kit.settings) as client:
         assert client.stop(session.id, "enough").outcome == "asked"
     assert heard(kit) == []
-    sweeper = reaper(kit)
-    until(lambda: sweeper.run_once() is not None and kit.parts.ledger.session(session.id).state == "stopped")
+    sweep_until(kit, session.id, SessionState.STOPPED, lease_s=0.01)
     assert heard(kit) == [("reaper", "enough, and its worker was lost")]
 
 
@@ -104,39 +66,31 @@ def test_a_session_whose_child_failed_it(kit: Kit) -> None:
     lead = kit.claim(session.id)
     child = kit.assign(lead, "reviewer", options={"on_failure": "fail"}).child_id
     kit.route("launched")
-    reported(kit, lead)
-    reported(kit, kit.claim(child), "failed", "no luck")
-    delivered(kit)
-    assert kit.parts.ledger.session(session.id).state is SessionState.FAILED
+    end_run(kit, lead)
+    end_run(kit, kit.claim(child), "no luck", status="failed")
+    kit.services.drain()
+    assert kit.ledger.session(session.id).state is SessionState.FAILED
     assert heard(kit) == [("reaper", f"child {child} failed: no luck")]
 
 
 def test_a_review_that_was_not_done_in_time(kit: Kit) -> None:
     session = given(kit, "code-reviewer", seconds=1)
-    sweeper = reaper(kit)
-    until(lambda: sweeper.run_once() is not None and kit.parts.ledger.session(session.id).state == "failed")
+    sweep_until(kit, session.id, SessionState.FAILED)
     assert heard(kit) == [("reaper", "the review was not done in time")]
 
 
 @pytest.mark.parametrize("end", ["stopped", "deleted"])
 def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(kit: Kit, end: str) -> None:
     """It hears of both: that it need not go on, and that nobody else does."""
-    root = kit.send()
-    kit.route("first")
-    lead = kit.claim(root)
-    own = kit.assign(lead, "partner").child_id
+    family = Family(kit)
+    root, own = family.lead.session.id, family.child
     kit.route("launched")
-    about = kit.parts.ledger.session(own)
-    task = TaskDelegation(task=Task(task_id="T-2", title="Look", description="at it"))
-    data = kit.envelope(
-        task, sender="partner", recipient="reviewer", correlation=about.correlation, chain=about.chain
-    )
-    kit.publish(data, "task-delegation", "high")
+    family.post(task("T-2"), recipient="reviewer")
     kit.route("second")
-    (below,) = [s for s in kit.parts.ledger.tree(root) if s.agent == "reviewer"]
-    kit.parts.ledger.stop(root, "no more", state=end, force=True)  # type: ignore[arg-type]
-    delivered(kit)
-    states = {s.id: s.state.value for s in kit.parts.ledger.find([own, below.id])}
+    (below,) = [s for s in kit.ledger.tree(root) if s.agent == "reviewer"]
+    kit.ledger.stop(root, "no more", state=end, force=True)  # type: ignore[arg-type]
+    kit.services.drain()
+    states = {s.id: s.state.value for s in kit.ledger.find([own, below.id])}
     assert states == {own: end, below.id: end}
     told = heard(kit)
     assert len(told) == 2
@@ -145,9 +99,8 @@ def test_what_a_program_runs_and_what_it_launched_ends_with_the_parent(kit: Kit,
 
 def test_a_report_names_the_session_and_stands_in_the_conversation(kit: Kit) -> None:
     session = given(kit)
-    kit.parts.ledger.stop(session.id, "enough")
-    (data,) = kit.published("error")
-    message = check(data).message
+    kit.ledger.stop(session.id, "enough")
+    (message,) = errors(kit)
     assert message.header.correlation_id == session.correlation
     assert message.header.conversation_chain == session.chain
     assert isinstance(message.body, ErrorReport)
@@ -161,7 +114,7 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
 ) -> None:
     """Nothing is written before its report can be written with it; the next one who tries finds all as it was."""
     session = given(kit)
-    ledger = kit.parts.ledger
+    ledger = kit.ledger
     end: Callable[[], object] = partial(ledger.stop, session.id, "enough")
     if how == "release":
         kit.claim(session.id)
@@ -183,5 +136,5 @@ def test_an_end_that_cannot_be_reported_does_not_happen(
 def test_a_session_with_damaged_books_ends_all_the_same(kit: Kit) -> None:
     session = given(kit)
     kit.redis.hset(ledger_keys.session(session.id), "correlation", "damaged")
-    assert kit.parts.ledger.stop(session.id, "enough").outcome == "ended"
+    assert kit.ledger.stop(session.id, "enough").outcome == "ended"
     assert heard(kit) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from base64 import b64encode
 from collections.abc import Callable
@@ -11,18 +10,18 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from click.testing import Result
 
-from orchestrator.audit import AuditStore, AuditWriter, build_writer
+from orchestrator.audit import AuditStore
 from orchestrator.audit.heads import KeptHeads, proof_of
-from orchestrator.envelope.bodies import Message, Review, ReviewRequest, Task, TaskCompletion, TaskDelegation
-from orchestrator.envelope.codec import decode, encode_unsigned
-from orchestrator.envelope.model import Body
+from orchestrator.envelope.bodies import Message, Review, ReviewRequest, TaskCompletion
+from orchestrator.envelope.codec import decode
 from orchestrator.envelope.signature import sign
 from orchestrator.ids import root_session_id
 from orchestrator.redisdb import keys
 from orchestrator.streams import StreamId
 from tests.claims import forged
+from tests.integration.router.conftest import forge, task, unsigned
+from tests.integration.router.trail import broken, found, intact, said, told, verify, write
 from tests.kit import Kit
 from tests.postgres import Tampering, TrailDatabase, on_sqlite
 
@@ -33,52 +32,13 @@ PRINTABLE = [chr(code) for code in range(33, 127)]
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def found(kit: Kit, *arguments: str) -> list[dict[str, object]]:
-    """What a search of the trail finds."""
-    said = json.loads(kit.orchestra("audit", "search", *arguments, "--json").stdout)
-    rows: list[dict[str, object]] = said["messages"]
-    return rows
-
-
-def writer(kit: Kit) -> AuditWriter:
-    """The audit writer of the stack's data folder."""
-    return build_writer(kit.parts, consumer="w")
-
-
-def write(kit: Kit) -> None:
-    """Let the audit writer write everything that was published."""
-    one = writer(kit)
-    while one.run_once():
-        pass
-
-
-def verify(kit: Kit) -> Result:
-    """`orchestra audit verify`."""
-    return kit.orchestra("audit", "verify")
-
-
-def unsigned(kit: Kit, body: Body, **options: object) -> bytes:
-    """What a stranger who may append to the streams can write in anybody's name."""
-    return encode_unsigned(decode(kit.envelope(body, **options)))  # type: ignore[arg-type]
-
-
-def said(kit: Kit, number: int) -> list[str]:
-    """Messages of an honest agent, routed."""
-    texts = [f"number {n}" for n in range(number)]
-    for text in texts:
-        kit.publish(kit.envelope(Message(content=text)), "message")
-    kit.route("honest")
-    return texts
-
-
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
 @on_sqlite("blank", [b" ", b"\n", b"<!-- -->", b"\r\n\t"], on_both=[b"<!-- -->"])
 def test_a_blank_before_the_task_does_not_hide_it(kit: Kit, blank: bytes) -> None:
     """It is signed and carried out, so it is found by its task-id."""
-    body = TaskDelegation(task=Task(task_id="T-1", title="t", description="d"))
-    plain = kit.envelope(body, sender="partner", recipient="reviewer")
+    plain = kit.envelope(task(), sender="partner", recipient="reviewer")
     key = kit.parts.keyring.signer("partner")
     now_ms = decode(plain).header.timestamp.instant_ms
     data = plain.replace(b"<task>", blank + b"<task>")
@@ -94,9 +54,8 @@ def test_a_blank_before_the_task_does_not_hide_it(kit: Kit, blank: bytes) -> Non
 def test_router_and_trail_have_one_rule_for_what_is_signed(kit: Kit, size: int, signed: str) -> None:
     """A signature over octets that are not canonical counts for nobody; a comment may be added to what is."""
     text = "".join(Random(3).choices(PRINTABLE, k=size))
-    body = TaskDelegation(task=Task(task_id="T-1", title="t", description=text))
     key = kit.parts.keyring.signer("partner")
-    message = decode(kit.envelope(body, sender="partner", recipient="reviewer"))
+    message = decode(kit.envelope(task(text=text), sender="partner", recipient="reviewer"))
     plain = kit.parts.encrypter.sign(message, key)
     head, value, tail = re.split(rb"(?<=<signature-value>)(.+)(?=</signature-value>)", plain)
     head = head.replace(b"<header>", b"<!-- --><header>")
@@ -136,27 +95,17 @@ def test_a_large_completion_is_found_by_its_task(kit: Kit) -> None:
     for number, size in enumerate((70_000, 1_500_000)):
         session = root_session_id(f"large {number}")
         text = "".join(noise.choices(PRINTABLE, k=size // 2)) + " needle & thread " + "x" * (size // 2)
-        given = kit.envelope(
-            TaskDelegation(task=Task(task_id=session, title="t", description="d")), recipient="reviewer"
-        )
-        header = decode(given).header
-        done = decode(
-            kit.envelope(
-                TaskCompletion(task_id=session, status="success", summary=text),
-                sender="reviewer",
-                recipient="lead",
-                correlation=header.message_id,
-                chain=(header.message_id,),
-            )
-        )
+        begun = decode(kit.post(task(session), recipient="reviewer")).header.message_id
+        body = TaskCompletion(task_id=session, status="success", summary=text)
+        about = {"sender": "reviewer", "recipient": "lead", "correlation": begun, "chain": (begun,)}
+        done = decode(kit.envelope(body, **about))
         sealed = kit.parts.encrypter.sign(done, kit.parts.keyring.signer("reviewer"))
         assert len(sealed) < size
-        kit.publish(given, "task-delegation", "high")
         kit.publish(sealed, "task-completion", "high")
         write(kit)
         types = {row["type"] for row in found(kit, "--task", session)}
         assert types == {"task-delegation", "task-completion"}
-        shown = json.loads(kit.orchestra("audit", "show", session, "--json").stdout)["messages"]
+        shown = kit.document("audit", "show", session)["messages"]
         assert [row["type"] for row in shown] == ["task-delegation", "task-completion"]
         assert [row["type"] for row in found(kit, "needle & thread")] == ["task-completion"] * (number + 1)
     assert tasks_completed(kit) == 2
@@ -166,21 +115,21 @@ def test_the_report_counts_reviews(kit: Kit) -> None:
     """A review is a task that somebody was given and completes."""
     session = root_session_id("review")
     review = ReviewRequest(review=Review(task_id=session, title="t", description="d"))
-    kit.publish(kit.envelope(review, recipient="code-reviewer"), "review-request")
+    kit.post(review, recipient="code-reviewer")
     done = TaskCompletion(task_id=session, status="success", summary="fine")
-    kit.publish(kit.envelope(done, sender="code-reviewer", recipient="lead"), "task-completion", "high")
+    kit.post(done, sender="code-reviewer", recipient="lead")
     write(kit)
     assert tasks_completed(kit) == 1
 
 
 def tasks_completed(kit: Kit) -> int:
-    hops = json.loads(kit.orchestra("audit", "report", "--json").stdout)["hops"]
+    hops = kit.document("audit", "report")["hops"]
     return next(int(hop["times"]["count"]) for hop in hops if hop["hop"] == "task")
 
 
 def test_a_search_looks_in_the_text_and_not_in_its_markup(kit: Kit) -> None:
     """What was said is found as it was said, however the XML spells it; tags are no text."""
-    kit.publish(kit.envelope(Message(content='a & b < "c"')), "message")
+    kit.post(Message(content='a & b < "c"'))
     odd = kit.envelope(Message(content="ODD")).replace(b"ODD", b'o&#100;d a &#38; <![CDATA[b < ]]>&quot;c"')
     kit.publish(odd, "message")
     kit.publish(
@@ -203,18 +152,14 @@ def test_the_doctor_does_not_believe_a_forged_launch(kit: Kit) -> None:
     """Unsigned, or signed by somebody else than the parent's agent: it is no launch of the parent's."""
     session = kit.send()
     kit.route()
-    launch = kit.parts.ledger.session(session).message
-    chain = (launch,)
-    correlation = kit.parts.ledger.session(session).correlation
-    forged = TaskDelegation(task=Task(task_id=root_session_id("forged"), title="t", description="d"))
-    options = {"recipient": "reviewer", "chain": chain, "correlation": correlation}
-    kit.publish(unsigned(kit, forged, **options), "task-delegation", "high")
-    forged = TaskDelegation(task=Task(task_id=root_session_id("other"), title="t", description="d"))
-    kit.publish(kit.envelope(forged, sender="partner", **options), "task-delegation", "high")  # type: ignore[arg-type]
+    launch = kit.ledger.session(session)
+    options = {"recipient": "reviewer", "chain": (launch.message,), "correlation": launch.correlation}
+    forge(kit, task(root_session_id("forged")), **options)
+    kit.post(task(root_session_id("other")), sender="partner", **options)
     kit.route("two")
     write(kit)
     assert len(found(kit, "--type", "task-delegation")) == 3
-    said = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
+    said = kit.document("doctor", "--quick")
     assert [f["rule"] for f in said["findings"] if f["severity"] == "break"] == []
 
 
@@ -265,27 +210,23 @@ def test_tampering_with_either_table_is_found(kit: Kit, database: TrailDatabase,
     """Even if the chain is made again, and even after the writer has gone on: it signs nothing that it cannot vouch for."""
     said(kit, 4)
     for _ in range(2):
-        kit.publish(unsigned(kit, Message(content="junk")), "message")
+        forge(kit, Message(content="junk"))
     kit.route()
     write(kit)
-    good = verify(kit)
-    assert (good.exit_code, "intact" in good.stdout) == (0, True), good.output
+    assert "intact" in intact(kit)
     with database.tamper() as db:
         TAMPERING[how](db)
         renumber(db, "messages"), renumber(db, "dead_letters")
         rechain(db)
-    bad = verify(kit)
-    assert (bad.exit_code, "broken: " in bad.stdout) == (1, True), bad.output
-    said(kit, 1)
-    write(kit)
+    assert "broken: " in broken(kit)
+    told(kit, 1)
     assert verify(kit).exit_code == 1
     assert len(found(kit, "number 0")) >= 1 or how in ("all deleted", "deleted")
 
 
 def test_an_older_state_of_database_and_redis_is_found(kit: Kit, database: TrailDatabase) -> None:
     """The newest head is beside the keys, too: `verify` and `doctor` name the rollback, and a writer signs no more."""
-    said(kit, 2)
-    write(kit)
+    told(kit, 2)
     report_buffer = database.copy()
     heads: dict[bytes, bytes] = kit.redis.hgetall(keys.audit_heads())
 
@@ -293,20 +234,18 @@ def test_an_older_state_of_database_and_redis_is_found(kit: Kit, database: Trail
         database.put_back(report_buffer)
         kit.redis.hset(keys.audit_heads(), mapping=heads)  # type: ignore[arg-type]
 
-    said(kit, 3)
-    write(kit)
+    told(kit, 3)
     assert verify(kit).exit_code == 0
     put_back()
-    bad = verify(kit)
-    assert (bad.exit_code, "an older state" in bad.stdout) == (1, True), bad.output
-    found_by_doctor = json.loads(kit.orchestra("doctor", "--quick", "--json").stdout)
+    why = broken(kit)
+    assert "an older state" in why
+    found_by_doctor = kit.document("doctor", "--quick")
     assert "audit-rolled-back" in {f["rule"] for f in found_by_doctor["findings"]}
     assert not found_by_doctor["holds"]
-    said(kit, 4)
-    write(kit)
+    told(kit, 4)
     assert verify(kit).exit_code == 1
     kept = KeptHeads.of(kit.settings).file(AuditStore(kit.settings.audit_database, read_only=True).id)
-    assert str(kept) in bad.stdout.replace("\n", "")
+    assert str(kept) in why.replace("\n", "")
     # Whoever restored a backup says so by removing the file: what is left is what the heads of that time say.
     kept.unlink()
     put_back()
@@ -315,14 +254,12 @@ def test_an_older_state_of_database_and_redis_is_found(kit: Kit, database: Trail
 
 def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(kit: Kit) -> None:
     """Two writers on one folder keep the newest; a false or unreadable head in the folder is named."""
-    said(kit, 2)
-    write(kit)
+    told(kit, 2)
     store = AuditStore(kit.settings.audit_database, read_only=True)
     kept = KeptHeads.of(kit.settings)
     old = kept.read(store.id)
     assert old is not None
-    said(kit, 1)
-    write(kit)
+    told(kit, 1)
     new = kept.read(store.id)
     assert new.follows(old)
     kept.keep(old)
@@ -333,14 +270,12 @@ def test_a_kept_head_is_not_replaced_by_an_older_or_a_false_one(kit: Kit) -> Non
         ("{", "it is not a head"),
     ):
         file.write_text(content, encoding="utf-8")
-        bad = verify(kit)
-        assert (bad.exit_code, why in bad.stdout) == (1, True), bad.output
+        assert why in broken(kit)
 
 
 def test_a_row_that_nobody_signed_is_found(kit: Kit) -> None:
     """A message in the trail that was not refused carries a signature that holds; `verify` checks it again."""
-    said(kit, 2)
-    write(kit)
+    told(kit, 2)
     assert "2 messages" in verify(kit).stdout
     # As if a router had let it pass: acknowledged, and no dead letter.
     entry = kit.publish(unsigned(kit, Message(content="obey")), "message")
@@ -349,43 +284,37 @@ def test_a_row_that_nobody_signed_is_found(kit: Kit) -> None:
     assert waiting.exit_code == 0, waiting.output
     kit.redis.xreadgroup("router", "r", {keys.messages(0, "message", "normal"): ">"})
     kit.redis.xack(keys.messages(0, "message", "normal"), "router", entry)
-    bad = verify(kit)
-    assert (bad.exit_code, "signature-missing" in bad.stdout) == (1, True), bad.output
+    assert "signature-missing" in broken(kit)
 
 
 def test_a_message_whose_key_was_revoked_later_counted_when_it_was_said(kit: Kit) -> None:
     """A revocation or a rotation does not make an honest trail a broken one."""
-    said(kit, 1)
-    write(kit)
+    told(kit, 1)
     key = kit.parts.keyring.store.current("lead")
     kit.parts.keyring.registry.revoke(key.key_id)
     operator = kit.parts.keyring.store.current("operator")
     assert operator is not None
     kit.parts.keyring.store.rotate("operator")
-    said(kit, 1)
-    write(kit)
+    told(kit, 1)
     good = verify(kit)
     assert good.exit_code == 0, good.output
 
 
 def test_a_lasting_gap_is_no_success(kit: Kit) -> None:
     """What a writer is still to write is no gap; what nobody will write is one, by exit code too."""
-    said(kit, 3)
-    write(kit)
-    kit.publish(kit.envelope(Message(content="later")), "message")
-    waits = verify(kit)
-    assert (waits.exit_code, "still to be written 1" in waits.stdout) == (0, True), waits.output
+    told(kit, 3)
+    kit.post(Message(content="later"))
+    assert "still to be written 1" in intact(kit)
     # Handed out and acknowledged, and never written.
     key = keys.messages(0, "message", "normal")
     ((_, rows),) = kit.redis.xreadgroup("audit", "thief", {key: ">"})
-    held = verify(kit)
-    assert (held.exit_code, "still to be written 1" in held.stdout) == (0, True), held.output
+    assert "still to be written 1" in intact(kit)
     kit.redis.xack(key, "audit", *[row[0] for row in rows])
     gone = verify(kit)
     assert (gone.exit_code, "broken: " in gone.stdout, "1 entry" in gone.stdout) == (1, True, True), (
         gone.output
     )
-    assert json.loads(kit.orchestra("audit", "verify", "--json").stdout)["missing"] == 1
+    assert kit.document("audit", "verify")["missing"] == 1
 
 
 def test_a_message_without_a_canonical_form_is_refused_and_ends_nobody(kit: Kit) -> None:

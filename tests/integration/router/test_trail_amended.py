@@ -20,10 +20,11 @@ from orchestrator.audit.amendments import Amended
 from orchestrator.audit.database import DEAD_LETTERS
 from orchestrator.envelope.bodies import Message
 from orchestrator.keyring import claims
+from orchestrator.machine import isoformat
 from orchestrator.streams import all_streams
 from tests.claims import forged
-from tests.commands import hold_to_models
-from tests.integration.router.test_trail import found, said, unsigned, verify, write
+from tests.integration.router.conftest import forge
+from tests.integration.router.trail import broken, found, intact, said, spoil, store_of, told, verify, write
 from tests.kit import Kit
 from tests.postgres import TrailDatabase, on_sqlite
 from tests.waiting import wait_until
@@ -31,45 +32,32 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("database")
 
 
-def store_of(kit: Kit) -> AuditStore:
-    """The audit database, for reading."""
-    return AuditStore(kit.settings.audit_database, read_only=True)
-
-
 def test_what_is_redacted_is_gone_and_the_trail_stays_whole(kit: Kit, database: TrailDatabase) -> None:
     """The text is in no file any more; the row says nothing without the operator's word for it."""
-    said(kit, 3)
-    write(kit)
+    told(kit, 3)
     (row,) = found(kit, "number 1")
+    message = str(row["message_id"])
     with database.tamper() as db:
-        (packed,) = db.execute(
-            "SELECT xml FROM messages WHERE message_id = ?", [row["message_id"]]
-        ).fetchone()
-    done = kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "a person asked", "--json")
-    hold_to_models(["audit", "redact", "--json"], done.stdout)
+        (packed,) = db.execute("SELECT xml FROM messages WHERE message_id = ?", [message]).fetchone()
+    done = kit.orchestra("audit", "redact", message, "--reason", "a person asked", "--json")
     assert (done.exit_code, json.loads(done.stdout)["rows"]) == (0, 1)
     assert found(kit, "number 1") == []
     for option in ("--xml", "--body"):
-        shown = kit.orchestra("audit", "show", str(row["message_id"]), option)
+        shown = kit.orchestra("audit", "show", message, option)
         assert (shown.exit_code, shown.stdout) == (2, "")
         assert "the operator has removed the text of" in shown.stderr
-    assert (
-        "the operator has removed its text" in kit.orchestra("audit", "show", str(row["message_id"])).stdout
-    )
-    good = verify(kit)
-    assert (good.exit_code, len(store_of(kit).messages())) == (0, 3), good.output
+    assert "the operator has removed its text" in kit.orchestra("audit", "show", message).stdout
+    intact(kit)
+    assert len(store_of(kit).messages()) == 3
     if isinstance(database.where, Path):
         files = database.where.parent.glob("audit.sqlite*")
         assert not any(gone in file.read_bytes() for file in files for gone in (b"number 1", packed))
-    said(kit, 1)
-    write(kit)
+    told(kit, 1)
     assert verify(kit).exit_code == 0
-    again = kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "twice")
+    again = kit.orchestra("audit", "redact", message, "--reason", "twice")
     assert (again.exit_code, "no message" in again.stderr) == (2, True)
-    with database.tamper() as db:
-        db.execute("DELETE FROM amendments")
-    bad = verify(kit)
-    assert (bad.exit_code, f"row {row['seq']}: its XML" in bad.stdout) == (1, True), bad.output
+    spoil(database, "DELETE FROM amendments")
+    assert f"row {row['seq']}: its XML" in broken(kit)
 
 
 def test_a_reader_of_what_was_there_is_named(
@@ -79,8 +67,7 @@ def test_a_reader_of_what_was_there_is_named(
     if not isinstance(database.where, Path):
         pytest.skip("PostgreSQL keeps it until it vacuums the table")
     monkeypatch.setattr(audit_database, "_BUSY_S", 0.2)
-    said(kit, 2)
-    write(kit)
+    told(kit, 2)
     (row,) = found(kit, "number 1")
     words = ["audit", "redact", str(row["message_id"]), "--reason", "a person asked"]
     files = sorted(database.where.parent.glob("audit.sqlite*"))
@@ -97,63 +84,52 @@ def test_a_reader_of_what_was_there_is_named(
 
 def test_text_that_is_removed_without_the_operator_is_found(kit: Kit, database: TrailDatabase) -> None:
     """Neither an amendment that nobody signed nor one of another row covers it."""
-    said(kit, 3)
-    write(kit)
+    told(kit, 3)
     (row,) = found(kit, "number 1")
     kit.orchestra("audit", "redact", str(row["message_id"]), "--reason", "x")
     with database.tamper() as db:
         db.execute("UPDATE messages SET xml = ?, sha256 = '', salt = '' WHERE seq = 1", [b""])
         (document,) = db.execute("SELECT document FROM amendments").fetchone()
         db.execute("INSERT INTO amendments VALUES ('redaction', '1', ?)", [forged(document, seq=1)])
-    bad = verify(kit)
-    assert bad.exit_code == 1
-    assert "the redaction of messages row 1 does not count" in bad.stdout
-    assert "messages row 1: its XML" in bad.stdout
+    bad = broken(kit)
+    assert "the redaction of messages row 1 does not count" in bad
+    assert "messages row 1: its XML" in bad
 
 
 def test_a_tombstone_stands_for_what_was_pruned(kit: Kit, database: TrailDatabase) -> None:
     """The rest is whole, nothing counts as missing, and the writer goes on; without the tombstone the cut shows."""
     said(kit, 2)
-    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    forge(kit, Message(content="junk"))
     kit.route()
     write(kit)
     with_all = store_of(kit).total()
     # The dead letter came after its message.
     newest = store_of(kit).query(select(DEAD_LETTERS.c.at_ms))[0][0] + 1
-    said(kit, 2)
-    write(kit)
-    plan = kit.orchestra("audit", "prune", "--older-than", iso(newest), "--dry-run", "--json")
-    hold_to_models(["audit", "prune", "--json"], plan.stdout)
-    assert json.loads(plan.stdout) == {
+    told(kit, 2)
+    assert kit.document("audit", "prune", "--older-than", isoformat(newest), "--dry-run") == {
         "messages": with_all,
         "dead_letters": 1,
         "transitions": 0,
         "removed": False,
     }
-    assert kit.orchestra("audit", "prune", "--older-than", iso(newest)).exit_code == 0
-    good = verify(kit)
-    assert (good.exit_code, "2 messages" in good.stdout) == (0, True), good.output
-    said(kit, 1)
-    write(kit)
+    assert kit.orchestra("audit", "prune", "--older-than", isoformat(newest)).exit_code == 0
+    assert "2 messages" in intact(kit)
+    told(kit, 1)
     assert verify(kit).exit_code == 0
     # All of it, one after the other, and it goes on.
     assert kit.orchestra("audit", "prune", "--older-than", "2100-01-01T00:00:00Z").exit_code == 0
     assert (verify(kit).exit_code, store_of(kit).total()) == (0, 0)
-    said(kit, 1)
-    write(kit)
+    told(kit, 1)
     assert verify(kit).exit_code == 0
     coverage = AuditReader(store_of(kit)).coverage(kit.streams, all_streams())
     assert sum(row.missing for row in coverage) == 0
-    with database.tamper() as db:
-        db.execute("DELETE FROM amendments")
-    bad = verify(kit)
-    assert (bad.exit_code, "are missing" in bad.stdout) == (1, True), bad.output
+    spoil(database, "DELETE FROM amendments")
+    assert "are missing" in broken(kit)
 
 
 def test_what_was_changed_is_not_pruned(kit: Kit, database: TrailDatabase) -> None:
     """The operator's word does not take the place of rows that somebody else wrote, nor does a forged tombstone count."""
-    said(kit, 3)
-    write(kit)
+    told(kit, 3)
     now = "2100-01-01T00:00:00Z"
     forgery = claims.unsigned(
         {
@@ -171,8 +147,7 @@ def test_what_was_changed_is_not_pruned(kit: Kit, database: TrailDatabase) -> No
     }
     before = database.copy()
     for what, statement in changes.items():
-        with database.tamper() as db:
-            db.execute(statement)
+        spoil(database, statement)
         rows = store_of(kit).total()
         for words in ([], ["--dry-run"]):
             refused = kit.orchestra("audit", "prune", "--older-than", now, *words)
@@ -183,31 +158,21 @@ def test_what_was_changed_is_not_pruned(kit: Kit, database: TrailDatabase) -> No
     assert (verify(kit).exit_code, store_of(kit).total()) == (0, 0)
 
 
-def iso(ms: int) -> str:
-    """A time as the commands take it."""
-    from orchestrator.machine import isoformat
-
-    return isoformat(ms)
-
-
 def test_a_trail_that_grows_is_not_taken_for_one_that_was_put_back(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither while it is verified or pruned, nor by a file of it that was exported before."""
-    said(kit, 2)
-    write(kit)
+    told(kit, 2)
     file = tmp_path / "trail.jsonl.zst"
     assert kit.orchestra("audit", "export", str(file)).exit_code == 0
     walk = verification.broken_chain
 
     def grow(store: AuditStore, amended: Amended) -> Iterator[Break]:
-        said(kit, 1)
-        write(kit)
+        told(kit, 1)
         return walk(store, amended)
 
     monkeypatch.setattr(verification, "broken_chain", grow)
-    good = verify(kit)
-    assert (good.exit_code, "the trail is intact" in good.stdout) == (0, True), good.output
+    assert "the trail is intact" in intact(kit)
     pruned = kit.orchestra("audit", "prune", "--older-than", "1h")
     assert pruned.exit_code == 0, pruned.output
     copy = kit.orchestra("audit", "verify", "--file", str(file))
@@ -218,12 +183,9 @@ def test_an_exported_trail_is_verified_and_imported(
     kit: Kit, tmp_path: Path, database: TrailDatabase
 ) -> None:
     """Without any server; what was changed in the file shows, and a part of a file is refused."""
-    said(kit, 3)
-    write(kit)
+    told(kit, 3)
     file = tmp_path / "trail.jsonl.zst"
-    done = kit.orchestra("audit", "export", str(file), "--json")
-    hold_to_models(["audit", "export", "--json"], done.stdout)
-    assert json.loads(done.stdout)["messages"] == 3
+    assert kit.document("audit", "export", str(file))["messages"] == 3
     good = kit.orchestra("audit", "verify", "--file", str(file))
     assert (good.exit_code, "3 messages, the trail is intact" in good.stdout) == (0, True), good.output
     lines = (
@@ -241,7 +203,7 @@ def test_an_exported_trail_is_verified_and_imported(
         bad = kit.orchestra("audit", "verify", "--file", str(other))
         assert (bad.exit_code, "broken: messages row" in bad.stdout) == (1, True), (how, bad.output)
     row = json.loads(lines[rows[0]])
-    for broken in (
+    for damage in (
         b"[]\n",
         b"5\n",
         b"[" * 100_000 + b"\n",
@@ -252,9 +214,9 @@ def test_an_exported_trail_is_verified_and_imported(
         json.dumps({**row, "stream": None}).encode() + b"\n",
         lines[rows[0]] * 2,
     ):
-        other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], broken, *lines[1:]])))
+        other.write_bytes(zstandard.ZstdCompressor().compress(b"".join([lines[0], damage, *lines[1:]])))
         bad = kit.orchestra("audit", "verify", "--file", str(other))
-        assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (2, True), broken
+        assert (bad.exit_code, bad.stderr.startswith("Error: the audit database")) == (2, True), damage
     other.write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines[:-1])))
     half = kit.orchestra("audit", "verify", "--file", str(other))
     assert (half.exit_code, "its end is missing" in half.stderr) == (2, True), half.output
@@ -263,11 +225,11 @@ def test_an_exported_trail_is_verified_and_imported(
 def test_a_search_has_pages_and_more_filters(kit: Kit) -> None:
     """Every filter narrows it; `next` leads through all of it."""
     said(kit, 5)
-    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    forge(kit, Message(content="junk"))
     kit.route()
     write(kit)
-    page = json.loads(kit.orchestra("audit", "search", "--limit", "4", "--json").stdout)
-    rest = json.loads(kit.orchestra("audit", "search", "--before", str(page["next"]), "--json").stdout)
+    page = kit.document("audit", "search", "--limit", "4")
+    rest = kit.document("audit", "search", "--before", str(page["next"]))
     assert (len(page["messages"]), len(rest["messages"]), rest["next"]) == (4, 2, None)
     newest = page["messages"][0]
     assert len(found(kit, "--rule", "signature-missing")) == 1

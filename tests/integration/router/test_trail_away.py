@@ -11,9 +11,8 @@ from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.envelope.bodies import Message
 from orchestrator.redisdb import ledger_keys
 from orchestrator.streams import TRANSITIONS, all_streams, ledger_streams, stream_key
-from tests.integration.router.test_trail import unsigned, verify, write
-from tests.integration.router.test_trail_amended import store_of
-from tests.integration.router.test_trail_bodies import large, say
+from tests.integration.router.conftest import forge
+from tests.integration.router.trail import large, say, store_of, verify, write
 from tests.kit import Kit
 from tests.postgres import on_sqlite
 from tests.waiting import wait_until
@@ -47,10 +46,10 @@ def test_what_is_finished_deleted_and_swept_meanwhile_is_in_the_trail(kit: Kit, 
     settings = kit.settings.model_copy(update={"tree_ttl_s": 0.01})
     message = say(kit, large("longago"))
     sessions = [Client(parts=kit.parts).submit("reviewer", f"do {n}", key=f"k{n}").id for n in range(3)]
-    kit.publish(unsigned(kit, Message(content="junk")), "message")
+    forge(kit, Message(content="junk"))
     kit.route()
     for session in sessions:
-        kit.parts.ledger.stop(session, "enough")
+        kit.ledger.stop(session, "enough")
     reaper = build_reaper(kit.redis, settings)
 
     def swept() -> bool:

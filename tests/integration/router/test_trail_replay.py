@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -12,11 +11,8 @@ from orchestrator.envelope.bodies import Message
 from orchestrator.envelope.codec import decode
 from orchestrator.ids import new_message_id
 from orchestrator.router.deadletters.again import TrailReplay
-from tests.commands import hold_to_models
-from tests.integration.router.test_replay_verifies import route, sessions, unsigned
-from tests.integration.router.test_trail import verify, write
-from tests.integration.router.test_trail_amended import store_of
-from tests.integration.router.test_trail_bodies import forget_payloads, large, say
+from tests.integration.router.conftest import forge, route_all, sessions
+from tests.integration.router.trail import forget_payloads, large, say, store_of, verify, write
 from tests.kit import Kit
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -24,17 +20,15 @@ pytestmark = pytest.mark.usefixtures("database")
 
 def replayed(kit: Kit, *arguments: str) -> list[dict[str, object]]:
     """What `audit replay --json` says of several messages."""
-    result = kit.orchestra("audit", "replay", "--json", *arguments)
-    hold_to_models(["audit", "replay", "--json"], result.stdout)
-    rows: list[dict[str, object]] = json.loads(result.stdout)["replayed"]
+    rows: list[dict[str, object]] = kit.document("audit", "replay", *arguments)["replayed"]
     return rows
 
 
 def test_a_filter_is_planned_and_then_carried_out_once(kit: Kit) -> None:
     """The plan publishes nothing and names the ids that come; each new message names the old and is the operator's."""
     old = [say(kit, f"number {number}") for number in range(3)]
-    kit.publish(unsigned(kit, Message(content="forged"), sender="lead"), "message")
-    route(kit)
+    forge(kit, Message(content="forged"), sender="lead")
+    route_all(kit)
     write(kit)
     before = kit.published("message")
     plan = replayed(kit, "--sender", "lead", "--dry-run")
@@ -50,7 +44,7 @@ def test_a_filter_is_planned_and_then_carried_out_once(kit: Kit) -> None:
     assert [message.header.conversation_chain[0] for message in new] == old
     assert {message.header.sender.agent_name for message in new} == {"operator"}
     assert {message.signature.signer for message in new if message.signature} == {"operator"}
-    route(kit, "after")
+    route_all(kit, "after")
     write(kit)
     assert [letter.rule for letter in kit.dead()] == ["signature-missing"]
 
@@ -68,7 +62,7 @@ def test_a_replay_that_was_killed_goes_on_where_it_stopped(kit: Kit) -> None:
     """Nothing is published twice, also where the trail has not got it yet; what was not is."""
     for number in range(3):
         say(kit, f"number {number}")
-    route(kit)
+    route_all(kit)
     write(kit)
     reader = AuditReader(store_of(kit))
     records = reader.search(sender="lead")[::-1]
@@ -77,7 +71,7 @@ def test_a_replay_that_was_killed_goes_on_where_it_stopped(kit: Kit) -> None:
     # Killed before the writer has seen any of it: all is tried again.
     again = [result.id for result in TrailReplay(kit.parts, reader).run(records)]
     assert again[:2] == made
-    route(kit, "after")
+    route_all(kit, "after")
     write(kit)
     published = [decode(xml).header.message_id for xml in kit.published("message")]
     assert [published.count(message_id) for message_id in again] == [1, 1, 1]
@@ -88,27 +82,24 @@ def test_a_replay_that_was_killed_goes_on_where_it_stopped(kit: Kit) -> None:
 def test_a_conversation_is_replayed_by_its_task(kit: Kit) -> None:
     """The task begins a fresh tree; what followed upon it is not said again; the trail has a note of who asked."""
     session = kit.send(agent="reviewer")
-    launch = kit.parts.ledger.session(session).message
+    launch = kit.ledger.session(session).message
     follow = new_message_id()
-    kit.publish(
-        kit.envelope(
-            Message(content="about it"),
-            sender="lead",
-            recipient="reviewer",
-            message_id=follow,
-            correlation=kit.parts.ledger.session(session).correlation,
-            chain=(launch,),
-        ),
-        "message",
+    kit.post(
+        Message(content="about it"),
+        sender="lead",
+        recipient="reviewer",
+        message_id=follow,
+        correlation=kit.ledger.session(session).correlation,
+        chain=(launch,),
     )
-    route(kit)
+    route_all(kit)
     write(kit)
     rows = replayed(kit, session)
     assert [(row["replays"], row["how"]) for row in rows] == [(launch, "task"), (follow, "skipped")]
     new = str(rows[0]["session"])
     assert set(sessions(kit)) == {session, new}
-    assert kit.parts.ledger.session(new).parent == ""
-    route(kit, "after")
+    assert kit.ledger.session(new).parent == ""
+    route_all(kit, "after")
     write(kit)
     assert [row["how"] for row in replayed(kit, session)] == ["skipped", "skipped"]
     notes = [m.body.content for m in map(decode, kit.published("message")) if isinstance(m.body, Message)]
@@ -121,9 +112,9 @@ def test_a_body_that_redis_has_forgotten_is_replayed_from_the_trail(kit: Kit) ->
     old = say(kit, text)
     write(kit)
     forget_payloads(kit)
-    plan = json.loads(kit.orchestra("audit", "replay", old, "--dry-run", "--json").stdout)
+    plan = kit.document("audit", "replay", old, "--dry-run")
     assert (plan["how"], plan["done"]) == ("message", False)
-    done = json.loads(kit.orchestra("audit", "replay", old, "--json").stdout)
+    done = kit.document("audit", "replay", old)
     new = next(
         message
         for message in map(decode, kit.published("message"))
