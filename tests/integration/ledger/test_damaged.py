@@ -28,15 +28,8 @@ class Two(Kit):
 
     def __init__(self, parts: Container) -> None:
         super().__init__(parts)
-        self.ill, self.ill_child = self._parent("ill")
-        self.well, self.well_child = self._parent("well")
-
-    def _parent(self, seed: str) -> tuple[str, str]:
-        session, held = self.given_run(seed)
-        child = self.delegate(held, "a")
-        self.delegate(held, "b")
-        self.commit(held.claim, waiting={"": {"mode": "all"}})
-        return session, child
+        self.ill, self.ill_child, _ = self.parent_of("a", "b", seed="ill", waiting={"": {"mode": "all"}})
+        self.well, self.well_child, _ = self.parent_of("a", "b", seed="well", waiting={"": {"mode": "all"}})
 
     @property
     def ill_run(self) -> str:
@@ -217,9 +210,7 @@ def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
 
 def waiting_parent(kit: Kit, seed: str) -> str:
     """A session that waits for its one child, which has just ended."""
-    root, parent = kit.given_run(seed)
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a", seed=seed)
     kit.finish(child)
     return root
 
@@ -393,9 +384,7 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
     services: Services, kit: Kit, redis: redis_py.Redis, key: str
 ) -> None:
     """The worker commits again later, and the parent hears of its child."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     held = kit.run(child)
     with refused_while_spoilt(redis, key):
         kit.commit(held.claim)

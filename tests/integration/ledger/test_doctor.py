@@ -303,9 +303,7 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
     kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path))
     dead = kit.run(kit.given("dead"))
-    parent = kit.run(kit.given("idle"))
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    parent, child = kit.parent_of("a", seed="idle")
     kit.finish(child)
     done = kit.orchestra("doctor", "--fix", "--quick")
     assert done.exit_code == 3, done.output
@@ -314,7 +312,7 @@ def test_the_fix_runs_the_sweep_and_takes_runs_from_the_dead(
     assert "1 resumed" in done.stderr
     found = kit.ledger.run(dead.run.id)
     assert (found.state, found.lost) == ("queued", 1)
-    assert kit.ledger.session(parent.session.id).busy
+    assert kit.ledger.session(parent).busy
     assert "released" not in kit.orchestra("doctor", "--fix", "--quick").stderr
 
 

@@ -226,7 +226,7 @@ def test_a_closed_session_with_children_names_who_deals_with_them(place: Place) 
 
 def test_a_finished_session_waits_for_nothing_until_a_user_resumes_it(place: Place) -> None:
     session = place.given()
-    place.commit(place.run(session).claim)
+    place.finish(session)
     assert place.why(session) is None
     place.ledger.enqueue(session, "go on", item_id="itm_00a")
     assert place.said(session).startswith("1 item is queued")
