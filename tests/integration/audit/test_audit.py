@@ -10,24 +10,20 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, records, trees
 from orchestrator.audit import text as text_module
-from orchestrator.audit.heads import HeadSigner, Proof
+from orchestrator.audit.heads import Proof
 from orchestrator.audit.records import read_entry
 from orchestrator.audit.transfer import export
 from orchestrator.audit.verification import broken_chain
-from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
-from orchestrator.config.settings import load_settings
 from orchestrator.envelope.parse import parse
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Entry, Portion, RedisStreams, StreamId, all_streams, stream_key
-from tests.commands import hold_to_models
+from tests.commands import Orchestra
 from tests.postgres import PostgresServer, TrailDatabase
 
 MESSAGES = StreamId(0, "message", "normal")
@@ -70,19 +66,6 @@ def streams(redis: redis_py.Redis) -> RedisStreams:
 def file(trail_database: TrailDatabase) -> Path | str:
     """Where the audit database is."""
     return trail_database.where
-
-
-@pytest.fixture
-def writer(redis: redis_py.Redis, file: Path | str, tmp_path: Path) -> Callable[..., AuditWriter]:
-    """Makes writers on one database."""
-
-    def make(consumer: str = "a1", **options: int) -> AuditWriter:
-        keyring = build_container(redis, load_settings(data=tmp_path)).keyring
-        heads = HeadSigner(lambda: keyring.signer("operator"), keyring)
-        store = AuditStore(file, heads=heads)
-        return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
-
-    return make
 
 
 def test_everything_published_is_written_once(
@@ -222,8 +205,7 @@ def test_tampering_shows(
     streams: RedisStreams,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
-    redis_url: str,
-    tmp_path: Path,
+    orchestra: Orchestra,
     statement: str,
     value: object,
     what: str,
@@ -232,12 +214,11 @@ def test_tampering_shows(
     for number in range(5):
         streams.publish(MESSAGES, xml(text=str(number)))
     writer().run_once()
-    arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
-    good = CliRunner().invoke(main, arguments)
+    good = orchestra("audit", "verify")
     assert (good.exit_code, "published 5, written 5, still to be written 0" in good.output) == (0, True)
     with trail_database.tamper() as db:
         db.execute(statement, [value] * statement.count("?"))
-    bad = CliRunner().invoke(main, arguments)
+    bad = orchestra("audit", "verify")
     assert (bad.exit_code, what in bad.output) == (1, True), bad.output
 
 
@@ -258,7 +239,7 @@ def test_a_dead_letters_reason_stands_beside_its_message(
 
 
 def test_a_conversation_is_shown_as_a_tree(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], orchestra: Orchestra
 ) -> None:
     """Each message stands below the one it follows upon; a session shows its own part."""
     root, child = new_message_id(), new_message_id()
@@ -267,23 +248,21 @@ def test_a_conversation_is_shown_as_a_tree(
     streams.publish(DELEGATIONS, xml(message_id=child, parent=root, task=session))
     streams.publish(MESSAGES, xml(sender="reviewer", parent=child))
     writer().run_once()
-    options = ["--data", str(tmp_path), "--redis-url", redis_url]
-    whole = CliRunner().invoke(main, ["audit", "show", CONVERSATION, *options])
+    whole = orchestra("audit", "show", CONVERSATION)
     lines = [line.partition("Z  ")[2] for line in whole.output.splitlines()[1:]]
     assert [line[: line.index(" →")] for line in lines] == [
         "task-delegation operator",
         "└ task-delegation lead",
         "  └ message reviewer",
     ]
-    part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
-    hold_to_models(["audit", "show", "--json"], part.output)
+    part = orchestra("audit", "show", session, "--json")
     assert [record["sender"] for record in json.loads(part.output)["messages"]] == ["lead", "reviewer"]
-    for words in (["audit", "show"], ["audit", "replay"]):
-        unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
+    for command in ("show", "replay"):
+        unknown = orchestra("audit", command, "ses_nobody_knows")
         assert unknown.exit_code == 2
         assert "'ses_nobody_knows'" in unknown.stderr
         assert unknown.stderr.endswith("; `orchestra audit search` lists what is there\n")
-    raw = CliRunner().invoke(main, ["audit", "show", child, "--xml", *options])
+    raw = orchestra("audit", "show", child, "--xml")
     assert raw.output.encode() == xml(message_id=child, parent=root, task=session)
 
 
@@ -317,7 +296,7 @@ def test_launches_are_read_from_the_envelopes(
 
 
 def test_messages_are_found_by_what_is_known_of_them(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], orchestra: Orchestra
 ) -> None:
     """Text, type, sender and time narrow a search; the newest comes first."""
     for number in range(3):
@@ -326,10 +305,8 @@ def test_messages_are_found_by_what_is_known_of_them(
     writer().run_once()
 
     def senders(*arguments: str) -> list[str]:
-        options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
-        result = CliRunner().invoke(main, ["audit", "search", *arguments, *options])
-        hold_to_models(["audit", "search", *options], result.output)
-        return [record["sender"] for record in json.loads(result.output)["messages"]]
+        found = json.loads(orchestra("audit", "search", *arguments, "--json").output)
+        return [record["sender"] for record in found["messages"]]
 
     assert senders("needle") == ["agent-2", "agent-1", "agent-0"]
     assert senders("needle 1", "--since", "1h") == ["agent-1"]
@@ -339,9 +316,9 @@ def test_messages_are_found_by_what_is_known_of_them(
     assert sorted(senders("--since", "1h")) == ["agent-0", "agent-1", "agent-2", "lead"]
 
 
-def test_an_absent_database_is_named(tmp_path: Path) -> None:
+def test_an_absent_database_is_named(orchestra: Orchestra) -> None:
     """One line says where it was looked for and what to do."""
-    result = CliRunner().invoke(main, ["audit", "search", "--data", str(tmp_path)])
+    result = orchestra("audit", "search")
     assert result.exit_code == 2
     assert "audit.sqlite" in result.output
     assert "orchestra service audit" in result.output
@@ -365,8 +342,7 @@ def test_a_report_counts_what_was_said(
     redis: redis_py.Redis,
     streams: RedisStreams,
     writer: Callable[..., AuditWriter],
-    redis_url: str,
-    tmp_path: Path,
+    orchestra: Orchestra,
 ) -> None:
     """By type and agent; dead letters by rule; how long tasks took; within a time if wanted."""
     streams.publish(DELEGATIONS, xml(sender="operator", task="t1"))
@@ -379,18 +355,15 @@ def test_a_report_counts_what_was_said(
     done = xml(task="t1").replace(b"task-delegation", b"task-completion")
     streams.publish(StreamId(0, "task-completion", "high"), done)
     writer().run_once()
-    options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
-    said = CliRunner().invoke(main, ["audit", "report", *options]).output
-    hold_to_models(["audit", "report", *options], said)
-    facts = json.loads(said)
+    facts = json.loads(orchestra("audit", "report", "--json").output)
     assert (facts["messages"], facts["by_type"]["message"]) == (5, 3)
     assert facts["failures"] == [{"rule": "expired", "checked_by": "router", "count": 1}]
     agents = {row["agent"]: row for row in facts["agents"]}
     assert (agents["agent-0"]["sent"], agents["reviewer"]["received"]) == (2, 5)
     assert agents["reviewer"]["tasks"]["count"] == 1
-    nothing = CliRunner().invoke(main, ["audit", "report", "--until", "2020-01-01T00:00:00Z", *options])
+    nothing = orchestra("audit", "report", "--until", "2020-01-01T00:00:00Z", "--json")
     assert json.loads(nothing.output)["messages"] == 0
-    said = CliRunner().invoke(main, ["audit", "report", *options[1:]]).output
+    said = orchestra("audit", "report").output
     assert "         5  messages in 1 conversation, " in said
     assert "    80.00 %  delivered: 1 dead, 0 tried again\n"[2:] in said
 
