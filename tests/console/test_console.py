@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import console
-from orchestrator.cli import main
 from orchestrator.cli.trail import open_trail
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
+from tests.commands import run_command
 from tests.console.conftest import HOSTILE, Running, serve_console
 from tests.waiting import wait_until
 
@@ -166,8 +165,7 @@ def test_what_has_control_characters_is_found(
         return page.locator(f"#s-{at_work['hostile']}").count() == 1
 
     wait_until(lambda: shown("script+document+title+gone"), "the text", 30)
-    data = str(running.settings.data)
-    done = CliRunner().invoke(main, ["audit", "search", "gone script", "--json", "--data", data])
+    done = run_command("audit", "search", "gone script", "--json", settings=running.settings)
     assert done.exit_code == 0, done.output
     assert at_work["hostile"] in done.output
 
@@ -393,8 +391,7 @@ def test_trail_is_verified_and_exported(
     path = tmp_path / downloaded.value.suggested_filename
     downloaded.value.save_as(path)
     assert path.name.endswith(".jsonl.zst")
-    data = str(running.settings.data)
-    done = CliRunner().invoke(main, ["audit", "verify", "--file", str(path), "--data", data])
+    done = run_command("audit", "verify", "--file", str(path), settings=running.settings)
     assert done.exit_code == 0, done.output
     trail = open_trail(running.settings)
     wait_until(lambda: len(trail.search(text="clara in the console")) == 2, "the notes", 30)

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import agent
 from orchestrator.audit import AuditReader, AuditStore
-from orchestrator.cli import main
 from orchestrator.envelope import canonical, schemas
 from orchestrator.envelope.bodies import TaskCompletion
 from orchestrator.envelope.codec import decode, encode
@@ -25,6 +23,7 @@ from orchestrator.errors import InvalidEnvelope, SignatureError
 from orchestrator.ids import new_message_id, span_id, trace_id
 from orchestrator.keyring import algorithms
 from orchestrator.redisdb import keys
+from tests.commands import run_command
 from tests.contract.test_signature_with_openssl import recipe
 from tests.telemetry.conftest import Watched
 
@@ -81,9 +80,7 @@ class Partner:
 
     def run(self, *command: str) -> None:
         """Run a command on the stack."""
-        settings = self.parts.settings
-        options = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
-        done = CliRunner().invoke(main, [*command, *options])
+        done = run_command(*command, settings=self.parts.settings)
         assert done.exit_code == 0, done.output
 
 

@@ -10,16 +10,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import agent, model_agent
-from orchestrator.cli import main
 from orchestrator.errors import InputError
 from orchestrator.ids import span_id, trace_id
 from orchestrator.ledger import PollRequest, Slot
 from orchestrator.telemetry import Exporter
 from orchestrator.telemetry.otlp import TraceSender
 from orchestrator.testing import Say, Script, scripted_model
+from tests.commands import run_command
 from tests.telemetry.conftest import Watched
 from tests.waiting import wait_until
 
@@ -218,6 +217,6 @@ def test_a_collector_that_is_away_costs_no_span_and_no_scrape(
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="no address of a collector"):
         TraceSender("localhost:4318")
-    done = CliRunner().invoke(main, ["metrics", "--otlp", "file:///etc/passwd"])
+    done = run_command("metrics", "--otlp", "file:///etc/passwd")
     assert done.exit_code == 2
     assert "no address of a collector" in done.output
