@@ -6,16 +6,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_py
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import Container
+from orchestrator.config.settings import Settings
 from orchestrator.redisdb.client import connect
 from orchestrator.telemetry import Exporter, exposition, registry_of
 from orchestrator.testing import InProcessStack
+from tests.kit import Kit
 
 #: Label values in the order of the catalogue's labels → value, by the name of the sample.
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -25,7 +29,8 @@ class Watched:
     """A stack in this process, its trail, and an exporter that keeps nothing between two scrapes."""
 
     def __init__(self, stack: InProcessStack, parts: Container) -> None:
-        self.stack, self.parts = stack, parts
+        self.parts, self.ledger, self.settings = parts, parts.ledger, stack.settings
+        self.client, self.run = stack.client, stack.run
         self.exporter = Exporter(parts, keep_s=0)
 
     def restart(self) -> None:
@@ -87,6 +92,12 @@ def watched(agents: list[Any], **settings: Any) -> Iterator[Watched]:
         leaving.callback(thread.join, 10)
         leaving.callback(stop.set)
         yield Watched(stack, parts)
+
+
+@pytest.fixture
+def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
+    """A stack whose processes the test plays."""
+    return Kit.on(redis, Settings(data=tmp_path, redis_url=redis_url))
 
 
 @pytest.fixture

@@ -65,15 +65,15 @@ def test_lines_of_a_run_name_its_trace_and_no_prompt_and_no_answer(
     script = Script(Say(f"<response>{ANSWER}</response>"))
     thinker = model_agent("quiet-model", model=scripted_model(script), instructions=DETAIL)
     stack = watch(lead, child, thinker, log_traces=ids)
-    session = stack.stack.run("quiet-lead", PROMPT, title=DETAIL).session
-    stack.stack.run("quiet-model", PROMPT)
+    session = stack.run("quiet-lead", PROMPT, title=DETAIL).session
+    stack.run("quiet-model", PROMPT)
     found = lines()
     said = json.dumps(found)
     for text in (PROMPT, ANSWER, DETAIL):
         assert text not in said
     ended = [line for line in found if line["event"] == "run-ended" and line["session"] == session]
     assert len(ended) >= 3
-    (run,) = [run for run in stack.parts.ledger.runs(session) if run.number == 1]
+    (run,) = [run for run in stack.ledger.runs(session) if run.number == 1]
     (first,) = [line for line in ended if line["run"] == run.id and line["attempt"] == 1]
     wanted = (trace_id(session), span_id(run.id, 1)) if ids else (None, None)
     assert (first.get("trace_id"), first.get("span_id")) == wanted

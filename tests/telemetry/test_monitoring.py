@@ -102,7 +102,7 @@ def parent(ctx) -> str:  # type: ignore[no-untyped-def]
 def test_every_name_in_dashboards_and_rules_is_on_a_live_stack(watch: Callable[..., Watched]) -> None:
     """Each metric is announced, and each that the run of a tree must give has a sample."""
     stack = watch(parent, child)
-    stack.stack.run("parent", "go")
+    stack.run("parent", "go")
     stack.until(1, "orchestra_callbacks_total", state="delivered")
     text = stack.text()
     announced = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))

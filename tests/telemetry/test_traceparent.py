@@ -91,8 +91,8 @@ def test_a_program_continues_the_trace_of_its_task(
     for name in ("xmllint", "openssl", "base64", "sed"):
         program(name)
     stack = watch(asker)
-    partner, ledger = Partner(stack), stack.parts.ledger
-    session = stack.stack.client.submit("traced-asker", "go").id
+    partner, ledger = Partner(stack), stack.ledger
+    session = stack.client.submit("traced-asker", "go").id
     octets = partner.next_task()
     task = decode(octets)
     (first,) = ledger.runs(session)
@@ -116,10 +116,10 @@ def test_a_program_continues_the_trace_of_its_task(
 
     own = f"00-{trace_id(session)}-{OWN}-01"
     partner.complete(task, own)
-    assert stack.stack.client.result(session, timeout_s=30) == "completed"
+    assert stack.client.result(session, timeout_s=30) == "completed"
     stack.calm()
     runs = {f"00-{trace_id(session)}-{span_id(run.id, 1)}-01" for run in ledger.runs(session)}
-    store = AuditStore(stack.parts.settings.audit_database, read_only=True)
+    store = AuditStore(stack.settings.audit_database, read_only=True)
     conversation = AuditReader(store).conversation(str(task.header.correlation_id))
     store.close()
     said = [(row.type, row.sender, decode(row.xml).header.traceparent) for row in conversation]
