@@ -114,21 +114,25 @@ signal.signal(signal.SIGUSR2, hang)
 """
 
 
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of a worker that hangs when it is told so by a signal, and is taken to hang after 3 s."""
+    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
+    agents = tmp_path / "mine.py"
+    agents.write_text(HANGING_WORKER)
+    return load_settings(data=tmp_path / "data", agents=[str(agents)], concurrency=1, heartbeat_s=0.3)
+
+
 def test_a_worker_whose_main_process_hangs_or_is_stopped_is_ended_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hanging: Settings,
 ) -> None:
     """Its sign of life comes from its loop; one that is well is left alone."""
-    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
-    (tmp_path / "mine.py").write_text(HANGING_WORKER)
-    settings = load_settings(
-        data=tmp_path / "data", agents=[str(tmp_path / "mine.py")], concurrency=1, heartbeat_s=0.3
-    )
     notices: list[Notice] = []
 
     def said(kind: str) -> list[str]:
         return [notice.detail for notice in notices if notice.kind == kind]
 
-    with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
+    with LocalStack(hanging, specs=[worker_spec(hanging)], notify=notices.append) as stack:
         stack.wait_ready()
         time.sleep(5)
         assert [notice.kind for notice in notices] == ["ready"]
@@ -145,19 +149,11 @@ def test_a_worker_whose_main_process_hangs_or_is_stopped_is_ended_and_started_ag
 
 
 def test_a_worker_that_waits_for_its_broker_does_not_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_valkey: Callable[..., ValkeyProcess]
+    hanging: Settings, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
     """Its loop does not look up while there is no connection."""
-    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
-    (tmp_path / "mine.py").write_text(HANGING_WORKER)
     server = start_valkey()
-    settings = load_settings(
-        data=tmp_path / "data",
-        agents=[str(tmp_path / "mine.py")],
-        concurrency=1,
-        heartbeat_s=0.3,
-        redis_url=server.url,
-    )
+    settings = hanging.model_copy(update={"redis_url": server.url})
     notices: list[Notice] = []
     with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
         stack.wait_ready()

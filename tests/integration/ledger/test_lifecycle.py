@@ -23,12 +23,6 @@ from orchestrator.redisdb import keys, ledger_keys
 from tests.kit import Kit, carried
 
 
-def _item(ledger: Ledger, parent: str, child: str):
-    found = ledger.item(parent, callback_id(child))
-    assert found is not None
-    return found
-
-
 def test_a_start_sent_again_takes_its_agent_from_no_later_session(kit: Kit, ledger: Ledger) -> None:
     """Its answer was lost. A message that names the agent goes to the session which it was given last."""
     first, second = kit.given("first"), kit.given("second")
@@ -446,11 +440,12 @@ def test_a_parent_keeps_what_its_child_told_it_first(kit: Kit, ledger: Ledger) -
     root, parent = kit.given_run()
     child = kit.delegate(parent, "a", callback=False)
     kit.finish(child, "well done")
-    told = _item(ledger, root, child)
+    told = ledger.item(root, callback_id(child))
+    assert told is not None
     ledger.enqueue(child, "once more", item_id="itm_00x")
     kit.commit(kit.resume(child).claim, "no luck", status="failed")
     assert ledger.session(child).state == SessionState.FAILED
-    assert _item(ledger, root, child) == told
+    assert ledger.item(root, callback_id(child)) == told
     assert told.status == "completed"
 
 
