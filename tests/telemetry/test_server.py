@@ -29,9 +29,16 @@ from tests.telemetry.conftest import Watched, samples_of
 from tests.waiting import wait_until
 
 
+class Served(MetricsServer):
+    """A server of metrics, on a free port, and whoever asks it."""
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+        return ask(self.server_port, path, method, **headers)
+
+
 @contextmanager
-def served(exporter: Exporter, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
-    server = MetricsServer(exporter, host=host, port=0)
+def served(exporter: Exporter) -> Iterator[Served]:
+    server = Served(exporter, host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -56,17 +63,17 @@ def exporter(kit: Kit) -> Exporter:
 
 def test_a_scrape_in_both_formats(exporter: Exporter) -> None:
     with served(exporter) as server:
-        status, kind, body = ask(server.server_port, "/metrics")
+        status, kind, body = server.ask("/metrics")
         assert (status, kind.partition(";")[0]) == (200, "text/plain")
         assert samples_of(body)["orchestra_promise_gap"] == {(): 0.0}
         accepts = "application/openmetrics-text; version=1.0.0"
-        status, kind, body = ask(server.server_port, "/metrics?name=x", Accept=accepts)
+        status, kind, body = server.ask("/metrics?name=x", Accept=accepts)
         assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
         assert body.endswith("# EOF\n")
-        assert ask(server.server_port, "/metrics", "HEAD")[0::2] == (200, "")
-        assert ask(server.server_port, "/")[0] == 404
-        assert ask(server.server_port, "/readyz/nobody")[0] == 404
-        assert ask(server.server_port, "/metrics", "POST")[0] == 501
+        assert server.ask("/metrics", "HEAD")[0::2] == (200, "")
+        assert server.ask("/")[0] == 404
+        assert server.ask("/readyz/nobody")[0] == 404
+        assert server.ask("/metrics", "POST")[0] == 501
 
 
 def test_probes_say_who_lives(kit: Kit, exporter: Exporter) -> None:
@@ -75,14 +82,14 @@ def test_probes_say_who_lives(kit: Kit, exporter: Exporter) -> None:
     lives = [SignsOfLife(name, redis, settings) for name in ("router", "callbacks", "reaper", "audit")]
     worker = SignsOfLife("worker", redis, settings, serves={"a": "orchestra"}, slots=3)
     with served(exporter) as server:
-        assert ask(server.server_port, "/healthz")[0] == 200
-        assert ask(server.server_port, "/readyz")[0] == 503
+        assert server.ask("/healthz")[0] == 200
+        assert server.ask("/readyz")[0] == 503
         for life in lives:
             life.begin()
-        status, _, body = ask(server.server_port, "/readyz")
+        status, _, body = server.ask("/readyz")
         assert (status, json.loads(body)["services"]["worker"]) == (503, 0)
         worker.begin()
-        status, _, body = ask(server.server_port, "/readyz")
+        status, _, body = server.ask("/readyz")
         assert (status, json.loads(body)) == (
             200,
             {
@@ -91,13 +98,13 @@ def test_probes_say_who_lives(kit: Kit, exporter: Exporter) -> None:
                 "hung": [],
             },
         )
-        samples = samples_of(ask(server.server_port, "/metrics")[2])
+        samples = samples_of(server.ask("/metrics")[2])
         assert samples["orchestra_slots"] == {(("agent", "a"),): 3.0}
         assert samples["orchestra_workers_up"] == {(): 1.0}
-        assert ask(server.server_port, "/readyz/router")[0] == 200
+        assert server.ask("/readyz/router")[0] == 200
         lives[0].end()
-        assert ask(server.server_port, "/readyz/router")[0] == 503
-        assert ask(server.server_port, "/readyz/worker")[0] == 200
+        assert server.ask("/readyz/router")[0] == 503
+        assert server.ask("/readyz/worker")[0] == 200
     for life in (*lives, worker):
         life.end()
 
@@ -110,29 +117,29 @@ def test_without_redis_there_are_no_values_rather_than_old_ones(
     with connect(valkey.url, check=False) as client:
         exporter = Exporter(Container(client, Settings(data=tmp_path, redis_url=valkey.url)), keep_s=0)
         with served(exporter) as server:
-            assert ask(server.server_port, "/metrics")[0] == 200
+            assert server.ask("/metrics")[0] == 200
             valkey.kill()
-            status, _, body = ask(server.server_port, "/metrics")
+            status, _, body = server.ask("/metrics")
             assert status == 503
             assert "orchestra_" not in body
-            assert ask(server.server_port, "/readyz")[0] == 503
-            assert ask(server.server_port, "/healthz")[0] == 200
+            assert server.ask("/readyz")[0] == 503
+            assert server.ask("/healthz")[0] == 200
             valkey.start()
-            wait_until(lambda: ask(server.server_port, "/metrics")[0] == 200, "a scrape")
+            wait_until(lambda: server.ask("/metrics")[0] == 200, "a scrape")
 
 
 def test_the_role_console_suffices(kit: Kit) -> None:
     """The Redis user of the exporter changes nothing."""
     exporter = Exporter(Container(kit.as_role("console"), kit.settings), keep_s=0)
     with served(exporter) as server:
-        assert ask(server.server_port, "/metrics")[0] == 200
-        assert ask(server.server_port, "/readyz")[0] == 503
+        assert server.ask("/metrics")[0] == 200
+        assert server.ask("/readyz")[0] == 503
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(exporter: Exporter) -> None:
     with served(exporter) as server:
         silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)]
-        assert ask(server.server_port, "/metrics")[0] == 200
+        assert server.ask("/metrics")[0] == 200
         for one in silent:
             one.close()
 

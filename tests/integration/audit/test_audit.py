@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -145,19 +146,26 @@ def test_what_ends_each_writer_alone_is_kept_unread(
     assert [len(AuditReader(store).search(text=text)) for text in ("poison", "good")] == [1, 1]
 
 
+@contextmanager
+def unwritable(trail_database: TrailDatabase) -> Iterator[None]:
+    """No message can be written for a while."""
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE messages RENAME TO away")
+    yield
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE away RENAME TO messages")
+
+
 def test_a_delivery_that_a_writer_survives_counts_against_no_message(
     streams: RedisStreams, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """Writers that end because their database is away, one after the other, lose no facts."""
     writer().run_once()
     streams.publish(MESSAGES, xml())
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE messages RENAME TO away")
-    for number in range(8):
-        with pytest.raises(AuditError, match="nothing is lost meanwhile"):
-            writer(f"dead{number}", reclaim_idle_ms=0).run_once()
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE away RENAME TO messages")
+    with unwritable(trail_database):
+        for number in range(8):
+            with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+                writer(f"dead{number}", reclaim_idle_ms=0).run_once()
     assert writer("a2", reclaim_idle_ms=0).run_once() == 1
     assert [r.sender for r in AuditStore(trail_database.where).messages()] == ["lead"]
 
@@ -168,13 +176,10 @@ def test_a_database_that_cannot_be_written_to_loses_nothing(
     """The writer holds what it read, says so, and writes it when it can."""
     one = writer()
     streams.publish(MESSAGES, xml())
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE messages RENAME TO away")
-    with pytest.raises(AuditError, match="nothing is lost meanwhile"):
-        one.run_once()
-    assert streams.backlog("audit", [MESSAGES])[0].pending == 1
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE away RENAME TO messages")
+    with unwritable(trail_database):
+        with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+            one.run_once()
+        assert streams.backlog("audit", [MESSAGES])[0].pending == 1
     assert one.run_once() == 1
     assert streams.backlog("audit", [MESSAGES])[0].pending == 0
 

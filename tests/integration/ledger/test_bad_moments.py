@@ -12,7 +12,7 @@ from orchestrator.ledger import CLOSED, Ledger, SessionState, layout
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
 from tests.kit import Kit
-from tests.routed import mark
+from tests.routed import mark, outside
 from tests.services import Services
 
 
@@ -42,20 +42,14 @@ def test_an_end_that_was_asked_for_comes_although_the_agent_was_done_first(
 
 def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(kit: Kit, ledger: Ledger) -> None:
     """Nobody could be asked: it holds no lease and hears no heartbeat."""
-    root = kit.given()
-    dispatch = kit.start(root)
-    assert dispatch is not None
-    assert ledger.take_external(dispatch)
+    root = outside(kit)
     assert ledger.stop(root, "enough").outcome == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
 
 
 def test_a_report_that_comes_again_ends_no_later_run(kit: Kit, ledger: Ledger) -> None:
     """Found by a play: a router had read it, stood still, and another one took it over. The session was resumed since."""
-    root = kit.given()
-    dispatch = kit.start(root)
-    assert dispatch is not None
-    assert ledger.take_external(dispatch)
+    root = outside(kit)
     said = {"mark": mark("m", "task-completion"), "status": "completed", "message": "m"}
     assert ledger.transition("route_report", root, "the answer", "", **said) == [b"done", b"finished"]
     ledger.enqueue(root, "go on", item_id=item_id(root, "prompt"))

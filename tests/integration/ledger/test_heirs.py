@@ -23,7 +23,7 @@ from orchestrator.ledger import (
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
 from tests.kit import Kit, carried
-from tests.routed import mark
+from tests.routed import mark, outside
 from tests.services import Services
 
 
@@ -66,10 +66,7 @@ def test_two_services_that_close_one_parent_hand_its_children_on_once(
 
 def test_the_report_of_a_program_delivers_what_it_inherited(kit: Kit, ledger: Ledger) -> None:
     """Counted among those of its group, too."""
-    heir = kit.given("heir")
-    dispatch = kit.start(heir)
-    assert dispatch is not None
-    ledger.take_external(dispatch)
+    heir = outside(kit, "heir")
     _, (child,) = close_with(kit, lambda _: f"heir:{heir}", children=1)
     Delivery(ledger, lambda _: None).close(ledger.session(child).parent)
     kit.finish(child)

@@ -184,6 +184,13 @@ def inherited(kit: Kit, services: Services) -> tuple[str, str]:
     return heir, child
 
 
+def expire(kit: Kit) -> None:
+    """Let the lifetimes of trees pass that began at 1,000 s, one after the other."""
+    for step in range(2, 5):
+        kit.ledger.set_time(1_000_000 + step * (kit.ledger.limits.tree_ttl_ms + 1))
+        kit.services.reaper.run_once()
+
+
 def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, kit: Kit) -> None:
     """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
     services, ledger, ttl_ms = kit.services, kit.ledger, kit.ledger.limits.tree_ttl_ms
@@ -201,9 +208,7 @@ def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis
     (item,) = held.items
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     kit.commit(held.claim)
-    for step in range(2, 5):
-        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        services.reaper.run_once()
+    expire(kit)
     assert ledger.find([heir, child]) == []
 
 
@@ -222,9 +227,7 @@ def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Red
     (item,) = [i for i in ledger.items(heir) if i.child == child]
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     kit.commit(asked.claim)
-    for step in range(2, 5):
-        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        services.reaper.run_once()
+    expire(kit)
     assert list(ledger.all_roots(0)) == []
     assert blobs(redis, child) == []
 

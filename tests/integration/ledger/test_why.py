@@ -18,6 +18,7 @@ from orchestrator.ledger import ClaimedRun
 from orchestrator.machine import isoformat
 from orchestrator.redisdb import ledger_keys
 from tests.kit import Kit
+from tests.routed import outside
 
 NOW = 1_900_000_000_000
 
@@ -108,11 +109,7 @@ def test_a_session_that_ended_its_run_with_a_question_says_until_when_it_waits(p
 
 
 def test_a_program_outside_of_the_stack_holds_no_lease(place: Place) -> None:
-    session = place.given()
-    dispatch = place.start(session)
-    assert dispatch is not None
-    place.ledger.take_external(dispatch)
-    said = place.said(session)
+    said = place.said(outside(place))
     assert "an external program, is at work" in said
     assert "lease" not in said.replace("it holds no lease", "")
 
