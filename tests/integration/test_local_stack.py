@@ -238,21 +238,35 @@ def test_a_given_server_is_used_and_left_running(
     assert connect(server.url).ping()
 
 
-@pytest.mark.parametrize(
-    "broker",
-    [
-        "redis://:hunter2@127.0.0.1:1/0",
-        "redis+socket:///nowhere.sock?virtual_host=0",
-        "amqp://guest:hunter2@127.0.0.1:1//",
-    ],
+#: Brokers that are not there, and those that cannot be.
+AWAY = (
+    "redis://:hunter2@127.0.0.1:1/0",
+    "redis+socket:///nowhere.sock?virtual_host=0",
+    "amqp://guest:hunter2@127.0.0.1:1//",
 )
-def test_a_broker_that_is_not_there_is_named(broker: str, tmp_path: Path) -> None:
+UNUSABLE = (
+    "nosuch://user:hunter2@host//",
+    "no.such+kind://user:hunter2@host//",
+    "amqp://user:hunter2#half@host//",
+    "amqp://user:half;hunter2@host//",
+    "sentinel://:hunter2@host",  # which wants an option that no URL can give
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "broker"),
+    [(ServerUnavailable, "cannot reach ", broker) for broker in AWAY]
+    + [(ConfigurationError, r"cannot be used: .*[^.]; use redis://", broker) for broker in UNUSABLE],
+)
+def test_a_broker_that_is_not_there_or_cannot_be_used_is_named(
+    error: type[OrchestraError], said: str, broker: str, tmp_path: Path
+) -> None:
     stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
-    with pytest.raises(ServerUnavailable) as caught:
+    with pytest.raises(error, match=said) as caught:
         stack.run()
     assert "hunter2" not in str(caught.value)
     assert read_record(tmp_path / "data") is None
-    with pytest.raises(ServerUnavailable), stack:
+    with pytest.raises(error), stack:
         pass
     assert read_record(tmp_path / "data") is None
 
@@ -262,24 +276,6 @@ def test_another_kind_of_broker_is_handed_on_to_celery(tmp_path: Path) -> None:
     with LocalStack(given, specs=[TOY]) as stack:
         stack.wait_ready()
         assert stack.settings.to_env()["ORCHESTRA_BROKER_URL"] == given.broker_url
-
-
-@pytest.mark.parametrize(
-    "broker",
-    [
-        "nosuch://user:hunter2@host//",
-        "no.such+kind://user:hunter2@host//",
-        "amqp://user:hunter2#half@host//",
-        "amqp://user:half;hunter2@host//",
-        "sentinel://:hunter2@host",  # which wants an option that no URL can give
-    ],
-)
-def test_a_kind_of_broker_that_cannot_be_used_is_named(broker: str, tmp_path: Path) -> None:
-    stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
-    with pytest.raises(ConfigurationError, match=r"cannot be used: .*[^.]; use redis://") as caught:
-        stack.run()
-    assert "hunter2" not in str(caught.value)
-    assert read_record(tmp_path / "data") is None
 
 
 def test_every_worker_has_a_name_of_its_own() -> None:

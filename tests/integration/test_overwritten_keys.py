@@ -196,17 +196,16 @@ def test_overwritten_keys_end_nothing_and_are_mended(
 
 
 def test_many_broken_sessions_take_the_doctor_no_longer_than_one(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again at all of them together."""
     monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0, 0.5))
-    parts = Container(redis, load_settings(redis_url=redis_url, data=tmp_path))
-    parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
+    kit.parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
     for _ in range(50):
-        Client(parts=parts).submit("lead", "go")
-    redis.delete("ao:{00}:roots")
+        kit.submit("lead")
+    kit.redis.delete("ao:{00}:roots")
     slept: list[float] = []
-    findings = Doctor(parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
+    findings = Doctor(kit.parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
     assert len([finding for finding in findings if finding.rule == "session-unindexed"]) == 50
     assert len(slept) < 20
 

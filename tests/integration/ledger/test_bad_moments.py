@@ -131,10 +131,7 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """It is deleted while a service sees to its children: that look let those be that had ended."""
-    root, held = kit.given_run()
-    child = kit.delegate(held, "a")
-    kit.delegate(held, "b")
-    kit.commit(held.claim)
+    root, child, _ = kit.parent_of("a", "b")
     kit.finish(child, "a secret")
     kit.commit(services.resumed().claim)
     ledger.stop(root, "enough")

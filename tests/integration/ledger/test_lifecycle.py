@@ -46,11 +46,10 @@ def test_priority_comes_before_order_of_completion(kit: Kit) -> None:
 def test_one_resume_is_bounded_and_the_rest_follows(redis, kit: Kit) -> None:
     """By count and by bytes; nothing is left behind."""
     kit.ledger = ledger = Ledger(redis, limits=TreeLimits(resume_max_items=2, resume_max_bytes=10))
-    root, parent = kit.given_run()
-    sizes = {kit.delegate(parent, str(n)): size for n, size in enumerate([3, 3, 3, 9, 9, 30])}
+    root, *children = kit.parent_of(*"abcdef")
+    sizes = dict(zip(children, (3, 3, 3, 9, 9, 30), strict=True))
     for child, size in sizes.items():
         kit.finish(child, "x" * size)
-    kit.commit(parent.claim)
     portions = []
     while (flushed := ledger.flush(root)).dispatch:
         held = kit.claim(flushed.dispatch)
@@ -424,10 +423,8 @@ def test_a_claim_of_what_is_of_another_type_changes_nothing(
 
 def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(kit: Kit, ledger: Ledger) -> None:
     """Its tree has expired and is about to be removed; the message of a run that nobody began comes in that moment."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a", callback=False)
+    root, child = kit.parent_of("a", callback=False)
     dispatch = kit.start(child)
-    kit.commit(parent.claim)
     assert ledger.sweep.close_tree(ledger.tree(root))
     assert ledger.run(dispatch.run).state == RunState.QUEUED
     assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None

@@ -449,9 +449,8 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
     services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its next run would get the id of an earlier one: it fails by that name."""
-    root, held = kit.given_run()
-    kit.finish(kit.delegate(held, "a"))
-    kit.commit(held.claim)
+    root, child = kit.parent_of("a")
+    kit.finish(child)
     redis.hset(ledger_keys.session(root), "runs", "many")
     services.drain()
     assert services.sent == []

@@ -17,10 +17,7 @@ def ledger(ledger: Ledger) -> Ledger:
 
 def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(kit: Kit, ledger: Ledger) -> None:
     """It is told for which group it was resumed, and once; what comes later is delivered as it comes."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    other = kit.delegate(parent, "b")
-    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, child, other = kit.parent_of("a", "b", waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
     ledger.set_time(1_060_000)
@@ -129,10 +126,8 @@ def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
 
 def test_a_deadline_comes_before_the_end_of_a_longer_window(kit: Kit, ledger: Ledger) -> None:
     """What came is not kept until the window closes; the timer is set for whichever is first."""
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(2)]
     rule = {"mode": "any", "window_ms": 60_000, "deadline_ms": 1_005_000}
-    kit.commit(parent.claim, waiting={"": rule})
+    root, *children = kit.parent_of(*"ab", waiting={"": rule})
     ledger.set_time(1_001_000)
     kit.finish(children[0])
     flushed = ledger.flush(root)
