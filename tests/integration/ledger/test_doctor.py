@@ -78,6 +78,10 @@ class Ward(Kit):
             if but is None or but not in key.decode():
                 self.redis.delete(key)
 
+    def key_of_run(self, number: int) -> str:
+        """The key of a run of the root, the first of which is 0."""
+        return ledger_keys.run(self.redis.lindex(ledger_keys.runs(self.root), number).decode())
+
     def doctor(self, *words: str) -> Result:
         return self.orchestra("doctor", "--quick", *words)
 
@@ -118,21 +122,15 @@ DAMAGE: dict[str, tuple[Callable[[Ward], object], str]] = {
         "queue-lost",
     ),
     "a committed callback is removed": (
-        lambda w: w.redis.hset(
-            ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 1).decode()), "items", "[]"
-        ),
+        lambda w: w.redis.hset(w.key_of_run(1), "items", "[]"),
         "delivered-by-none",
     ),
     "a committed run is removed": (
-        lambda w: w.redis.delete(ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 1).decode())),
+        lambda w: w.redis.delete(w.key_of_run(1)),
         "delivered-by-none",
     ),
     "a callback is delivered by two runs": (
-        lambda w: w.redis.hset(
-            ledger_keys.run(w.redis.lindex(ledger_keys.runs(w.root), 0).decode()),
-            "items",
-            json.dumps([callback_id(w.child["delivered"])]),
-        ),
+        lambda w: w.redis.hset(w.key_of_run(0), "items", json.dumps([callback_id(w.child["delivered"])])),
         "delivered-twice",
     ),
     "the run in hand is removed": (

@@ -41,6 +41,18 @@ class Family(Kit):
         """Have the doctor look at everything."""
         return self.orchestra("doctor", "--full", "--quick", *words)
 
+    def broken(self) -> str:
+        """What the doctor says of what is broken."""
+        found = self.examine()
+        assert found.exit_code == 1, found.output
+        return found.stdout
+
+    def fixed(self) -> Result:
+        """Have everything put right; nothing is broken then."""
+        fixed = self.examine("--fix")
+        assert fixed.exit_code == STUCK, fixed.output
+        return fixed
+
     def end(self) -> None:
         """Do what router, workers, reaper and callback service do, by what they find in the indexes only."""
         ledger = self.ledger
@@ -135,11 +147,8 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
 def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: Family, damage: str) -> None:
     harm, said = DAMAGE[damage]
     harm(family)
-    found = family.examine()
-    assert found.exit_code == 1, found.output
-    assert said in found.stdout
-    fixed = family.examine("--fix")
-    assert fixed.exit_code == STUCK, fixed.output
+    assert said in family.broken()
+    fixed = family.fixed()
     (line, *_) = [line for line in fixed.stderr.splitlines() if said in line]
     assert line.startswith("fixed: ")
     assert "BREAK" not in fixed.stdout
@@ -189,10 +198,8 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
     harm, said = OVER[damage]
     family.end()
     harm(family)
-    found = family.examine()
-    assert found.exit_code == 1, found.output
-    assert said in found.stdout
-    assert family.examine("--fix").exit_code == STUCK
+    assert said in family.broken()
+    family.fixed()
     due = family.redis.zscore(ledger_keys.timers(0), f"expire|{family.root}")
     ended = family.ledger.session(family.root).ended_ms
     assert due is not None
@@ -203,8 +210,7 @@ def test_a_result_that_left_the_index_is_stored_for_its_caller(family: Family) -
     family.end()
     family.redis.hdel(ledger_keys.session(family.root), "settled_ms")
     assert "[result-unindexed]" in family.examine().stdout
-    fixed = family.examine("--fix")
-    assert fixed.exit_code == STUCK, fixed.output
+    fixed = family.fixed()
     assert "1 settled" in fixed.stderr
     assert family.redis.hget(ledger_keys.session(family.root), "settled_ms")
 
@@ -215,8 +221,7 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
     stray = family.done if who == "child" else root_session_id("nobody")
     family.redis.zadd(ledger_keys.results(0), {stray: 1})
     assert "[result-owed-to-nobody]" in family.examine().stdout
-    fixed = family.examine("--fix")
-    assert fixed.exit_code == STUCK, fixed.output
+    fixed = family.fixed()
     assert "[result-owed-to-nobody]" not in fixed.stdout
     assert family.ledger.sweep.unpublished_results(0) == []
     assert family.redis.zscore(ledger_keys.timers(0), f"expire|{stray}") is None

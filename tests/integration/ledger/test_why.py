@@ -43,9 +43,10 @@ class Place(Kit):
         diagnosis = self.doctor.examine(watch_leases=False)
         return [f.message for f in diagnosis.findings if f.severity is Severity.STUCK and f.rule == "late"]
 
-    def parent(self, children: int = 2, **options: object) -> tuple[ClaimedRun, list[str]]:
+    def parent(self, **options: object) -> tuple[ClaimedRun, list[str]]:
+        """A session at work, and its two children."""
         _, held = self.given_run()
-        return held, [self.delegate(held, str(n), **options) for n in range(children)]
+        return held, [self.delegate(held, name, **options) for name in ("first", "second")]
 
     def ask_parent(self, asker: ClaimedRun) -> str:
         return self.ask(asker, asker.session.parent, item=question_id(asker.session.id, "q"))
@@ -139,20 +140,19 @@ GROUPS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("policy", GROUPS)
 def test_what_is_queued_waits_by_the_policy_of_its_group(place: Place, policy: str, group: str) -> None:
     rule, expected = GROUPS[policy]
-    held, (first, second) = place.parent(group=group)
-    place.commit(held.claim, waiting={group: rule})
+    root, first, second = place.parent_of("first", "second", waiting={group: rule}, group=group)
     place.finish(first)
     if policy != "any":
-        assert place.ledger.flush(held.session.id).outcome == "waits"
+        assert place.ledger.flush(root).outcome == "waits"
     expected = expected.replace("its children", f"group {group!r}" if group else "its children")
-    assert expected.replace("{child}", second) in place.said(held.session.id)
+    assert expected.replace("{child}", second) in place.said(root)
 
 
 def test_a_session_to_which_nothing_has_come_names_its_children_and_its_deadline(place: Place) -> None:
-    held, children = place.parent(5)
-    place.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": NOW + 5_000}})
-    place.ledger.flush(held.session.id)
-    said = place.said(held.session.id)
+    waiting = {"": {"mode": "all", "deadline_ms": NOW + 5_000}}
+    root, *children = place.parent_of(*"abcde", waiting=waiting)
+    place.ledger.flush(root)
+    said = place.said(root)
     policy = f"all of its children: 0 are back, 5 are not, until {isoformat(NOW + 5_000)}"
     named = ", ".join(sorted(children)[:3])
     assert said.startswith(f"5 of its children: {named} and 2 more; {policy} | the deadline")
@@ -184,8 +184,7 @@ def test_a_session_that_is_to_be_ended_says_so_and_is_stuck_while_nobody_ends_it
 
 def test_what_could_resume_a_session_and_does_not_is_stuck(place: Place) -> None:
     """Others of its children are still out, which does not matter: it waits for any."""
-    held, (first, _) = place.parent()
-    place.commit(held.claim)
+    _, first, _ = place.parent_of("first", "second")
     place.finish(first)
     place.ledger.set_time(NOW + 61_000)
     assert any("1 item queued for over a minute" in message for message in place.stuck())
@@ -200,8 +199,7 @@ def test_a_launch_is_stuck_unless_a_router_holds_it(place: Place) -> None:
 
 
 def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:
-    held, (first, second) = place.parent()
-    place.commit(held.claim, waiting={"": {"mode": "all"}})
+    _, first, second = place.parent_of("first", "second", waiting={"": {"mode": "all"}})
     place.finish(first)
     place.run(second)
     place.ledger.set_time(NOW + 61_000)
@@ -209,10 +207,9 @@ def test_what_waits_by_policy_is_not_stuck(place: Place) -> None:
 
 
 def test_a_parent_whose_last_callback_was_ignored_runs_once_more(place: Place) -> None:
-    held, (child,) = place.parent(1, on_failure="ignore")
-    place.commit(held.claim)
+    root, child = place.parent_of("a", on_failure="ignore")
     place.finish(child, "no", status="failed")
-    assert place.said(held.session.id).startswith("one more run for its final answer")
+    assert place.said(root).startswith("one more run for its final answer")
 
 
 def test_a_closed_session_with_children_names_who_deals_with_them(place: Place) -> None:
