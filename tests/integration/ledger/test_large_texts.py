@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from orchestrator.envelope.payload import BlobStore
 from orchestrator.errors import PayloadError
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, SessionState, TreeLimits
 from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb import ledger_keys
 from tests.kit import Kit
 from tests.services import Services
 
@@ -230,13 +229,3 @@ def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Red
     expire(kit)
     assert list(ledger.all_roots(0)) == []
     assert blobs(redis, child) == []
-
-
-def test_a_blob_that_is_kept_for_good_does_not_begin_to_expire(redis: redis_py.Redis) -> None:
-    """Storing the same content again must not shorten its life."""
-    store = BlobStore(redis)
-    ref = store.put(b"x" * 1000, ttl_s=5)
-    name = keys.blob(0, ref.sha256)
-    redis.persist(name)
-    store.put(b"x" * 1000, ttl_s=5)
-    assert redis.ttl(name) == -1
