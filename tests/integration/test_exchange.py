@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -18,6 +17,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
+from tests.waiting import wait_until
 
 
 def connections(client: redis_py.Redis) -> int:
@@ -137,11 +137,8 @@ def test_a_fork_has_connections_of_its_own(redis: redis_py.Redis) -> None:
         answers = {bytes(exchange(redis, [("ECHO", "child")])[0]) for _ in range(300)}
         os._exit(0 if answers == {b"child"} else 1)
     answers = {bytes(exchange(redis, [("ECHO", "parent")])[0]) for _ in range(300)}
-    end = time.monotonic() + 30
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert (answers, found[1]) == ({b"parent"}, 0)
+    ended = wait_until(lambda: (found := os.waitpid(child, os.WNOHANG))[0] and found, "the child")
+    assert (answers, ended[1]) == ({b"parent"}, 0)
 
 
 def test_a_fork_leaves_its_parents_pool_alone(

@@ -36,7 +36,7 @@ from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.commands import Orchestra
 from tests.kit import Kit
-from tests.waiting import wait_until
+from tests.waiting import act_until, wait_until
 
 SECRET = b"0123456789abcdef"
 
@@ -107,11 +107,7 @@ def webhook(receiver: Receiver, timeout_s: float = 0.4) -> Webhook:
 
 
 def until(notifier: Notifier, condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        notifier.run_once()
-        time.sleep(0.005)
+    act_until(condition, notifier.run_once)
 
 
 def pending(kit: Kit, target: str = "webhook") -> int:

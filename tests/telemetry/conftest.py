@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from orchestrator.redisdb.client import connect
 from orchestrator.telemetry import Exporter, exposition, registry_of
 from orchestrator.testing import InProcessStack
 from tests.kit import Kit
+from tests.waiting import wait_until
 
 #: Label values in the order of the catalogue's labels → value, by the name of the sample.
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -54,10 +54,8 @@ class Watched:
 
     def until(self, expected: float, name: str, **labels: str) -> None:
         """Wait until a value is there: the audit writer is a moment behind."""
-        deadline = time.monotonic() + 30
-        while (found := self.of(name, **labels)) != expected:
-            assert time.monotonic() < deadline, f"{name}{labels} is {found}, not {expected}\n{self.text()}"
-            time.sleep(0.05)
+        what = f"{name}{labels} to be {expected}"
+        wait_until(lambda: self.of(name, **labels) == expected, what, 30, explain=self.text)
 
     def calm(self) -> None:
         """Wait until the trail has everything."""

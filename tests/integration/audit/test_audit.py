@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from orchestrator.redisdb import keys
 from orchestrator.streams import Entry, Portion, RedisStreams, StreamId, all_streams, stream_key
 from tests.commands import Orchestra
 from tests.postgres import PostgresServer, TrailDatabase
+from tests.waiting import act_until
 
 MESSAGES = StreamId(0, "message", "normal")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
@@ -383,10 +383,10 @@ def test_a_group_that_was_removed_is_made_again_and_no_entry_is_lost(
     for key in (stream_key(MESSAGES), keys.dead(0)):
         assert redis.xgroup_destroy(key, "audit")
     streams.publish(MESSAGES, xml())
-    deadline = time.monotonic() + 60
-    while len(AuditReader(AuditStore(file)).search()) < 2 or b"audit" not in groups(redis, keys.dead(0)):
-        one.run_once()
-        assert time.monotonic() < deadline
+    act_until(
+        lambda: len(AuditReader(AuditStore(file)).search()) >= 2 and b"audit" in groups(redis, keys.dead(0)),
+        one.run_once,
+    )
     assert len(AuditReader(AuditStore(file)).search()) == 2
     assert b"audit" in groups(redis, stream_key(MESSAGES))
 
@@ -407,15 +407,16 @@ def test_writers_that_are_gone_are_forgotten_once_they_hold_nothing(
     def names(key: str) -> set[bytes]:
         return {row["name"] for row in redis.xinfo_consumers(key, "audit")}
 
-    deadline = time.monotonic() + 60
-    while b"idle" in names(keys.dead(0)):
+    def tidy() -> None:
         one._consumer.tidy(gone_ms=1)
-        assert time.monotonic() < deadline
-    assert b"holding" in names(stream_key(MESSAGES))
-    while b"holding" in names(stream_key(MESSAGES)):
+
+    def work() -> None:
         one.run_once()
-        one._consumer.tidy(gone_ms=1)
-        assert time.monotonic() < deadline
+        tidy()
+
+    act_until(lambda: b"idle" not in names(keys.dead(0)), tidy)
+    assert b"holding" in names(stream_key(MESSAGES))
+    act_until(lambda: b"holding" not in names(stream_key(MESSAGES)), work)
 
 
 def test_a_reader_refuses_what_is_older_or_newer_and_says_what_to_do(trail_database: TrailDatabase) -> None:
