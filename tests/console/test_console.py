@@ -414,9 +414,7 @@ def test_report_on_a_time_is_shown_and_saved(
     page.wait_for_selector("text='the other day' is neither how long ago")
 
 
-def test_conversation_is_drawn_and_listed(
-    open_page: OpenPage, running: Running, at_work: dict[str, str]
-) -> None:
+def test_conversation_is_drawn_and_listed(open_page: OpenPage, at_work: dict[str, str]) -> None:
     """Agents have a line each, messages an arrow each, and a dead one says why; the list links to each message."""
     page = open_page(f"/audit/conversations/{at_work['lead']}")
     names = page.locator("svg.sequence .name").all_text_contents()

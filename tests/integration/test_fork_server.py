@@ -264,7 +264,7 @@ def test_a_fork_server_that_does_not_answer_is_replaced(supervise: Supervise, fo
 
 @pytest.mark.parametrize(("module", "deaths"), [("threaded", 0), ("no_such_module", 3)])
 def test_where_a_fork_is_not_safe_or_not_possible_processes_are_started(
-    module: str, deaths: int, supervise: Supervise, env: dict[str, str], tmp_path: Path
+    module: str, deaths: int, supervise: Supervise, env: dict[str, str]
 ) -> None:
     died: list[str] = []
     other = ForkServer(env=env, modules=[module], on_death=died.append)
@@ -278,7 +278,7 @@ def test_where_a_fork_is_not_safe_or_not_possible_processes_are_started(
 
 
 def test_on_another_system_there_is_no_fork_server(
-    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     other = ForkServer(env=env)

@@ -225,7 +225,7 @@ def test_stopping_at_once_does_not_wait_for_the_deaf(settings: Settings) -> None
 
 
 def test_a_given_server_is_used_and_left_running(
-    settings: Settings, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
+    start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
 ) -> None:
     server = start_valkey(durable=False)
     given = load_settings(

@@ -439,7 +439,7 @@ def test_a_reader_makes_nothing(tmp_path: Path, postgres_server: PostgresServer)
 
 
 def test_what_anybody_may_append_ends_no_writer(
-    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
+    redis: redis_py.Redis, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """An id later than any calendar, and octets that no database takes as text."""
     one = writer()

@@ -145,9 +145,7 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
     assert list(broken_chain(store)) == []
 
 
-def test_two_writers_write_to_one_server_at_once(
-    redis: redis_py.Redis, server: PostgresServer, tmp_path: Path
-) -> None:
+def test_two_writers_write_to_one_server_at_once(redis: redis_py.Redis, server: PostgresServer) -> None:
     """One chain, every message once, whichever of them writes it."""
     url, streams = server.make(), RedisStreams(redis)
     writers = [AuditWriter(redis, AuditStore(url), consumer=f"w{n}", sources=all_streams()) for n in range(2)]

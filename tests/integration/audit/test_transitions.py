@@ -59,7 +59,7 @@ def test_the_trail_leads_to_what_the_ledger_has(
 
 
 def test_the_trail_says_that_a_scheduled_session_has_begun(
-    redis: redis_py.Redis, kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+    kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     ledger, root = kit.ledger, root_session_id("later")
     ledger.set_time(1_000)

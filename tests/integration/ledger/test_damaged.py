@@ -248,7 +248,7 @@ def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
 
 
 def test_a_service_outlives_indexes_of_another_type(
-    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
+    services: Services, kit: Kit, redis: redis_py.Redis
 ) -> None:
     """What they would have named is seen to when they are what they were."""
     root = kit.given()
@@ -398,7 +398,7 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
 
 @pytest.mark.parametrize("key", [*QUEUES, ledger_keys.timers(0)])
 def test_a_resume_that_cannot_be_written_whole_leaves_the_queue_as_it_is(
-    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
     root = waiting_parent(kit, "root")
     with while_spoilt(redis, key):

@@ -47,7 +47,7 @@ def close_with(
 
 
 def test_two_services_that_close_one_parent_hand_its_children_on_once(
-    services: Services, kit: Kit, ledger: Ledger, heir: str, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, ledger: Ledger, heir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have read that the callbacks are owed before either has acted; the slower one harms nobody."""
     root, children = close_with(kit, lambda _: f"heir:{heir}")

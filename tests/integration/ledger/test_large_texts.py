@@ -190,7 +190,7 @@ def expire(kit: Kit) -> None:
         kit.services.reaper.run_once()
 
 
-def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, kit: Kit) -> None:
+def test_a_large_message_of_an_heir_stays_until_it_is_read(kit: Kit) -> None:
     """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
     services, ledger, ttl_ms = kit.services, kit.ledger, kit.ledger.limits.tree_ttl_ms
     heir, child = inherited(kit, services)

@@ -196,9 +196,7 @@ def test_a_window_folds_callbacks_that_come_close_together(kit: Kit, ledger: Led
     assert len(kit.resume(root).items) == 2
 
 
-def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(
-    kit: Kit, ledger: Ledger
-) -> None:
+def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(kit: Kit) -> None:
     """Policies govern completions only; a child with an open question is idle, not finished."""
     root, child = kit.parent_of("a", waiting={"": {"mode": "all"}})
     asking = kit.run(child)
@@ -260,7 +258,7 @@ def test_what_a_parent_was_told_of_an_end_is_kept_once_and_outlives_what_the_chi
     assert kit.resume(root).texts == {name: "the first end"}
 
 
-def test_a_blocking_call_gets_what_its_child_said(redis, kit: Kit, ledger: Ledger) -> None:
+def test_a_blocking_call_gets_what_its_child_said(kit: Kit, ledger: Ledger) -> None:
     """It takes the item into its run, before and after the child is deleted."""
     parent = kit.run(kit.given())
     child = kit.delegate(parent, "a")

@@ -123,9 +123,7 @@ def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
     assert services.sent == []
 
 
-def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
-    services: Services, kit: Kit, ledger: Ledger
-) -> None:
+def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(services: Services, kit: Kit) -> None:
     """Nothing is left to come: the parent is resumed for its final answer."""
     _, child = kit.parent_of("a", on_failure="ignore")
     kit.finish(child, "no luck", status="failed")

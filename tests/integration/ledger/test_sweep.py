@@ -85,7 +85,7 @@ def test_what_nobody_hears_is_said_ever_more_rarely(services: Services, kit: Kit
     assert 10 < len(woken) < 20
 
 
-def test_a_claim_begins_the_backing_off_anew(services: Services, kit: Kit, ledger: Ledger) -> None:
+def test_a_claim_begins_the_backing_off_anew(kit: Kit, ledger: Ledger) -> None:
     """How often a run was lost with its worker says nothing of how well its messages arrive."""
     root, held = kit.given_run()
     for _ in range(ledger.limits.max_lost_workers - 1):
@@ -111,9 +111,7 @@ def test_a_broker_that_is_away_ends_no_sweep(services: Services, kit: Kit, ledge
     assert tries == [["lead"]]
 
 
-def test_a_server_clock_that_is_set_back_holds_up_no_run(
-    services: Services, kit: Kit, ledger: Ledger
-) -> None:
+def test_a_server_clock_that_is_set_back_holds_up_no_run(kit: Kit, ledger: Ledger) -> None:
     """No run waits longer than the longest back-off, whatever its due time says."""
     ledger.set_time(2_000_000_000_000)
     dispatch = kit.start(kit.given())
