@@ -189,6 +189,13 @@ class Kit:
         session = self.given(seed, agent, prompt)
         return session, self.run(session)
 
+    def parent_of(self, *effects: str, seed: str = "root", waiting: Any = None, **options: Any) -> list[str]:
+        """A session that has launched children and waits for them: it, and each child, which is still pending."""
+        session, held = self.given_run(seed)
+        children = [self.delegate(held, effect, **options) for effect in effects]
+        self.commit(held.claim, waiting=waiting)
+        return [session, *children]
+
     def launch(self, parent: ClaimedRun, effect: str, **options: Any) -> Launch:
         """A launch that may be asked for."""
         priority = options.pop("priority", "high")

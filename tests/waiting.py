@@ -41,6 +41,18 @@ def wait_until(
         time.sleep(max(0.01, now - looked_at, min(0.1, (now - began_at) / 20)))
 
 
+def act_until(condition: Callable[[], object], act: Callable[[], object]) -> None:
+    """Act again and again until a condition holds."""
+
+    def holds() -> bool:
+        if condition():
+            return True
+        act()
+        return False
+
+    wait_until(holds)
+
+
 def until(condition: Callable[[], bool], *, seconds: float = PATIENCE_S) -> None:
     """Wait for a condition; an outage of the server counts as not yet."""
 

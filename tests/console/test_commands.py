@@ -9,19 +9,19 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from orchestrator.cli import main
-from orchestrator.config.settings import load_settings
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.console.access import COOKIE, COOKIE_S, TOKEN_S, Access, Person, Rules
 from orchestrator.console.application import make_app, mounted
 from orchestrator.deployment.local_stack import LocalStack, service_specs
+from tests.commands import run_command
 from tests.waiting import wait_until
 
 
-def orchestra(*arguments: str) -> Result:
-    """Run a command in this process."""
-    return CliRunner().invoke(main, arguments)
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Those of a data folder without a stack."""
+    return load_settings(data=tmp_path / "data")
 
 
 def test_up_runs_a_console_that_ends_with_it(tmp_path: Path) -> None:
@@ -30,17 +30,17 @@ def test_up_runs_a_console_that_ends_with_it(tmp_path: Path) -> None:
     with LocalStack(settings) as stack:
         stack.wait_ready(120)
         assert "console" in stack.pids
-        printed = wait_until(lambda: _opened(tmp_path / "data"), "the address")
+        printed = wait_until(lambda: _opened(settings), "the address")
         with urllib.request.urlopen(printed["address"].partition("/?")[0] + "/static/icon.svg") as answer:
             assert answer.status == 200
             assert "default-src 'none'" in answer.headers["content-security-policy"]
-    ended = orchestra("open", "--print", "--data", str(tmp_path / "data"))
+    ended = run_command("open", "--print", settings=settings)
     assert ended.exit_code == 4
     assert "no console is running" in ended.stderr
 
 
-def _opened(data: Path) -> dict[str, str]:
-    done = orchestra("open", "--json", "--viewer", "--name", "eve", "--data", str(data))
+def _opened(settings: Settings) -> dict[str, str]:
+    done = run_command("open", "--json", "--viewer", "--name", "eve", settings=settings)
     return json.loads(done.stdout) if done.exit_code == 0 else {}
 
 
@@ -50,17 +50,17 @@ def test_console_can_be_switched_off() -> None:
     assert names - {spec.name for spec in service_specs(load_settings(console=False))} == {"console"}
 
 
-def test_console_refuses_an_address_of_others_without_a_token(tmp_path: Path) -> None:
+def test_console_refuses_an_address_of_others_without_a_token(settings: Settings) -> None:
     """The sentence says what to set."""
-    done = orchestra("console", "--host", "0.0.0.0", "--data", str(tmp_path))
+    done = run_command("console", "--host", "0.0.0.0", settings=settings)
     assert done.exit_code == 2
     assert "does not start on 0.0.0.0" in done.stderr
     assert "ORCHESTRA_CONSOLE_TOKEN" in done.stderr
 
 
-def test_console_without_a_stack_says_so(tmp_path: Path) -> None:
+def test_console_without_a_stack_says_so(settings: Settings) -> None:
     """It ends as every command does where no stack runs."""
-    assert orchestra("console", "--data", str(tmp_path / "data")).exit_code == 4
+    assert run_command("console", settings=settings).exit_code == 4
 
 
 def test_tokens_work_once_and_cookies_are_not_forged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_prometheus_reads_metrics_with_a_token_of_its_own(
     from starlette.testclient import TestClient
 
     settings = load_settings(data=tmp_path / "data", redis_url=redis_url)
-    token = orchestra("metrics", "--token", "--data", str(tmp_path / "data")).stdout.strip()
+    token = run_command("metrics", "--token", settings=settings).stdout.strip()
     bearer = {"authorization": f"Bearer {token}"}
     with TestClient(mounted(prefix, make_app(lambda: settings)), base_url="http://127.0.0.1") as client:
         assert client.get(f"{prefix}/healthz").text == "alive\n"
@@ -126,12 +126,11 @@ def test_prometheus_reads_metrics_with_a_token_of_its_own(
 
 
 def test_without_the_library_there_are_no_metrics_and_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The console needs the extra `metrics` for them alone; without a stack they say so."""
     from starlette.testclient import TestClient
 
-    settings = load_settings(data=tmp_path / "data")
     bearer = {
         "authorization": f"Bearer {Access(Rules(folder=tmp_path / 'data' / 'console')).make_scrape_token()}"
     }
@@ -145,11 +144,10 @@ def test_without_the_library_there_are_no_metrics_and_a_sentence(
 
 
 @pytest.mark.parametrize("prefix", ["", "/ops/console"])
-def test_console_is_mounted_under_any_path(tmp_path: Path, prefix: str) -> None:
+def test_console_is_mounted_under_any_path(settings: Settings, tmp_path: Path, prefix: str) -> None:
     """Addresses in its pages begin with the path at which it is mounted; without a stack a page says so."""
     from starlette.testclient import TestClient
 
-    settings = load_settings(data=tmp_path / "data")
     token = Access(Rules(folder=tmp_path / "data" / "console")).make_token("ann")
     with TestClient(mounted(prefix, make_app(lambda: settings)), base_url="http://127.0.0.1") as client:
         assert client.get(f"{prefix}/").status_code == 401

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import console
-from orchestrator.cli import main
 from orchestrator.cli.trail import open_trail
 from orchestrator.redisdb import ledger_keys
 from orchestrator.redisdb.client import connect
+from tests.commands import run_command
 from tests.console.conftest import HOSTILE, Running, serve_console
+from tests.kit import Kit
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ PAGES = ("/", "/sessions", "/asked", "/dead", "/agents", "/audit", "/audit/repor
 def see(page: Page, expression: str) -> None:
     """Wait until an expression is true on a page; the policy of the console forbids what Playwright does for that."""
     wait_until(lambda: page.evaluate(expression), expression, 60)
+
+
+def shown(page: Page, running: Running, query: str, session: str) -> bool:
+    """Whether the list of sessions that meet a query has a session."""
+    page.goto(f"{running.url}/sessions?{query}")
+    return page.locator(f"#s-{session}").count() == 1
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +114,7 @@ def test_sessions_are_found_and_filtered_by_the_address(
     see(page, f"{rows}.length > 0 && {rows}.every((row) => row.innerText.includes('failed'))")
     assert "Work of failing" in page.inner_text("#live")
     for words, name in (("fable", "lead"), (at_work["asking"][:16], "asking"), ("fox runs", "lead")):
-        page.goto(f"{running.url}/sessions?q={words}")
-        assert page.locator(f"#s-{at_work[name]}").count() == 1, words
+        assert shown(page, running, f"q={words}", at_work[name]), words
 
 
 def test_sessions_are_found_by_answers_and_by_cost(open_page: OpenPage, running: Running) -> None:
@@ -120,18 +125,15 @@ def test_sessions_are_found_by_answers_and_by_cost(open_page: OpenPage, running:
         client.result(session, timeout_s=60)
     page = open_page("/sessions")
 
-    def shown(query: str) -> dict[str, bool]:
-        page.goto(f"{running.url}/sessions?{query}")
-        return {
-            name: page.locator(f"#s-{one}").count() == 1 for name, one in (("spent", spent), ("free", free))
-        }
-
-    wait_until(lambda: shown("q=verdict+saffron")["spent"], "the audit trail", 30)
-    assert not shown("q=verdict+saffron")["free"]
+    wait_until(lambda: shown(page, running, "q=verdict+saffron", spent), "the audit trail", 30)
+    assert not shown(page, running, "q=verdict+saffron", free)
     assert "What is encrypted was not" in page.inner_text("#live")
-    assert shown("least=0.2&most=0.3") == {"spent": True, "free": False}
-    assert shown("least=0.26") == {"spent": False, "free": False}
-    assert shown("most=0.1&agent=counter") == {"spent": False, "free": True}
+    for query, found in (
+        ("least=0.2&most=0.3", [True, False]),
+        ("least=0.26", [False, False]),
+        ("most=0.1&agent=counter", [False, True]),
+    ):
+        assert [shown(page, running, query, session) for session in (spent, free)] == found, query
     page.goto(f"{running.url}/sessions?least=much")
     assert "'much' is not an amount in US dollars" in page.inner_text("#live")
     page.goto(f"{running.url}/sessions?act=stop-many&least=0.2&agent=spending")
@@ -146,13 +148,8 @@ def test_sessions_are_found_by_later_prompts_and_by_why_they_failed(
     running.client.resume(child, "And how many zeppelins?")
     unlucky = running.client.submit("unlucky", "print").id
     page = open_page("/sessions")
-
-    def shown(words: str, session: str) -> bool:
-        page.goto(f"{running.url}/sessions?q={words}")
-        return page.locator(f"#s-{session}").count() == 1
-
-    wait_until(lambda: shown("many+zeppelins", child), "the prompt", 30)
-    wait_until(lambda: shown("no+paper", unlucky), "the reason", 30)
+    wait_until(lambda: shown(page, running, "q=many+zeppelins", child), "the prompt", 30)
+    wait_until(lambda: shown(page, running, "q=no+paper", unlucky), "the reason", 30)
 
 
 def test_what_has_control_characters_is_found(
@@ -160,14 +157,10 @@ def test_what_has_control_characters_is_found(
 ) -> None:
     """No XML can hold it, so an envelope has it in base64: a search finds the text and not its encoding."""
     page = open_page("/sessions")
-
-    def shown(words: str) -> bool:
-        page.goto(f"{running.url}/sessions?q={words}")
-        return page.locator(f"#s-{at_work['hostile']}").count() == 1
-
-    wait_until(lambda: shown("script+document+title+gone"), "the text", 30)
-    data = str(running.settings.data)
-    done = CliRunner().invoke(main, ["audit", "search", "gone script", "--json", "--data", data])
+    wait_until(
+        lambda: shown(page, running, "q=script+document+title+gone", at_work["hostile"]), "the text", 30
+    )
+    done = run_command("audit", "search", "gone script", "--json", settings=running.settings)
     assert done.exit_code == 0, done.output
     assert at_work["hostile"] in done.output
 
@@ -287,16 +280,11 @@ def test_session_shows_callbacks_events_and_envelopes(
 
 def test_dead_letters_are_grouped_replayed_and_dropped(open_page: OpenPage, running: Running) -> None:
     """What nobody can read is a dead letter; it is shown under its rule, and gone when it is dropped."""
-    from orchestrator.bootstrap import build_container
-    from orchestrator.streams import RedisStreams, StreamId
-
     url = running.settings.redis_url
     assert url is not None
     with connect(url, settings=running.settings) as redis:
-        parts = build_container(redis, running.settings)
         for number in range(2):
-            data = f"<not {number} an envelope".encode()
-            RedisStreams(parts.redis).publish(StreamId(0, "message", "normal"), data)
+            Kit.on(redis, running.settings).publish(f"<not {number} an envelope".encode(), "message")
     page = open_page("/dead")
     wait_until(lambda: page.reload() and page.locator("tbody tr").count() >= 2, "two dead letters", 30)
     rule = page.inner_text("h2 a")
@@ -393,8 +381,7 @@ def test_trail_is_verified_and_exported(
     path = tmp_path / downloaded.value.suggested_filename
     downloaded.value.save_as(path)
     assert path.name.endswith(".jsonl.zst")
-    data = str(running.settings.data)
-    done = CliRunner().invoke(main, ["audit", "verify", "--file", str(path), "--data", data])
+    done = run_command("audit", "verify", "--file", str(path), settings=running.settings)
     assert done.exit_code == 0, done.output
     trail = open_trail(running.settings)
     wait_until(lambda: len(trail.search(text="clara in the console")) == 2, "the notes", 30)
@@ -427,9 +414,7 @@ def test_report_on_a_time_is_shown_and_saved(
     page.wait_for_selector("text='the other day' is neither how long ago")
 
 
-def test_conversation_is_drawn_and_listed(
-    open_page: OpenPage, running: Running, at_work: dict[str, str]
-) -> None:
+def test_conversation_is_drawn_and_listed(open_page: OpenPage, at_work: dict[str, str]) -> None:
     """Agents have a line each, messages an arrow each, and a dead one says why; the list links to each message."""
     page = open_page(f"/audit/conversations/{at_work['lead']}")
     names = page.locator("svg.sequence .name").all_text_contents()

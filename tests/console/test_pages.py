@@ -11,7 +11,7 @@ import pytest
 import redis as redis_py
 from starlette.testclient import TestClient
 
-from orchestrator.config.settings import load_settings
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.console.access import COOKIE, Access, Person, Role, Rules
 from orchestrator.console.application import Console, Pace
 from orchestrator.console.flame import MOST_BARS, By, flame
@@ -21,17 +21,16 @@ from orchestrator.ledger import SessionState, Tally
 from orchestrator.ledger.reader import SessionOutline
 from orchestrator.policy.budget import Budget, Cost
 from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from tests.kit import Kit, carried
 
 
-class Site:
+class Site(Kit):
     """A console, and somebody who uses it."""
 
-    def __init__(self, url: str, data: Path) -> None:
-        self.settings = load_settings(redis_url=url, data=data)
-        self.stack = Stack(lambda: self.settings)
-        self.access = Access(Rules(folder=data / "console"))
+    def __init__(self, settings: Settings) -> None:
+        self.stack = Stack(lambda: settings)
+        super().__init__(self.stack.parts)
+        self.access = Access(Rules(folder=settings.data / "console"))
         application = Console(self.stack, lambda: self.access).application()
         self.http = TestClient(application, base_url="http://127.0.0.1")
         self.be("operator")
@@ -48,41 +47,35 @@ class Site:
 
 
 @pytest.fixture
-def site(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Iterator[Site]:
-    made = Site(redis_url, tmp_path / "data")
+def settings(redis_url: str, tmp_path: Path) -> Settings:
+    return load_settings(redis_url=redis_url, data=tmp_path / "data")
+
+
+@pytest.fixture
+def site(settings: Settings) -> Iterator[Site]:
+    made = Site(settings)
     with made.http:
         yield made
 
 
 def test_every_page_is_there_for_the_redis_user_of_the_console(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path
+    redis: redis_py.Redis, settings: Settings
 ) -> None:
     """The role `console` may read what pages show, also by a script, and a script of its own changes nothing."""
-    rules = acl_line("console", role_rules("console")).replace(PASSWORD, "secret").split()[2:]
-    redis.execute_command("ACL", "SETUSER", "console", *rules)
-    try:
-        parent, _ = Kit(Stack(lambda: load_settings(redis_url=redis_url, data=tmp_path)).parts).given_run(
-            "waits"
-        )
-        site = Site(redis_url.replace("unix://", "unix://console:secret@"), tmp_path / "data")
-        with site.http:
-            for path in (
-                "/",
-                "/sessions",
-                f"/sessions/{parent}",
-                f"/trees/{parent}",
-                "/asked",
-                "/dead",
-                "/agents",
-            ):
-                site.text(path)
-            with pytest.raises(redis_py.exceptions.ResponseError, match=r"(?i)permission"):
-                site.stack.parts.redis.eval("return redis.call('DEL', KEYS[1])", 1, keys.totals(0))
-    finally:
-        redis.execute_command("ACL", "DELUSER", "console")
+    kit = Kit.on(redis, settings)
+    parent, _ = kit.given_run("waits")
+    kit.as_role("console")
+    console = f"{settings.redis_url}&username=console&password=for-tests"
+    site = Site(settings.model_copy(update={"redis_url": console}))
+    paths = ("/", "/sessions", f"/sessions/{parent}", f"/trees/{parent}", "/asked", "/dead", "/agents")
+    with site.http:
+        for path in paths:
+            site.text(path)
+        with pytest.raises(redis_py.exceptions.ResponseError, match=r"(?i)permission"):
+            site.redis.eval("return redis.call('DEL', KEYS[1])", 1, keys.totals(0))
 
 
-def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_py.Redis) -> None:
+def test_triage_names_circles_and_what_is_not_verified(site: Site) -> None:
     """Circles of waits and what nobody signed have sections of their own; a task that would close a circle was refused."""
     session = "ses_0" + "a" * 32
     findings = (
@@ -97,7 +90,7 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
     )
     site.stack._next_at = time.monotonic() + 600
     reason = "tasks wait for each other in a circle: c → a → c; take one dependency out"
-    redis.xadd(keys.dead(0), {"rule": "dependency-cycle", "reason": reason, "envelope": b"<x/>"})
+    site.redis.xadd(keys.dead(0), {"rule": "dependency-cycle", "reason": reason, "envelope": b"<x/>"})
     page = site.text("/")
     circles, _, rest = page.partition("Broken or stuck")
     assert "Circles of waits" in circles
@@ -114,13 +107,12 @@ def test_triage_names_circles_and_what_is_not_verified(site: Site, redis: redis_
 
 def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
     """A failure of today and the longest wait are there however many were launched since; all failures are counted."""
-    kit = Kit(site.stack.parts)
-    waits, _ = kit.given_run("waits")
+    waits, _ = site.given_run("waits")
     for number in range(22):
-        kit.finish(kit.given(f"fails {number}"), f"no luck {number}", status="failed")
-    kit.finish(kit.given("ends well"))
+        site.finish(site.given(f"fails {number}"), f"no luck {number}", status="failed")
+    site.finish(site.given("ends well"))
     for number in range(600):
-        kit.given(f"later {number}")
+        site.given(f"later {number}")
     examined = site.stack.examined(wait_s=60)
     assert next(one.id for one, _ in examined.waits) == waits
     page = site.text("/")
@@ -132,24 +124,21 @@ def test_triage_forgets_nothing_for_what_came_later(site: Site) -> None:
 
 @pytest.mark.parametrize("below", [False, True])
 def test_triage_and_doctor_look_at_a_tree_that_was_resumed_however_long_it_rested(
-    site: Site, redis: redis_py.Redis, below: bool
+    site: Site, below: bool
 ) -> None:
     """A finished root, or a session below it, that works again is not at rest, though its tree was to expire from its end."""
-    parts = site.stack.parts
-    kit = Kit(parts)
-    root, held = kit.given_run()
-    child = kit.delegate(held, "child")
-    kit.commit(held.claim)
-    kit.finish(child)
-    kit.commit(kit.resume(root).claim)
-    parts.settle(root)
-    redis.zincrby(ledger_keys.timers(0), -3 * 86_400_000, f"expire|{root}")
-    since_ms = parts.ledger.server_ms() - 86_400_000
-    assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([], 1)]
+    ledger = site.ledger
+    root, child = site.parent_of("child")
+    site.finish(child)
+    site.commit(site.resume(root).claim)
+    site.parts.settle(root)
+    site.redis.zincrby(ledger_keys.timers(0), -3 * 86_400_000, f"expire|{root}")
+    since_ms = ledger.server_ms() - 86_400_000
+    assert list(ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([], 1)]
     resumed = child if below else root
-    parts.ledger.enqueue(resumed, "go on", item_id="prompt-1", envelope=carried("message"))
-    kit.resume(resumed)
-    assert list(parts.ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([root], 0)]
+    ledger.enqueue(resumed, "go on", item_id="prompt-1", envelope=carried("message"))
+    site.resume(resumed)
+    assert list(ledger.sweep.changed_roots(0, since_ms=since_ms)) == [([root], 0)]
 
 
 def outline(name: str, parent: str = "", **fields: Any) -> SessionOutline:
@@ -230,20 +219,19 @@ def test_pages_are_made_at_once_where_little_changes_and_seldom_where_much_does(
 
 def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
     """One that a child was given is looked at, as long as the child has not ended; it is the child's, not a grandchild's."""
-    ledger = site.stack.parts.ledger
-    kit = Kit.of(ledger)
-    _, lead = kit.given_run("lead")
-    child, richer = (kit.delegate(lead, f"with {most}", budget=Budget(requests=most)) for most in (1, 2))
-    held = kit.run(child)
-    kit.run(richer)
-    grandchild = kit.delegate(held, "three")
+    ledger = site.ledger
+    _, lead = site.given_run("lead")
+    child, richer = (site.delegate(lead, f"with {most}", budget=Budget(requests=most)) for most in (1, 2))
+    held = site.run(child)
+    site.run(richer)
+    grandchild = site.delegate(held, "three")
     ledger.spending.reserve(held.claim, "r1", Cost(requests=1), agent="reviewer", budgets=(child,))
     ledger.spending.spend(held.claim, "r1", Cost(requests=1), agent="reviewer")
     examined = site.stack.examined(wait_s=60)
     assert [one.id for one, _ in examined.over_budget] == [child]
     assert grandchild not in site.text("/").partition("Over budget")[2].partition("</section>")[0]
     assert f"the budget of {child} is used up: 1 request of 1" in site.text("/")
-    kit.commit(held.claim)
+    site.commit(held.claim)
     ledger.stop(child, "enough was spent")
     site.stack.forget()
     site.stack._examined = None
@@ -253,8 +241,7 @@ def test_triage_has_budgets_of_sessions_below_a_root(site: Site) -> None:
 
 def test_nothing_to_stop_is_said_and_can_be_left(site: Site) -> None:
     """Where an action on a filter fits no session, there is no button for it, and a way back."""
-    kit = Kit(site.stack.parts)
-    kit.finish(kit.given("over"))
+    site.finish(site.given("over"))
     page = site.text("/sessions?act=stop-many&state=finished")
     assert "No session to stop" in page
     assert "1 session is left out, having ended" in page

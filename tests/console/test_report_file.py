@@ -15,8 +15,7 @@ from orchestrator.audit.report import make_report
 from orchestrator.audit.sequence import SVG, sequence_svg, svg_text
 from orchestrator.console.rendering import report_page
 from tests.browser import browse
-from tests.integration.audit.test_report import HOSTILE, HOUR, START, dead, invoke, message, steps
-from tests.postgres import TrailDatabase
+from tests.integration.audit.test_report import HOSTILE, HOUR, START, audit, dead, message, steps
 
 #: What a page would be that obeyed the text of agents, and what fetches where a policy allows it.
 BAIT = (
@@ -26,10 +25,9 @@ BAIT = (
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> TrailDatabase:
-    """A trail with everything that a report shows, said by agents with hostile names."""
-    found = TrailDatabase(tmp_path / "audit.sqlite")
-    store = AuditStore(found.where)
+def trail(tmp_path: Path) -> None:
+    """Everything that a report shows, said by agents with hostile names."""
+    store = AuditStore(tmp_path / "audit.sqlite")
     rows = [
         message(1, 0, sender=HOSTILE, type="task-delegation", task_id="t1", recipient="reviewer"),
         message(
@@ -56,18 +54,18 @@ def database(tmp_path: Path) -> TrailDatabase:
     ]
     store.add(rows, [dead(rows[2], HOSTILE)], [steps(*lines)])
     store.close()
-    return found
 
 
-def page_of(database: TrailDatabase, tmp_path: Path, *options: str) -> str:
+def page_of(tmp_path: Path, *options: str) -> str:
     out = tmp_path / "report.html"
-    invoke(database, tmp_path, "--format", "html", "--out", str(out), *options)
+    audit(tmp_path, "report", "--format", "html", "--out", str(out), *options)
     return out.read_text(encoding="utf-8")
 
 
-def test_a_browser_shows_the_report_and_asks_for_nothing(database: TrailDatabase, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("trail")
+def test_a_browser_shows_the_report_and_asks_for_nothing(tmp_path: Path) -> None:
     """Title, totals, charts with values, tables and the diagram; names of agents are text, whatever they hold."""
-    seen = browse(page_of(database, tmp_path), tmp_path)
+    seen = browse(page_of(tmp_path), tmp_path)
     assert seen.requests == ["/page.html"]
     assert not seen.console
     page = html.fromstring(seen.dom)
@@ -109,11 +107,10 @@ def test_a_browser_shows_the_report_and_asks_for_nothing(database: TrailDatabase
     assert "\u202e" not in seen.dom
 
 
-def test_the_policy_of_the_page_forbids_what_it_does_not_need(
-    database: TrailDatabase, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("trail")
+def test_the_policy_of_the_page_forbids_what_it_does_not_need(tmp_path: Path) -> None:
     """Were something said to become an element after all, it could neither run nor fetch, and not even colour."""
-    page = page_of(database, tmp_path)
+    page = page_of(tmp_path)
     seen = browse(page.replace("<main>", f"<main>{BAIT}"), tmp_path)
     assert seen.requests == ["/page.html"]
     assert "<title>ran" not in seen.dom
@@ -127,23 +124,22 @@ def test_the_policy_of_the_page_forbids_what_it_does_not_need(
 
 def test_a_conversation_can_be_chosen_and_is_cut_where_it_is_long(tmp_path: Path) -> None:
     """The first 60 messages; an unknown one is an error, and an empty trail is a page."""
-    database = TrailDatabase(tmp_path / "audit.sqlite")
-    store = AuditStore(database.where)
-    assert "Nothing was published in this time." in page_of(database, tmp_path)
+    store = AuditStore(tmp_path / "audit.sqlite")
+    assert "Nothing was published in this time." in page_of(tmp_path)
     store.add(
         [message(n, n, correlation_id="long") for n in range(70)] + [message(99, 1, correlation_id="short")]
     )
-    assert "… and 10 more messages" in page_of(database, tmp_path)
-    assert "Sequence diagram of 1 message " in page_of(database, tmp_path, "--conversation", "short")
+    assert "… and 10 more messages" in page_of(tmp_path)
+    assert "Sequence diagram of 1 message " in page_of(tmp_path, "--conversation", "short")
     with pytest.raises(AssertionError, match="no conversation 'none' is in"):
-        page_of(database, tmp_path, "--conversation", "none")
+        page_of(tmp_path, "--conversation", "none")
 
 
-def test_show_writes_a_diagram_that_stands_alone(database: TrailDatabase, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("trail")
+def test_show_writes_a_diagram_that_stands_alone(tmp_path: Path) -> None:
     """As SVG, with its style, and with nothing in it that runs."""
     file = tmp_path / "conversation.svg"
-    said = invoke(database, tmp_path, "t1", "--svg", str(file), command=("show",))
-    assert said.output == f"wrote {file}\n"
+    assert audit(tmp_path, "show", "t1", "--svg", str(file)) == f"wrote {file}\n"
     drawn = etree.parse(file).getroot()
     allowed = {"svg", "title", "style", "line", "rect", "text", "g", "path"}
     assert {etree.QName(element).localname for element in drawn.iter()} <= allowed
@@ -155,14 +151,15 @@ def test_show_writes_a_diagram_that_stands_alone(database: TrailDatabase, tmp_pa
     assert "✕ message: expired" in svg_text(marked)
 
 
+@pytest.mark.usefixtures("trail")
 def test_without_the_library_the_error_says_what_to_install(
-    database: TrailDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that text needs none."""
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(AssertionError, match=r"pip install 'agent-orchestra\[report\]'"):
-        page_of(database, tmp_path)
-    assert "Audit report" in invoke(database, tmp_path).output
+        page_of(tmp_path)
+    assert "Audit report" in audit(tmp_path, "report")
 
 
 def test_many_agents_and_hours_make_a_page_of_bounded_size(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import redis as redis_py
 
 from orchestrator.client.client import Client
 from orchestrator.config.settings import load_settings
+from orchestrator.doctor import examination
 from tests.commands import Orchestra
 from tests.crew import Crew
 from tests.kit import Kit
@@ -21,6 +22,12 @@ def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
     """A stack with short times."""
     times = {"heartbeat_s": 0.05, "lease_s": 1, "stop_grace_s": 20, "run_time_limit_s": 30}
     return Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, **times))
+
+
+@pytest.fixture
+def impatient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor looks a second time at once, where nobody is at work who could put right what it found."""
+    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
 
 
 @pytest.fixture

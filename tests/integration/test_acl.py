@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
-from orchestrator.cli import main
 from orchestrator.redisdb import keys
 from orchestrator.redisdb.acl import KEYS, PASSWORD, acl_line, program_rules, role_rules
 from orchestrator.redisdb.all_keys import REGISTRY
+from tests.commands import run_command
 
 SECRET = "a-password-of-a-test"
 #: What somebody who wants what is another's would try on a key.
@@ -37,16 +37,33 @@ SERVER = (
 OWN = {"XADD", "XREAD", "XREADGROUP", "XACK", "HGET"}
 
 
+@contextmanager
+def connected(redis: redis_py.Redis, url: str, command: str) -> Iterator[redis_py.Redis]:
+    """A connection of the user that a command of the server makes."""
+    set_user = command.replace(PASSWORD, SECRET).split()
+    name = set_user[2]
+    redis.execute_command(*set_user)
+    try:
+        with redis_py.Redis.from_url(url, username=name, password=SECRET, protocol=2) as client:
+            yield client
+    finally:
+        redis.execute_command("ACL", "DELUSER", name)
+
+
 @pytest.fixture
 def partner(redis: redis_py.Redis, redis_url: str) -> Iterator[redis_py.Redis]:
     """A connection of the external program `partner`, made as the command says."""
-    printed = CliRunner().invoke(main, ["service", "acl", "partner"])
+    printed = run_command("service", "acl", "partner")
     assert printed.exit_code == 0, printed.output
-    redis.execute_command(*printed.output.replace(PASSWORD, SECRET).split())
-    client = redis_py.Redis.from_url(redis_url, username="partner", password=SECRET, protocol=2)
-    yield client
-    client.close()
-    redis.execute_command("ACL", "DELUSER", "partner")
+    with connected(redis, redis_url, printed.output) as client:
+        yield client
+
+
+def refuses(client: redis_py.Redis, commands: Iterable[str]) -> None:
+    """Every command is refused for lack of permission."""
+    for command in commands:
+        with pytest.raises(redis_py.exceptions.NoPermissionError):
+            client.execute_command(*command.split())
 
 
 def example(pattern: str) -> str:
@@ -60,16 +77,12 @@ EXAMPLES = sorted({example(spec.pattern) for spec in REGISTRY})
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if name != keys.public_keys()])
 def test_a_program_can_do_nothing_with_what_is_others(partner: redis_py.Redis, name: str) -> None:
     """Whatever the key holds, and whether or not it is there: every command is refused for lack of permission."""
-    for command in COMMANDS:
-        with pytest.raises(redis_py.exceptions.NoPermissionError):
-            partner.execute_command(*command.format(name).split())
+    refuses(partner, (command.format(name) for command in COMMANDS))
 
 
 def test_a_program_can_do_nothing_with_the_server(partner: redis_py.Redis) -> None:
     """Nor look for keys."""
-    for command in SERVER:
-        with pytest.raises(redis_py.exceptions.NoPermissionError):
-            partner.execute_command(*command.split())
+    refuses(partner, SERVER)
 
 
 def test_a_program_can_look_up_public_keys_and_change_none(
@@ -99,10 +112,7 @@ def test_a_program_uses_its_own_streams_and_no_more(
     assert partner.xreadgroup("partner", "one", {own: ">"})[0][1] == [(entry, {b"envelope": b"x"})]
     assert partner.xack(own, "partner", entry) == 1
     assert partner.xread({own: "0"})
-    for command in COMMANDS:
-        if command.split()[0] not in OWN:
-            with pytest.raises(redis_py.exceptions.NoPermissionError):
-                partner.execute_command(*command.format(own).split())
+    refuses(partner, (command.format(own) for command in COMMANDS if command.split()[0] not in OWN))
 
 
 def test_the_boxes_of_a_program_whose_name_begins_alike_are_others(partner: redis_py.Redis) -> None:
@@ -126,13 +136,13 @@ def test_the_rules_that_ship_are_those_that_are_printed(root: Path, role: str) -
     """Write them with `orchestra service acl --file ROLE > deploy/acl/ROLE.acl`; no file holds a secret."""
     line = acl_line("NAME", program_rules("NAME")) if role == "program" else acl_line(role, role_rules(role))
     assert (root / "deploy" / "acl" / f"{role}.acl").read_text() == f"{line}\n"
-    printed = CliRunner().invoke(main, ["service", "acl", "--file", "NAME" if role == "program" else role])
+    printed = run_command("service", "acl", "--file", "NAME" if role == "program" else role)
     assert printed.output == f"{line}\n"
 
 
 def test_a_program_that_is_called_like_a_role_does_not_get_its_rights() -> None:
     """Where the command is told so."""
-    printed = CliRunner().invoke(main, ["service", "acl", "--program", "--file", "worker"])
+    printed = run_command("service", "acl", "--program", "--file", "worker")
     assert printed.output == acl_line("worker", program_rules("worker")) + "\n"
 
 
@@ -149,12 +159,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "notifier": {
             *("xreadgroup", "xgroup|create", "xgroup|delconsumer", "xclaim", "xack"),
             *("xadd", "xtrim", "hset", "hdel"),
-            *(
-                "xdel",
-                "zadd",
-                "zrem",
-                "hincrby",
-            ),  # what it gives up is a dead letter, for which older ones make room
+            # What it gives up is a dead letter, for which older ones make room.
+            *("xdel", "zadd", "zrem", "hincrby"),
         },
         "console": set(),
     },
@@ -169,19 +175,18 @@ def test_a_role_has_of_each_class_of_commands_what_it_needs(
     redis: redis_py.Redis, redis_url: str, role: str
 ) -> None:
     """Tried on the server, command by command: what is refused for want of a permission, before it is looked at."""
-    name = "partner" if role == "program" else role
-    rules = program_rules(name) if role == "program" else role_rules(role)
-    redis.execute_command(
-        "ACL", "SETUSER", name, *acl_line(name, rules).replace(PASSWORD, SECRET).split()[2:]
+    line = (
+        acl_line("partner", program_rules("partner"))
+        if role == "program"
+        else acl_line(role, role_rules(role))
     )
-    with redis_py.Redis.from_url(redis_url, username=name, password=SECRET, protocol=2) as client:
+    with connected(redis, redis_url, line.replace("user", "ACL SETUSER", 1)) as client:
         for group, roles in ALLOWED.items():
             wanted = roles.get(role, set() if role == "program" else None)
             if wanted is None:
                 continue
             has = {one for one in commands_of(redis, group) if may(client, one)}
             assert has == wanted & set(commands_of(redis, group)), group
-    redis.execute_command("ACL", "DELUSER", name)
 
 
 def commands_of(redis: redis_py.Redis, group: str) -> list[str]:
@@ -191,16 +196,8 @@ def commands_of(redis: redis_py.Redis, group: str) -> list[str]:
     containers = {name.partition("|")[0] for name in names if "|" in name}
     if not containers:  # before Redis 7 a class does not tell them apart
         containers = {
-            "acl",
-            "client",
-            "config",
-            "script",
-            "xgroup",
-            "xinfo",
-            "object",
-            "memory",
-            "cluster",
-            "latency",
+            *("acl", "client", "config", "script", "xgroup", "xinfo"),
+            *("object", "memory", "cluster", "latency"),
         }
         names += [name for name in SUBCOMMANDS if name.partition("|")[0] in names]
     # Whether modules may be loaded is asked before permissions are.
@@ -233,31 +230,15 @@ def test_a_role_reaches_its_own_keys_and_cannot_harm_the_server(
     redis: redis_py.Redis, redis_url: str, role: str
 ) -> None:
     """What a role has no business with is refused; the console changes nothing."""
-    redis.execute_command(
-        "ACL", "SETUSER", role, *acl_line(role, role_rules(role)).replace(PASSWORD, SECRET).split()[2:]
-    )
-    client = redis_py.Redis.from_url(redis_url, username=role, password=SECRET, protocol=2)
-    try:
+    line = acl_line(role, role_rules(role))
+    with connected(redis, redis_url, line.replace("user", "ACL SETUSER", 1)) as client:
         for spec in REGISTRY:
             name = example(spec.pattern)
             if spec.name in KEYS[role]:
                 client.exists(name)
             elif not any(spec.pattern.startswith(own) for own in ("ao:{S}:session:", "ao:{S}:run:")):
-                with pytest.raises(redis_py.exceptions.NoPermissionError):
-                    client.exists(name)
+                refuses(client, [f"EXISTS {name}"])
             if role == "console":
-                with pytest.raises(redis_py.exceptions.NoPermissionError):
-                    client.delete(name)
-        for command in (
-            "FLUSHALL",
-            "CONFIG SET maxmemory 0",
-            "ACL LIST",
-            "SHUTDOWN",
-            "SCRIPT FLUSH",
-            "KEYS *",
-        ):
-            with pytest.raises(redis_py.exceptions.NoPermissionError):
-                client.execute_command(*command.split())
-    finally:
-        client.close()
-        redis.execute_command("ACL", "DELUSER", role)
+                refuses(client, [f"DEL {name}"])
+        harm = ("FLUSHALL", "CONFIG SET maxmemory 0", "ACL LIST", "SHUTDOWN", "SCRIPT FLUSH", "KEYS *")
+        refuses(client, harm)

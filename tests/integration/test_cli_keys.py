@@ -8,31 +8,28 @@ import pty
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from cryptography import x509
 
-from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.envelope import codec
 from orchestrator.keyring import algorithms
 from tests import messages
-from tests.commands import hold_to_models
-
-Orchestra = Callable[..., Result]
+from tests.commands import Orchestra, run_command
 
 
 @pytest.fixture
 def orchestra(tmp_path: Path) -> Orchestra:
-    """Run `orchestra` on the data folder of a host."""
+    """Run `orchestra` on the data folder of a host, by default without a server."""
 
-    def run(*arguments: str, host: str = "first", input: bytes | None = None) -> Result:
-        command = [*arguments, "--data", str(tmp_path / host)]
-        done = CliRunner().invoke(main, command, input=input, catch_exceptions=False)
-        hold_to_models(command, done.stdout)
-        return done
+    def run(
+        *words: str, host: str = "first", server: str | None = None, stdin: bytes | None = None
+    ) -> Result:
+        settings = load_settings(data=tmp_path / host, redis_url=server)
+        return run_command(*words, settings=settings, stdin=stdin, catch_exceptions=False)
 
     return run
 
@@ -94,8 +91,8 @@ def test_a_message_is_signed_and_verified_without_a_server(
     assert orchestra("message", "sign", str(message), "--out", str(signed)).exit_code == 0
     (row,) = json.loads(orchestra("message", "verify", str(signed), "--json").stdout)["documents"]
     assert (row["valid"], row["signer"], row["algorithm"]) == (True, "lead", "Ed25519")
-    through_pipes = orchestra("message", "sign", "-", input=message.read_bytes()).stdout_bytes
-    assert orchestra("message", "verify", "-", input=through_pipes).exit_code == 0
+    through_pipes = orchestra("message", "sign", "-", stdin=message.read_bytes()).stdout_bytes
+    assert orchestra("message", "verify", "-", stdin=through_pipes).exit_code == 0
 
 
 def test_verify_says_what_is_wrong_and_exits_with_1(
@@ -117,7 +114,7 @@ def test_verify_says_what_is_wrong_and_exits_with_1(
 
 def test_what_is_no_envelope_is_not_signed(orchestra: Orchestra) -> None:
     for octets in (b"", b"<invoice/>", b"\x00", b"<!DOCTYPE x><x/>"):
-        result = orchestra("message", "sign", "-", input=octets)
+        result = orchestra("message", "sign", "-", stdin=octets)
         assert result.exit_code == 2
         assert result.stderr.startswith("Error: ")
         assert result.stdout == ""
@@ -193,7 +190,7 @@ def test_a_second_host_imports_what_it_serves(orchestra: Orchestra, message: Pat
     (row,) = rows(orchestra("keys", "import", str(exported), "--json", *with_pass, host="second"))
     assert row["agent"] == "lead"
     signed = orchestra("message", "sign", str(message), host="second").stdout_bytes
-    assert orchestra("message", "verify", "-", input=signed).exit_code == 0
+    assert orchestra("message", "verify", "-", stdin=signed).exit_code == 0
     refused = orchestra("keys", "generate", "other", host="second")
     assert refused.exit_code == 2
     assert "operator's host" in refused.stderr
@@ -203,7 +200,7 @@ def test_public_keys_are_exported_for_other_tools(orchestra: Orchestra) -> None:
     orchestra("keys", "generate", "lead")
     assert orchestra("keys", "export", "--public", "nobody").exit_code == 2
     trust = orchestra("keys", "export", "--public", "lead").stdout_bytes
-    (row,) = rows(orchestra("keys", "import", "-", "--json", host="second", input=trust))
+    (row,) = rows(orchestra("keys", "import", "-", "--json", host="second", stdin=trust))
     assert (row["agent"], row["private"]) == ("lead", False)
 
 
@@ -212,23 +209,20 @@ def test_the_public_key_of_a_foreign_program_can_be_registered(
 ) -> None:
     pem = tmp_path / "public.pem"
     pem.write_text(algorithms.public_pem(algorithms.generate("Ed25519").public_key()))
-    orchestra("keys", "import", str(pem), "--agent", "foreign", "--redis-url", redis_url)
-    found = rows(
-        orchestra("keys", "list", "--agent", "foreign", "--json", "--redis-url", redis_url, host="second")
-    )
+    orchestra("keys", "import", str(pem), "--agent", "foreign", server=redis_url)
+    found = rows(orchestra("keys", "list", "--agent", "foreign", "--json", server=redis_url, host="second"))
     assert [(row["agent"], row["private"]) for row in found] == [("foreign", False)]
 
 
 def test_with_a_server_another_host_verifies_and_obeys_a_revocation(
     orchestra: Orchestra, redis_url: str, message: Path
 ) -> None:
-    server = ("--redis-url", redis_url)
-    signed = orchestra("message", "sign", str(message), *server).stdout_bytes
-    assert orchestra("message", "verify", "-", *server, host="second", input=signed).exit_code == 0
-    (row,) = rows(orchestra("keys", "list", "--json", *server, host="second"))
-    assert orchestra("keys", "revoke", row["key_id"], *server, host="second").exit_code == 2
-    assert orchestra("keys", "revoke", row["key_id"], *server).exit_code == 0
-    result = orchestra("message", "verify", "-", *server, host="second", input=signed)
+    signed = orchestra("message", "sign", str(message), server=redis_url).stdout_bytes
+    assert orchestra("message", "verify", "-", server=redis_url, host="second", stdin=signed).exit_code == 0
+    (row,) = rows(orchestra("keys", "list", "--json", server=redis_url, host="second"))
+    assert orchestra("keys", "revoke", row["key_id"], server=redis_url, host="second").exit_code == 2
+    assert orchestra("keys", "revoke", row["key_id"], server=redis_url).exit_code == 0
+    result = orchestra("message", "verify", "-", server=redis_url, host="second", stdin=signed)
     assert result.exit_code == 1
     assert "key-revoked" in result.stdout
 
@@ -237,17 +231,16 @@ def test_what_was_done_without_a_server_reaches_it_with_the_next_command(
     orchestra: Orchestra, redis_url: str
 ) -> None:
     orchestra("keys", "generate", "lead")
-    assert rows(orchestra("keys", "list", "--json", "--redis-url", redis_url, host="second")) == []
-    orchestra("keys", "generate", "reviewer", "--redis-url", redis_url)
-    found = rows(orchestra("keys", "list", "--json", "--redis-url", redis_url, host="second"))
+    assert rows(orchestra("keys", "list", "--json", server=redis_url, host="second")) == []
+    orchestra("keys", "generate", "reviewer", server=redis_url)
+    found = rows(orchestra("keys", "list", "--json", server=redis_url, host="second"))
     assert [row["agent"] for row in found] == ["lead", "reviewer"]
 
 
 def test_a_folder_of_another_stack_is_told_so(orchestra: Orchestra, redis_url: str) -> None:
-    server = ("--redis-url", redis_url)
-    assert orchestra("keys", "generate", "lead", *server).exit_code == 0
+    assert orchestra("keys", "generate", "lead", server=redis_url).exit_code == 0
     assert orchestra("keys", "generate", "lead", host="second").exit_code == 0
-    result = orchestra("keys", "generate", "other", *server, host="second")
+    result = orchestra("keys", "generate", "other", server=redis_url, host="second")
     assert result.exit_code == 2
     assert "another operator" in result.stderr
 

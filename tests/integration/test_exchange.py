@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -17,6 +17,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.raw_pipeline import exchange
 from orchestrator.redisdb.scripts import Scripts
+from tests.waiting import wait_until
 
 
 def connections(client: redis_py.Redis) -> int:
@@ -75,6 +76,22 @@ def test_a_server_that_is_gone_is_an_error_of_the_connection(
     client.close()
 
 
+@contextmanager
+def alarm(after_s: float, act: Callable[[], object]) -> Iterator[None]:
+    """A signal comes in a moment, and its handler acts in the midst of what is done then."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        act()
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after_s)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_an_answer_that_was_not_waited_for_is_nobody_elses(redis_url: str) -> None:
     """A signal may end the wait; what comes then must not be taken for the answer to the next question."""
     client, other = connect(redis_url), connect(redis_url)
@@ -82,17 +99,11 @@ def test_an_answer_that_was_not_waited_for_is_nobody_elses(redis_url: str) -> No
     class Enough(BaseException):
         pass
 
-    def give_up(_number: int, _frame: FrameType | None) -> None:
+    def give_up() -> None:
         raise Enough
 
-    before = signal.signal(signal.SIGALRM, give_up)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(Enough):
-            exchange(client, [("BLPOP", "list", 5)])
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with alarm(0.2, give_up), pytest.raises(Enough):
+        exchange(client, [("BLPOP", "list", 5)])
     other.rpush("list", "for nobody")
     assert exchange(client, [("ECHO", "mine")]) == [b"mine"]
     client.close()
@@ -126,11 +137,8 @@ def test_a_fork_has_connections_of_its_own(redis: redis_py.Redis) -> None:
         answers = {bytes(exchange(redis, [("ECHO", "child")])[0]) for _ in range(300)}
         os._exit(0 if answers == {b"child"} else 1)
     answers = {bytes(exchange(redis, [("ECHO", "parent")])[0]) for _ in range(300)}
-    end = time.monotonic() + 30
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    assert (answers, found[1]) == ({b"parent"}, 0)
+    ended = wait_until(lambda: (found := os.waitpid(child, os.WNOHANG))[0] and found, "the child")
+    assert (answers, ended[1]) == ({b"parent"}, 0)
 
 
 def test_a_fork_leaves_its_parents_pool_alone(
@@ -184,17 +192,12 @@ def test_a_signal_handler_asks_over_a_connection_of_its_own(redis_url: str) -> N
     client, other = connect(redis_url), connect(redis_url)
     said: list[object] = []
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
+    def ask() -> None:
         said.extend(exchange(client, [("ECHO", "from the handler")]))
         other.rpush("list", "for the caller")
 
-    before = signal.signal(signal.SIGALRM, ask)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+    with alarm(0.05, ask):
         assert exchange(client, [("BLPOP", "list", 5)]) == [[b"list", b"for the caller"]]
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     assert said == [b"from the handler"]
     assert exchange(client, [("ECHO", "mine")]) == [b"mine"]
     client.close()

@@ -18,9 +18,10 @@ from orchestrator.config.settings import load_settings
 from orchestrator.deployment.fork_server import PRELOAD
 from orchestrator.deployment.forks import Forked, ForkServer
 from orchestrator.deployment.local_stack import LocalStack
-from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.deployment.supervisor import ChildSpec, Notice
 from orchestrator.errors import ConfigurationError
 from orchestrator.runtime.process import is_alive, python_module
+from tests.supervised import Supervised
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
@@ -180,43 +181,31 @@ def test_it_is_shown_by_its_name(fork: Fork) -> None:
     assert forked.wait() == -signal.SIGTERM
 
 
-Supervise = Callable[..., tuple[Supervisor, list[Notice]]]
+Supervise = Callable[..., Supervised]
 
 
 @pytest.fixture
 def supervise(forks: ForkServer, env: dict[str, str], tmp_path: Path) -> Iterator[Supervise]:
+    """Runs the toy."""
     with ExitStack() as leaving:
 
-        def make(*arguments: str, by: ForkServer = forks) -> tuple[Supervisor, list[Notice]]:
-            notices: list[Notice] = []
+        def make(*arguments: str, by: ForkServer = forks) -> Supervised:
             spec = ChildSpec(name="a", module=("toy", *arguments))
-            supervisor = Supervisor([spec], env=env, logs=tmp_path / "logs", notify=notices.append, forks=by)
-            leaving.callback(lambda: supervisor.stop(at_once=lambda: True))
-            return supervisor, notices
+            supervisor = Supervised(spec, env=env, logs=tmp_path / "logs", forks=by)
+            leaving.callback(supervisor.stop_at_once)
+            return supervisor
 
         yield make
 
 
-def tick_until(supervisor: Supervisor, condition: Callable[[], object]) -> None:
-    def look() -> object:
-        supervisor.tick()
-        return condition()
-
-    wait_until(look)
-
-
-def kinds(notices: list[Notice]) -> list[str]:
-    return [notice.kind for notice in notices]
-
-
 def test_a_forked_child_that_is_killed_comes_back_and_leaves_nothing(supervise: Supervise) -> None:
-    supervisor, notices = supervise("parent")
-    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor = supervise("parent")
+    supervisor.until_ready()
     grandchild = int(supervisor.logs["a"].read_text().split()[0])
-    os.kill(supervisor.pids["a"], signal.SIGKILL)
-    tick_until(supervisor, lambda: "recovered" in kinds(notices))
-    assert kinds(notices) == ["ready", "restarting", "recovered"]
-    assert notices[1].detail.startswith("killed by signal 9")
+    supervisor.kill()
+    supervisor.until_told("recovered")
+    assert supervisor.told() == ["ready", "restarting", "recovered"]
+    assert supervisor.notices[1].detail.startswith("killed by signal 9")
     wait_until(lambda: not is_alive(grandchild))
     last = int(supervisor.logs["a"].read_text().split()[-1])
     supervisor.stop()
@@ -224,18 +213,18 @@ def test_a_forked_child_that_is_killed_comes_back_and_leaves_nothing(supervise: 
 
 
 def test_a_forked_child_that_does_not_start_says_why(supervise: Supervise) -> None:
-    supervisor, _ = supervise("end", "'Error: the moon is not full'")
+    supervisor = supervise("end", "'Error: the moon is not full'")
     with pytest.raises(ConfigurationError, match="a does not start: the moon is not full"):
-        tick_until(supervisor, lambda: False)
+        supervisor.until(lambda: False)
 
 
 def test_a_forked_child_is_replaced(supervise: Supervise) -> None:
-    supervisor, notices = supervise("sleep")
-    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor = supervise("sleep")
+    supervisor.until_ready()
     first = supervisor.pids["a"]
     supervisor.replace(ChildSpec(name="a", module=("toy", "sleep", "again")))
-    tick_until(supervisor, lambda: "retired" in kinds(notices))
-    assert kinds(notices) == ["ready", "replaced", "retired"]
+    supervisor.until_told("retired")
+    assert supervisor.told() == ["ready", "replaced", "retired"]
     assert supervisor.pids["a"] != first
     wait_until(lambda: not is_alive(first))
 
@@ -243,14 +232,14 @@ def test_a_forked_child_is_replaced(supervise: Supervise) -> None:
 def test_a_killed_fork_server_takes_its_children_along_and_another_one_goes_on(
     supervise: Supervise, forks: ForkServer
 ) -> None:
-    supervisor, notices = supervise("parent")
-    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor = supervise("parent")
+    supervisor.until_ready()
     before, child = forks.pid, supervisor.pids["a"]
     grandchild = int(supervisor.logs["a"].read_text().split()[0])
     assert before is not None
     os.kill(before, signal.SIGKILL)
     wait_until(lambda: not is_alive(child))  # the kernel does it
-    tick_until(supervisor, lambda: "recovered" in kinds(notices))
+    supervisor.until_told("recovered")
     assert forks.pid not in (None, before)
     assert forks.ready
     assert forks.pid == int(
@@ -260,8 +249,8 @@ def test_a_killed_fork_server_takes_its_children_along_and_another_one_goes_on(
 
 
 def test_a_fork_server_that_does_not_answer_is_replaced(supervise: Supervise, forks: ForkServer) -> None:
-    supervisor, _ = supervise("sleep")
-    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor = supervise("sleep")
+    supervisor.until_ready()
     assert forks.pid is not None
     os.kill(forks.pid, signal.SIGSTOP)
     patch = pytest.MonkeyPatch()
@@ -269,19 +258,19 @@ def test_a_fork_server_that_does_not_answer_is_replaced(supervise: Supervise, fo
     first = supervisor.pids["a"]
     supervisor.replace(ChildSpec(name="a", module=("toy", "sleep")))  # started, since it cannot be forked
     patch.undo()
-    tick_until(supervisor, lambda: supervisor.ready and supervisor.pids["a"] != first)
+    supervisor.until(lambda: supervisor.ready and supervisor.pids["a"] != first)
     assert not is_alive(first)
 
 
 @pytest.mark.parametrize(("module", "deaths"), [("threaded", 0), ("no_such_module", 3)])
 def test_where_a_fork_is_not_safe_or_not_possible_processes_are_started(
-    module: str, deaths: int, supervise: Supervise, env: dict[str, str], tmp_path: Path
+    module: str, deaths: int, supervise: Supervise, env: dict[str, str]
 ) -> None:
     died: list[str] = []
     other = ForkServer(env=env, modules=[module], on_death=died.append)
     other.start()
-    supervisor, _ = supervise("sleep", by=other)
-    tick_until(supervisor, lambda: supervisor.ready)
+    supervisor = supervise("sleep", by=other)
+    supervisor.until_ready()
     assert other.given_up
     assert other.pid is None
     words = "exit code 1; ModuleNotFoundError: No module named 'no_such_module'"
@@ -289,7 +278,7 @@ def test_where_a_fork_is_not_safe_or_not_possible_processes_are_started(
 
 
 def test_on_another_system_there_is_no_fork_server(
-    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     other = ForkServer(env=env)

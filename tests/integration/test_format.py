@@ -17,6 +17,12 @@ from orchestrator.redisdb.format import FORMAT
 from tests.commands import refused
 
 
+@pytest.fixture
+def place(redis_url: str, tmp_path: Path) -> dict[str, str]:
+    """The variables that tell a command where the stack is."""
+    return {"ORCHESTRA_REDIS_URL": redis_url, "ORCHESTRA_DATA": str(tmp_path)}
+
+
 def test_an_empty_ledger_has_the_format_of_whoever_comes_first(redis: redis_py.Redis, redis_url: str) -> None:
     redis.delete(keys.format_version())
     connect(redis_url).close()
@@ -33,13 +39,13 @@ def test_an_empty_ledger_has_the_format_of_whoever_comes_first(redis: redis_py.R
     ],
 )
 def test_another_format_is_refused_in_one_sentence(
-    said: str, advice: str, redis: redis_py.Redis, redis_url: str, tmp_path: Path
+    said: str, advice: str, redis: redis_py.Redis, redis_url: str, place: dict[str, str]
 ) -> None:
     redis.set(keys.format_version(), said)
     with pytest.raises(UnsupportedFormat, match=advice):
         connect(redis_url)
     for command in (["sessions"], *PARTS[:4], ["doctor"]):
-        code, stderr = refused([*command, "--redis-url", redis_url, "--data", str(tmp_path)])
+        code, stderr = refused(command, place)
         assert code in (1, 2), command
         assert advice in stderr, command
         assert "Traceback" not in stderr
@@ -68,7 +74,7 @@ def stack(redis: redis_py.Redis, redis_url: str) -> redis_py.Redis:
 
 @pytest.mark.parametrize("command", [*PARTS, *CLIENTS], ids=" ".join)
 def test_every_part_and_client_is_refused_whose_settings_are_not_the_stacks(
-    command: list[str], stack: redis_py.Redis, redis_url: str, tmp_path: Path
+    command: list[str], stack: redis_py.Redis, place: dict[str, str]
 ) -> None:
     """Else sessions would wait where nobody looks, and runs would be taken from those who have them."""
     before = stack.hgetall(keys.agreed())
@@ -76,9 +82,7 @@ def test_every_part_and_client_is_refused_whose_settings_are_not_the_stacks(
         if setting == "lease_s" and command in CLIENTS:
             continue
         variable = f"ORCHESTRA_{setting.upper()}"
-        code, stderr = refused(
-            [*command, "--redis-url", redis_url, "--data", str(tmp_path)], {variable: here}
-        )
+        code, stderr = refused(command, {**place, variable: here})
         said = f"has {setting} = {there}, and this part of it {setting} = {here}: set {variable}={there} here"
         assert code in (1, 2), stderr
         assert said in stderr

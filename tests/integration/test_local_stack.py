@@ -114,21 +114,25 @@ signal.signal(signal.SIGUSR2, hang)
 """
 
 
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """The settings of a worker that hangs when it is told so by a signal, and is taken to hang after 3 s."""
+    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
+    agents = tmp_path / "mine.py"
+    agents.write_text(HANGING_WORKER)
+    return load_settings(data=tmp_path / "data", agents=[str(agents)], concurrency=1, heartbeat_s=0.3)
+
+
 def test_a_worker_whose_main_process_hangs_or_is_stopped_is_ended_and_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hanging: Settings,
 ) -> None:
     """Its sign of life comes from its loop; one that is well is left alone."""
-    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
-    (tmp_path / "mine.py").write_text(HANGING_WORKER)
-    settings = load_settings(
-        data=tmp_path / "data", agents=[str(tmp_path / "mine.py")], concurrency=1, heartbeat_s=0.3
-    )
     notices: list[Notice] = []
 
     def said(kind: str) -> list[str]:
         return [notice.detail for notice in notices if notice.kind == kind]
 
-    with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
+    with LocalStack(hanging, specs=[worker_spec(hanging)], notify=notices.append) as stack:
         stack.wait_ready()
         time.sleep(5)
         assert [notice.kind for notice in notices] == ["ready"]
@@ -145,19 +149,11 @@ def test_a_worker_whose_main_process_hangs_or_is_stopped_is_ended_and_started_ag
 
 
 def test_a_worker_that_waits_for_its_broker_does_not_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_valkey: Callable[..., ValkeyProcess]
+    hanging: Settings, start_valkey: Callable[..., ValkeyProcess]
 ) -> None:
     """Its loop does not look up while there is no connection."""
-    monkeypatch.setattr(local_stack, "hangs_after_s", lambda _: 3)
-    (tmp_path / "mine.py").write_text(HANGING_WORKER)
     server = start_valkey()
-    settings = load_settings(
-        data=tmp_path / "data",
-        agents=[str(tmp_path / "mine.py")],
-        concurrency=1,
-        heartbeat_s=0.3,
-        redis_url=server.url,
-    )
+    settings = hanging.model_copy(update={"redis_url": server.url})
     notices: list[Notice] = []
     with LocalStack(settings, specs=[worker_spec(settings)], notify=notices.append) as stack:
         stack.wait_ready()
@@ -229,7 +225,7 @@ def test_stopping_at_once_does_not_wait_for_the_deaf(settings: Settings) -> None
 
 
 def test_a_given_server_is_used_and_left_running(
-    settings: Settings, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
+    start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
 ) -> None:
     server = start_valkey(durable=False)
     given = load_settings(
@@ -242,21 +238,35 @@ def test_a_given_server_is_used_and_left_running(
     assert connect(server.url).ping()
 
 
-@pytest.mark.parametrize(
-    "broker",
-    [
-        "redis://:hunter2@127.0.0.1:1/0",
-        "redis+socket:///nowhere.sock?virtual_host=0",
-        "amqp://guest:hunter2@127.0.0.1:1//",
-    ],
+#: Brokers that are not there, and those that cannot be.
+AWAY = (
+    "redis://:hunter2@127.0.0.1:1/0",
+    "redis+socket:///nowhere.sock?virtual_host=0",
+    "amqp://guest:hunter2@127.0.0.1:1//",
 )
-def test_a_broker_that_is_not_there_is_named(broker: str, tmp_path: Path) -> None:
+UNUSABLE = (
+    "nosuch://user:hunter2@host//",
+    "no.such+kind://user:hunter2@host//",
+    "amqp://user:hunter2#half@host//",
+    "amqp://user:half;hunter2@host//",
+    "sentinel://:hunter2@host",  # which wants an option that no URL can give
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "broker"),
+    [(ServerUnavailable, "cannot reach ", broker) for broker in AWAY]
+    + [(ConfigurationError, r"cannot be used: .*[^.]; use redis://", broker) for broker in UNUSABLE],
+)
+def test_a_broker_that_is_not_there_or_cannot_be_used_is_named(
+    error: type[OrchestraError], said: str, broker: str, tmp_path: Path
+) -> None:
     stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
-    with pytest.raises(ServerUnavailable) as caught:
+    with pytest.raises(error, match=said) as caught:
         stack.run()
     assert "hunter2" not in str(caught.value)
     assert read_record(tmp_path / "data") is None
-    with pytest.raises(ServerUnavailable), stack:
+    with pytest.raises(error), stack:
         pass
     assert read_record(tmp_path / "data") is None
 
@@ -266,24 +276,6 @@ def test_another_kind_of_broker_is_handed_on_to_celery(tmp_path: Path) -> None:
     with LocalStack(given, specs=[TOY]) as stack:
         stack.wait_ready()
         assert stack.settings.to_env()["ORCHESTRA_BROKER_URL"] == given.broker_url
-
-
-@pytest.mark.parametrize(
-    "broker",
-    [
-        "nosuch://user:hunter2@host//",
-        "no.such+kind://user:hunter2@host//",
-        "amqp://user:hunter2#half@host//",
-        "amqp://user:half;hunter2@host//",
-        "sentinel://:hunter2@host",  # which wants an option that no URL can give
-    ],
-)
-def test_a_kind_of_broker_that_cannot_be_used_is_named(broker: str, tmp_path: Path) -> None:
-    stack = LocalStack(load_settings(data=tmp_path / "data", broker_url=broker), specs=[TOY])
-    with pytest.raises(ConfigurationError, match=r"cannot be used: .*[^.]; use redis://") as caught:
-        stack.run()
-    assert "hunter2" not in str(caught.value)
-    assert read_record(tmp_path / "data") is None
 
 
 def test_every_worker_has_a_name_of_its_own() -> None:

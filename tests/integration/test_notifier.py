@@ -31,14 +31,12 @@ from orchestrator.errors import ConfigurationError
 from orchestrator.machine import isoformat
 from orchestrator.notifier import EVENTS, CommandTarget, Notifier, Target, Webhook, service, targets
 from orchestrator.redisdb import keys
-from orchestrator.redisdb.acl import acl_line, role_rules
 from orchestrator.redisdb.holders import connect_holder
-from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
 from orchestrator.streams import NOTICES, RedisStreams, ledger_streams
 from orchestrator.worker.context.context import Context
 from tests.commands import Orchestra
 from tests.kit import Kit
-from tests.waiting import wait_until
+from tests.waiting import act_until, wait_until
 
 SECRET = b"0123456789abcdef"
 
@@ -109,15 +107,7 @@ def webhook(receiver: Receiver, timeout_s: float = 0.4) -> Webhook:
 
 
 def until(notifier: Notifier, condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        notifier.run_once()
-        time.sleep(0.005)
-
-
-def given_up(kit: Kit) -> list[DeadLetter]:
-    return DeadLetters(kit.redis).all()
+    act_until(condition, notifier.run_once)
 
 
 def pending(kit: Kit, target: str = "webhook") -> int:
@@ -258,7 +248,7 @@ def test_a_receiver_that_fails_in_every_way_is_told_in_the_end_by_the_same_id(
     until(notifier, lambda: len(receiver.got) == 7 and not pending(kit))
     assert len({event["id"] for event in receiver.events}) == 1
     assert len({body for _, body in receiver.got}) == 1
-    assert given_up(kit) == []
+    assert kit.dead() == []
 
 
 def test_one_that_is_never_taken_is_dead_and_can_be_retried(
@@ -267,7 +257,7 @@ def test_one_that_is_never_taken_is_dead_and_can_be_retried(
     receiver.answers = [500] * 4
     notifier = make(kit, webhook(receiver))
     session = fails(kit)
-    until(notifier, lambda: given_up(kit))
+    until(notifier, kit.dead)
     assert (len(receiver.got), pending(kit)) == (4, 0)
     (listed,) = json.loads(orchestra("dlq", "list", "--agent", "webhook", "--json").stdout)["dead_letters"]
     assert (listed["rule"], listed["reason"]) == ("notification-undeliverable", "HTTP status 500")
@@ -299,48 +289,46 @@ def test_one_that_cannot_be_given_up_stays_pending(kit: Kit, receiver: Receiver)
         until(notifier, lambda: False)
     assert pending(kit) == 1
     kit.redis.delete(keys.dead(0))
-    until(notifier, lambda: given_up(kit))
+    until(notifier, kit.dead)
     assert pending(kit) == 0
 
 
-def test_it_needs_no_more_than_its_role_allows(kit: Kit, receiver: Receiver, redis_url: str) -> None:
+def test_it_needs_no_more_than_its_role_allows(kit: Kit, receiver: Receiver) -> None:
     """It makes its groups, reads what it tells, tries again, takes over, gives up and drops what was told."""
-    line = acl_line("notifier", role_rules("notifier")).replace("PASSWORD", "secret")
-    kit.redis.execute_command("ACL", "SETUSER", *line.split()[1:])
-    client = redis_py.Redis.from_url(redis_url, username="notifier", password="secret", protocol=2)
-    try:
-        ledger = Container(client, kit.settings).ledger
-        tries = service.Tries(attempts=2, timeout_s=-5, backoff_s=0.02)
-        notifier = Notifier(client, ledger, [webhook(receiver)], kit.settings, consumer="n1", tries=tries)
-        receiver.answers = [500, 204, 500, 500]
-        told = fails(kit)
-        until(notifier, lambda: len(receiver.got) == 2 and not pending(kit))
-        fails(kit)
-        until(notifier, lambda: given_up(kit))
-        notifier._looks = 0
-        notifier.run_once()
-        assert kit.redis.xlen(keys.notices(0)) == 0
-        # As a copy that was silent for an hour; another one is forgotten by the same script.
-        assert RedisStreams(client).forget("notify:webhook", ledger_streams(NOTICES), idle_ms=-1) == 1
-        assert receiver.events[0]["data"]["agent"] == "lead"  # type: ignore[index]
-        assert receiver.events[0]["subject"] == told
-    finally:
-        client.close()
-        kit.redis.execute_command("ACL", "DELUSER", "notifier")
+    client = kit.as_role("notifier")
+    ledger = Container(client, kit.settings).ledger
+    tries = service.Tries(attempts=2, timeout_s=-5, backoff_s=0.02)
+    notifier = Notifier(client, ledger, [webhook(receiver)], kit.settings, consumer="n1", tries=tries)
+    receiver.answers = [500, 204, 500, 500]
+    told = fails(kit)
+    until(notifier, lambda: len(receiver.got) == 2 and not pending(kit))
+    fails(kit)
+    until(notifier, kit.dead)
+    notifier._looks = 0
+    notifier.run_once()
+    assert kit.redis.xlen(keys.notices(0)) == 0
+    # As a copy that was silent for an hour; another one is forgotten by the same script.
+    assert RedisStreams(client).forget("notify:webhook", ledger_streams(NOTICES), idle_ms=-1) == 1
+    assert receiver.events[0]["data"]["agent"] == "lead"  # type: ignore[index]
+    assert receiver.events[0]["subject"] == told
+
+
+#: The command, as a process of its own.
+COMMAND = (sys.executable, "-m", "orchestrator", "service", "notifier")
+
+
+def variables(kit: Kit, receiver: Receiver) -> dict[str, str]:
+    """What the command is told by its environment."""
+    stack = {"ORCHESTRA_REDIS_URL": str(kit.settings.redis_url), "ORCHESTRA_DATA": str(kit.settings.data)}
+    return {**os.environ, **stack, "ORCHESTRA_NOTIFY_URL": receiver.url}
 
 
 @pytest.fixture
-def killed(kit: Kit, receiver: Receiver, redis_url: str) -> str:
+def killed(kit: Kit, receiver: Receiver) -> str:
     """The session whose end a notifier was telling when it was killed with SIGKILL, as the receiver hung."""
     make(kit, webhook(receiver)).run_once()
     receiver.answers = ["hang"]
-    env = {
-        **os.environ,
-        "ORCHESTRA_REDIS_URL": redis_url,
-        "ORCHESTRA_DATA": str(kit.settings.data),
-        "ORCHESTRA_NOTIFY_URL": receiver.url,
-    }
-    process = subprocess.Popen([sys.executable, "-m", "orchestrator", "service", "notifier"], env=env)
+    process = subprocess.Popen(COMMAND, env=variables(kit, receiver))
     try:
         session = fails(kit)
         wait_until(lambda: bool(receiver.got))
@@ -381,25 +369,15 @@ def test_a_killed_notifier_is_missed_by_its_connection(
 
 
 def test_one_that_dies_before_it_has_noted_a_delivery_tells_it_again(
-    kit: Kit, receiver: Receiver, redis_url: str, tmp_path: Path
+    kit: Kit, receiver: Receiver, tmp_path: Path
 ) -> None:
     """At least once, with the same id: the receiver drops what it has seen."""
     make(kit, webhook(receiver)).run_once()
     session = fails(kit)
     mark = tmp_path / "died"
-    env = {
-        **os.environ,
-        "ORCHESTRA_REDIS_URL": redis_url,
-        "ORCHESTRA_DATA": str(kit.settings.data),
-        "ORCHESTRA_NOTIFY_URL": receiver.url,
-        "ORCHESTRA_CRASH_AT": f"notifier.delivered:{mark}",
-    }
-    assert (
-        subprocess.run(
-            [sys.executable, "-m", "orchestrator", "service", "notifier"], env=env, check=False
-        ).returncode
-        < 0
-    )
+    crash = {"ORCHESTRA_CRASH_AT": f"notifier.delivered:{mark}"}
+    done = subprocess.run(COMMAND, env=variables(kit, receiver) | crash, check=False)
+    assert done.returncode < 0
     assert mark.exists()
     assert (len(receiver.got), pending(kit)) == (1, 1)
     notifier = make(kit, webhook(receiver), consumer="n2", timeout_s=-5)

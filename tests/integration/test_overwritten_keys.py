@@ -12,24 +12,21 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from orchestrator.agents.definition import define_agent
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.audit.writer import build_writer
 from orchestrator.bootstrap import Container
-from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.deployment.local_stack import build_callbacks, build_reaper
-from orchestrator.dispatch import RootResults, build_celery
 from orchestrator.doctor import Doctor, examination
 from orchestrator.errors import OrchestraError
 from orchestrator.ledger import CLOSED
@@ -40,9 +37,9 @@ from orchestrator.runtime.service import serve
 from orchestrator.streams import consumer_name, stream_key
 from orchestrator.streams.values import StreamId
 from orchestrator.worker.announce import announce
-from orchestrator.worker.container import Runtime
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.slot import SlotLoop
+from tests.kit import Kit
 from tests.waiting import wait_until
 
 #: Written by a plain SET again and again: nobody reads it, and it is right again at once.
@@ -66,23 +63,25 @@ SERVICES: dict[str, Callable[[redis_py.Redis, Settings], Any]] = {
 }
 
 
-@dataclass
-class AtWork:
+class AtWork(Kit):
     """A whole stack in threads, the services in their real frame; one child is at work until it is released."""
 
-    redis: redis_py.Redis
-    settings: Settings
-    released: threading.Event = field(default_factory=threading.Event)
-    began: threading.Event = field(default_factory=threading.Event)
-    ended: dict[str, BaseException] = field(default_factory=dict)
-    #: Make the agents known.
-    announce: Callable[[], None] = field(default=lambda: None)
+    def __init__(self, parts: Container) -> None:
+        super().__init__(parts)
+        self.released, self.began = threading.Event(), threading.Event()
+        #: What ended a thread.
+        self.ended: dict[str, BaseException] = {}
+        self.serve(define_agent("lead", function=self.delegates, role="coordinator", source="here"))
+        self.serve(define_agent("reviewer", function=self.works, source="here"))
 
-    def orchestra(self, *words: str) -> Result:
-        place = ("--redis-url", self.settings.redis_url or "", "--data", str(self.settings.data))
-        return CliRunner().invoke(main, [*words, *place])
+    def doctor(self, *words: str) -> Result:
+        return self.orchestra("doctor", "--quick", *words)
 
-    def lead(self, ctx: Context) -> str:
+    def announce(self) -> None:
+        """Make the agents known, as every worker does again and again."""
+        announce(self.parts, self.catalogue)
+
+    def delegates(self, ctx: Context) -> str:
         if ctx.cause == "start" and ctx.prompt == "patiently":
             ctx.delegate("reviewer", "slowly", time_limit_s=1800)
             ctx.wait_for("all", deadline_s=900)
@@ -91,7 +90,7 @@ class AtWork:
             ctx.delegate("reviewer", ctx.prompt)
         return "done"
 
-    def reviewer(self, ctx: Context) -> str:
+    def works(self, ctx: Context) -> str:
         if ctx.prompt == "slowly":
             self.began.set()
             self.released.wait(60)
@@ -99,21 +98,13 @@ class AtWork:
 
     @contextmanager
     def running(self) -> Iterator[Client]:
-        stop, parts = threading.Event(), Container(self.redis, self.settings)
-        agents = {"lead": (self.lead, "coordinator"), "reviewer": (self.reviewer, "specialist")}
-        catalogue = {
-            name: define_agent(name, function=function, role=role, source="here")
-            for name, (function, role) in agents.items()
-        }
-        self.announce = partial(announce, parts, catalogue)
+        stop = threading.Event()
         self.announce()
-        results = RootResults(build_celery(self.settings), self.redis)
-        runtime = Runtime(parts=parts, results=results, catalogue=catalogue)
 
         def slot(number: int) -> None:
             while not stop.wait(0.02):
                 try:
-                    SlotLoop(runtime, worker=f"w{number}").run()
+                    SlotLoop(self.runtime, worker=f"w{number}").run()
                 except OrchestraError:
                     stop.wait(0.1)  # Celery gives the slot its next task
 
@@ -141,12 +132,9 @@ def at_work(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: 
     for name, value in {"LEASE_S": "4", "HEARTBEAT_S": "0.2"}.items():
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
     settings = load_settings(
-        redis_url=redis_url,
-        data=tmp_path,
-        question_time_limit_s=2700,
-        sweep_interval_s=0.2,
+        redis_url=redis_url, data=tmp_path, question_time_limit_s=2700, sweep_interval_s=0.2
     )
-    return AtWork(redis, settings)
+    return AtWork.on(redis, settings)
 
 
 def submitted(client: Client, prompt: str) -> str:
@@ -169,10 +157,9 @@ def test_overwritten_keys_end_nothing_and_are_mended(
     at_work: AtWork,
     redis: redis_py.Redis,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    impatient_doctor: None,
     overwritten: list[str],
 ) -> None:
-    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
     asked = Counter[str]()
 
     def named() -> bool:
@@ -189,16 +176,16 @@ def test_overwritten_keys_end_nothing_and_are_mended(
         meanwhile = submitted(client, "quickly")
         wait_until(named, "each service names the keys", explain=lambda: (at_work.ended, asked))
         began = time.monotonic()
-        look = at_work.orchestra("doctor", "--quick")
+        look = at_work.doctor()
         assert time.monotonic() - began < 30
         first = {keys.format_version(), keys.agreed()} & set(overwritten)  # without them nobody may look
         assert look.exit_code == (2 if first else 1), look.output
         assert [key for key in first or overwritten if key not in look.output] == []
-        fixed = at_work.orchestra("doctor", "--quick", "--fix")
+        fixed = at_work.doctor("--fix")
         for key in overwritten:
             assert redis.type(key) in (b"none", SHARED[key].encode()), fixed.output
             assert redis.exists(keys.aside(key))
-        at_work.announce()  # as every worker does again and again
+        at_work.announce()
         at_work.released.set()
         for session in (before, submitted(client, "quickly"), meanwhile):
             if session and not (
@@ -209,17 +196,16 @@ def test_overwritten_keys_end_nothing_and_are_mended(
 
 
 def test_many_broken_sessions_take_the_doctor_no_longer_than_one(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks again at all of them together."""
     monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0, 0.5))
-    parts = Container(redis, load_settings(redis_url=redis_url, data=tmp_path))
-    parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
+    kit.parts.agents.announce([AgentRecord(name="lead", role="coordinator")])
     for _ in range(50):
-        Client(parts=parts).submit("lead", "go")
-    redis.delete("ao:{00}:roots")
+        kit.submit("lead")
+    kit.redis.delete("ao:{00}:roots")
     slept: list[float] = []
-    findings = Doctor(parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
+    findings = Doctor(kit.parts, audit=None, sleep=slept.append).examine(watch_leases=False).findings
     assert len([finding for finding in findings if finding.rule == "session-unindexed"]) == 50
     assert len(slept) < 20
 
@@ -235,9 +221,9 @@ def test_keys_that_are_lost_are_registered_again_and_no_work_waits(
         assert client.result(client.submit("lead", "quickly").id, timeout_s=120) == "done"
         assert time.monotonic() - began < 8
     redis.delete(keys.public_keys())
-    assert "is not in ao:keys" in at_work.orchestra("doctor", "--quick").output
-    at_work.orchestra("doctor", "--quick", "--fix")
-    assert "is not in ao:keys" not in at_work.orchestra("doctor", "--quick").output
+    assert "is not in ao:keys" in at_work.doctor().output
+    at_work.doctor("--fix")
+    assert "is not in ao:keys" not in at_work.doctor().output
 
 
 def test_what_has_to_have_ended_by_a_time_still_has_to(
@@ -249,10 +235,10 @@ def test_what_has_to_have_ended_by_a_time_still_has_to(
         root = client.submit("lead", "patiently", time_limit_s=3600).id
         assert at_work.began.wait(60)
         wait_until(lambda: len(timers(redis)) == 4, "a timer of each kind", explain=lambda: timers(redis))
-        wait_until(lambda: at_work.orchestra("doctor", "--quick").exit_code != 2, "the audit trail")
+        wait_until(lambda: at_work.doctor().exit_code != 2, "the audit trail")
         before = timers(redis)
         overwrite(redis, ledger_keys.timers(0), "zset")
-        fixed = at_work.orchestra("doctor", "--quick", "--fix")
+        fixed = at_work.doctor("--fix")
         wait_until(
             lambda: timers(redis) == before,
             "the same",
@@ -260,8 +246,8 @@ def test_what_has_to_have_ended_by_a_time_still_has_to(
             explain=lambda: (before, timers(redis), fixed.output),
         )
         redis.zrem(ledger_keys.timers(0), *before)
-        assert at_work.orchestra("doctor", "--quick").output.count("[timer-lost]") == 4
-        at_work.orchestra("doctor", "--quick", "--fix")
+        assert at_work.doctor().output.count("[timer-lost]") == 4
+        at_work.doctor("--fix")
         assert timers(redis) == before
         at_work.released.set()
         wait_until(client.questions, "its question")
@@ -291,24 +277,24 @@ def test_pauses_and_limits_are_put_back(at_work: AtWork, redis: redis_py.Redis) 
         root = client.submit("lead", "quickly").id
         wait_until(lambda: client.session(root).owed == 1, "its child")
         overwrite(redis, ledger_keys.run_limits(0), "hash")
-        assert "limits" in at_work.orchestra("doctor", "--quick").output
-        at_work.orchestra("doctor", "--quick", "--fix")
+        assert "limits" in at_work.doctor().output
+        at_work.doctor("--fix")
         assert limits(redis) == {
             "agent:lead": b"3",
             "paused:agent:reviewer": limits(redis)["paused:agent:reviewer"],
         }
         redis.delete(ledger_keys.run_limits(0))
-        lost = at_work.orchestra("doctor", "--quick")
+        lost = at_work.doctor()
         assert "[limits-lost]" in lost.output
         assert "'reviewer' was paused" in lost.output
-        at_work.orchestra("doctor", "--quick", "--fix")
+        at_work.doctor("--fix")
         assert set(limits(redis)) == {"agent:lead", "paused:agent:reviewer"}
-        assert "limits-lost" not in at_work.orchestra("doctor", "--quick").output
+        assert "limits-lost" not in at_work.doctor().output
         for words in (("agents", "unpause", "reviewer"), ("agents", "limit", "lead", "default")):
             assert at_work.orchestra(*words).exit_code == 0
         assert client.result(root, timeout_s=60) == "done"
         overwrite(redis, ledger_keys.run_limits(0), "hash")
-        at_work.orchestra("doctor", "--quick", "--fix")
+        at_work.doctor("--fix")
         assert limits(redis) == {}
 
 

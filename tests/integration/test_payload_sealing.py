@@ -131,7 +131,7 @@ def test_fifty_mebibytes_arrive_byte_for_byte(redis: redis_py.Redis, store: KeyS
     assert Opener(BlobStore(redis)).open(received).body.result == message.body.result
 
 
-def test_a_small_message_is_signed_as_it_is(encrypter: Encrypter, opener: Opener, store: KeyStore) -> None:
+def test_a_small_message_is_signed_as_it_is(encrypter: Encrypter, opener: Opener) -> None:
     message = completion("small")
     assert encrypter.seal(message) is message
     assert opener.open(message) is message
@@ -173,9 +173,7 @@ def test_an_encrypted_body_moved_to_another_message_is_refused(
         opener.open(other.model_copy(update={"body": sealed.body}))
 
 
-def test_a_body_wrapped_again_and_again_is_refused(
-    encrypter: Encrypter, opener: Opener, redis: redis_py.Redis
-) -> None:
+def test_a_body_wrapped_again_and_again_is_refused(encrypter: Encrypter, opener: Opener) -> None:
     """Each form at most once and in order, so that nobody can make a reader unwrap for ever."""
     compressed = encrypter.seal(completion(message_factory(10_000)))
     content = codec.encode_body(compressed.body)
@@ -230,9 +228,7 @@ def test_an_altered_compressed_body_is_refused(encrypter: Encrypter, opener: Ope
         opener.open(sealed.model_copy(update={"body": body}))
 
 
-def test_a_body_above_the_readers_limit_is_refused(
-    encrypter: Encrypter, redis: redis_py.Redis, store: KeyStore
-) -> None:
+def test_a_body_above_the_readers_limit_is_refused(encrypter: Encrypter, redis: redis_py.Redis) -> None:
     opener = Opener(BlobStore(redis, max_bytes=5000), max_bytes=5000)
     for size in (10_000, 200_000):
         with pytest.raises(PayloadError, match="larger than the limit"):

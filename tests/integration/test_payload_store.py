@@ -58,6 +58,16 @@ def test_the_same_content_is_stored_once_and_lives_for_its_last_reference(
     assert 190_000 < redis.pttl(name) <= 200_000
 
 
+def test_a_payload_that_is_kept_for_good_does_not_begin_to_expire(
+    blobs: BlobStore, redis: redis_py.Redis
+) -> None:
+    """Storing the same content again must not shorten its life."""
+    name = keys.blob(0, blobs.put(b"x" * 1000, ttl_s=5).sha256)
+    redis.persist(name)
+    blobs.put(b"x" * 1000, ttl_s=5)
+    assert redis.ttl(name) == -1
+
+
 def test_every_stored_payload_has_a_lifetime(blobs: BlobStore, redis: redis_py.Redis) -> None:
     blobs.put(noise(2 * MIB), ttl_s=100)
     blobs.put(b"ab", ttl_s=0.5)

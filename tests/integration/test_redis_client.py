@@ -29,6 +29,7 @@ from orchestrator.redisdb.raw_pipeline import ServerClock
 from tests.clock import SteppedMachine
 from tests.refusing import REFUSALS, Refusing
 from tests.tls import tls_server
+from tests.waiting import wait_until
 
 
 def test_the_database_number_is_honoured(redis_server: ValkeyProcess, redis: redis.Redis) -> None:
@@ -192,10 +193,7 @@ def test_a_server_that_takes_no_writes_is_an_outage_however_it_says_so(
     client.xgroup_create("news", "g", mkstream=True)
     waiter = threading.Thread(target=wait_for_news)
     waiter.start()
-    deadline = time.monotonic() + 30
-    while not client.info("clients")["blocked_clients"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: client.info("clients")["blocked_clients"], "the waiter")
     refusal.begin()
     ways = (
         lambda: client.set("a", "b"),

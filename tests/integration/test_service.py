@@ -19,11 +19,12 @@ from fakeredis import FakeRedis
 
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.deployment.supervisor import ChildSpec, Notice, Supervisor
+from orchestrator.deployment.supervisor import ChildSpec
 from orchestrator.doctor import health
 from orchestrator.errors import ConfigurationError, ServerUnavailable
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import Service, live_services, notify_ready, serve, still_at_work
+from tests.supervised import Supervised
 from tests.waiting import wait_until
 
 
@@ -69,7 +70,7 @@ def test_a_service_shows_among_the_living_until_it_stops(redis_url: str, redis: 
         wait_until(lambda: live_services(redis))
         (record,) = live_services(redis)
         assert (record.service, record.pid) == ("toy", os.getpid())
-        wait_until(lambda: live_services(redis)[0].alive_until_ms > record.alive_until_ms)
+        wait_until(lambda: any(one.alive_until_ms > record.alive_until_ms for one in live_services(redis)))
     assert live_services(redis) == []
 
 
@@ -254,34 +255,28 @@ def test_a_service_that_hangs_is_named_and_started_again(
     redis_url: str, redis: redis.Redis, tmp_path: Path, how: str
 ) -> None:
     """Its sign of life comes from its loop, and its log says where it stood."""
-    notices: list[Notice] = []
     command = (sys.executable, "-c", HANGING.format(how=how, url=redis_url))
-    supervisor = Supervisor(
-        [ChildSpec(name="toy", command=command)], env=os.environ, logs=tmp_path, notify=notices.append
-    )
+    supervisor = Supervised(ChildSpec(name="toy", command=command), logs=tmp_path)
     named: list[str] = []
 
     def restarted() -> bool:
-        supervisor.tick()
         named.extend(f.message for f in health.services(redis) if f.rule == "service-hung")
         if named:
             assert [record for record in live_services(redis) if record.service == "toy"] == []
-        return any(notice.kind == "restarting" for notice in notices)
-
-    def process() -> int:
-        supervisor.tick()
-        return supervisor.pids.get("toy", 0) if supervisor.ready else 0
+        return "restarting" in supervisor.told("toy")
 
     try:
-        pid = wait_until(process)
-        wait_until(restarted)
+        supervisor.until_ready()
+        pid = supervisor.pids["toy"]
+        supervisor.until(restarted)
         assert f"toy on {socket.gethostname()}, process {pid}" in named[0]
-        (ended,) = [notice.detail for notice in notices if notice.kind == "restarting"]
+        (ended,) = [notice.detail for notice in supervisor.notices if notice.kind == "restarting"]
         assert "it hung: File" in ended
         assert f" in {how}" in supervisor.logs["toy"].read_text()
-        assert wait_until(process) != pid
+        supervisor.until_ready()
+        assert supervisor.pids["toy"] != pid
     finally:
-        supervisor.stop(at_once=lambda: True)
+        supervisor.stop_at_once()
 
 
 def test_a_service_that_was_stopped_by_a_signal_is_named(redis_url: str, redis: redis.Redis) -> None:

@@ -79,7 +79,8 @@ def test_a_server_that_would_lose_the_ledger_is_refused_by_name(
     command: tuple[str, ...], dangerous: ShippedServer, tmp_path: Path
 ) -> None:
     role = command[1] if command[0] == "service" else "operator"
-    code, said = refused([*command, "--data", str(tmp_path), "--redis-url", dangerous.url(role)])
+    place = {"ORCHESTRA_REDIS_URL": dangerous.url(role), "ORCHESTRA_DATA": str(tmp_path)}
+    code, said = refused(command, place)
     assert code == 2, said
     assert "would lose the ledger at its next restart" in said
     assert SAFE_DEFAULT.replace("user", "ACL SETUSER", 1) in said

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import redis as redis_py
 
 from orchestrator.agents.registry import OPERATOR
-from orchestrator.bootstrap import Container, build_container
+from orchestrator.bootstrap import Container
 from orchestrator.client.submission_tokens import check_token, make_token
-from orchestrator.config.settings import load_settings
 from orchestrator.errors import SubmissionRefused
 from orchestrator.machine import SystemClock
 from tests.claims import forged
 from tests.clock import ManualClock
+from tests.kit import Kit
 
 WORK: Any = {"agent": "solo", "prompt": "go", "title": ""}
 
 
 @pytest.fixture
-def parts(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Container:
-    return build_container(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
+def parts(kit: Kit) -> Container:
+    return kit.parts
 
 
 def check(parts: Container, token: object, task: str, *, known: bool = False, **changes: Any) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis as redis_py
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator.audit import build_writer
 from orchestrator.bootstrap import Container
+from orchestrator.config.settings import Settings
 from orchestrator.redisdb.client import connect
 from orchestrator.telemetry import Exporter, exposition, registry_of
 from orchestrator.testing import InProcessStack
+from tests.kit import Kit
+from tests.waiting import wait_until
 
 #: Label values in the order of the catalogue's labels → value, by the name of the sample.
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -25,7 +29,8 @@ class Watched:
     """A stack in this process, its trail, and an exporter that keeps nothing between two scrapes."""
 
     def __init__(self, stack: InProcessStack, parts: Container) -> None:
-        self.stack, self.parts = stack, parts
+        self.parts, self.ledger, self.settings = parts, parts.ledger, stack.settings
+        self.client, self.run = stack.client, stack.run
         self.exporter = Exporter(parts, keep_s=0)
 
     def restart(self) -> None:
@@ -49,10 +54,8 @@ class Watched:
 
     def until(self, expected: float, name: str, **labels: str) -> None:
         """Wait until a value is there: the audit writer is a moment behind."""
-        deadline = time.monotonic() + 30
-        while (found := self.of(name, **labels)) != expected:
-            assert time.monotonic() < deadline, f"{name}{labels} is {found}, not {expected}\n{self.text()}"
-            time.sleep(0.05)
+        what = f"{name}{labels} to be {expected}"
+        wait_until(lambda: self.of(name, **labels) == expected, what, 30, explain=self.text)
 
     def calm(self) -> None:
         """Wait until the trail has everything."""
@@ -87,6 +90,12 @@ def watched(agents: list[Any], **settings: Any) -> Iterator[Watched]:
         leaving.callback(thread.join, 10)
         leaving.callback(stop.set)
         yield Watched(stack, parts)
+
+
+@pytest.fixture
+def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
+    """A stack whose processes the test plays."""
+    return Kit.on(redis, Settings(data=tmp_path, redis_url=redis_url))
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +40,13 @@ def lines() -> Iterator[Callable[[], list[dict[str, object]]]]:
     root.setLevel(before)
 
 
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What writes the reference of events."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module("generated_log")
+
+
 @agent("quiet-child")
 def child(ctx) -> str:  # type: ignore[no-untyped-def]
     print(DETAIL)
@@ -60,41 +66,32 @@ def lead(ctx) -> str:  # type: ignore[no-untyped-def]
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_lines_of_a_run_name_its_trace_and_no_prompt_and_no_answer(
-    watch: Callable[..., Watched], lines: Callable[[], list[dict[str, object]]], *, ids: bool
+    watch: Callable[..., Watched],
+    lines: Callable[[], list[dict[str, object]]],
+    reference: ModuleType,
+    *,
+    ids: bool,
 ) -> None:
     script = Script(Say(f"<response>{ANSWER}</response>"))
     thinker = model_agent("quiet-model", model=scripted_model(script), instructions=DETAIL)
     stack = watch(lead, child, thinker, log_traces=ids)
-    session = stack.stack.run("quiet-lead", PROMPT, title=DETAIL).session
-    stack.stack.run("quiet-model", PROMPT)
+    session = stack.run("quiet-lead", PROMPT, title=DETAIL).session
+    stack.run("quiet-model", PROMPT)
     found = lines()
     said = json.dumps(found)
     for text in (PROMPT, ANSWER, DETAIL):
         assert text not in said
     ended = [line for line in found if line["event"] == "run-ended" and line["session"] == session]
     assert len(ended) >= 3
-    (run,) = [run for run in stack.parts.ledger.runs(session) if run.number == 1]
+    (run,) = [run for run in stack.ledger.runs(session) if run.number == 1]
     (first,) = [line for line in ended if line["run"] == run.id and line["attempt"] == 1]
     wanted = (trace_id(session), span_id(run.id, 1)) if ids else (None, None)
     assert (first.get("trace_id"), first.get("span_id")) == wanted
     events = {str(line["event"]) for line in found if "logger" not in line}
-    assert events <= set(reference().MEANINGS)
+    assert events <= set(reference.MEANINGS)
 
 
-def reference() -> ModuleType:
-    folder = ROOT / "docs"
-    sys.path.insert(0, str(folder))
-    try:
-        spec = importlib.util.spec_from_file_location("generated_log", folder / "generated_log.py")
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(folder))
-
-
-def test_every_event_of_the_source_is_in_the_reference() -> None:
+def test_every_event_of_the_source_is_in_the_reference(reference: ModuleType) -> None:
     """The generator refuses one that is not explained, and one that is not there; the page has what it writes."""
-    table = reference().log_lines()
+    table = reference.log_lines()
     assert table in (ROOT / "docs" / "reference" / "events.md").read_text(encoding="utf-8")

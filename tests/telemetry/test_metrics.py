@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
 import pytest
-import redis as redis_py
 
 from orchestrator import agent, model_agent
 from orchestrator.audit import AuditWriter, build_writer
 from orchestrator.audit.transitions import Step
-from orchestrator.bootstrap import Container
-from orchestrator.config.settings import Settings
 from orchestrator.display.text import word
 from orchestrator.errors import SessionFailed
 from orchestrator.ledger import EndedRun, Outcome, PollRequest, Slot
@@ -90,14 +86,12 @@ def broken(ctx) -> str:  # type: ignore[no-untyped-def]
 def test_a_tree_is_counted(watch: Watch) -> None:
     """Runs, callbacks, messages and times of a lead with three children; nothing is unaccounted for."""
     stack = watch(lead, leaf)
-    session = stack.stack.run("lead", "go").session
+    session = stack.run("lead", "go").session
     stack.until(3, "orchestra_callbacks_total", state="delivered")
     stack.calm()
     samples = stack.samples()
     of = partial(total, samples)
-    runs = len(
-        [run for member in stack.parts.ledger.tree(session) for run in stack.parts.ledger.runs(member.id)]
-    )
+    runs = len([run for member in stack.ledger.tree(session) for run in stack.ledger.runs(member.id)])
     assert of("orchestra_runs_total", end="completed") == runs
     assert of("orchestra_runs_total", agent="leaf", end="completed") == 3
     assert of("orchestra_callbacks_total", state="launched") == 3
@@ -126,12 +120,12 @@ def test_failures_and_dead_letters_are_counted(watch: Watch) -> None:
     """A run that fails again and again counts each attempt; what is no message is dead by the rule that failed."""
     stack = watch(broken)
     with pytest.raises(SessionFailed):
-        stack.stack.run("broken", "go")
+        stack.run("broken", "go")
     stack.parts.redis.xadd(keys.messages(0, "task-delegation", "high"), {"envelope": b"<nonsense"})
     stack.until(1, "orchestra_dead_letters_total")
     stack.calm()
     attempts = sum(
-        max(1, len(run.tries)) for s in stack.parts.reader.roots(0) for run in stack.parts.ledger.runs(s.id)
+        max(1, len(run.tries)) for s in stack.parts.reader.roots(0) for run in stack.ledger.runs(s.id)
     )
     assert stack.of("orchestra_runs_total", agent="broken", end="failed") == attempts
     assert stack.of("orchestra_dead_letters_total") == 1
@@ -142,12 +136,12 @@ def test_failures_and_dead_letters_are_counted(watch: Watch) -> None:
 def test_an_exporter_that_begins_again_counts_nothing_twice_and_loses_nothing(watch: Watch) -> None:
     """What happened while no exporter ran is counted by the next one, with its file and without."""
     stack = watch(lead, leaf)
-    stack.stack.run("lead", "one")
+    stack.run("lead", "one")
     stack.until(3, "orchestra_callbacks_total", state="delivered")
     stack.calm()
     before = stack.samples()
     stack.exporter.close()
-    stack.stack.run("lead", "two")
+    stack.run("lead", "two")
     stack.restart()
     stack.until(6, "orchestra_callbacks_total", state="delivered")
     stack.calm()
@@ -158,11 +152,11 @@ def test_an_exporter_that_begins_again_counts_nothing_twice_and_loses_nothing(wa
                 assert counted[name][key] >= value, (name, key)
     stack.restart()
     assert _counters(stack) == counted
-    for file in (stack.stack.settings.data / "metrics").iterdir():
+    for file in (stack.settings.data / "metrics").iterdir():
         file.unlink()
     stack.restart_without_keeping()
     assert _counters(stack) == counted
-    for file in (stack.stack.settings.data / "metrics").iterdir():
+    for file in (stack.settings.data / "metrics").iterdir():
         file.write_text("{}")
     stack.restart_without_keeping()
     assert _counters(stack) == counted
@@ -176,10 +170,10 @@ def _counters(stack: Watched) -> dict[str, dict[tuple[tuple[str, str], ...], flo
 def test_a_killed_worker_is_a_lost_lease(watch: Watch) -> None:
     """The run that it held ends as lost, and completes in another worker; the promise holds."""
     stack = watch(lead, leaf, slots=0)
-    session = stack.stack.client.submit("leaf", "go").id
-    wait_until(lambda: stack.parts.ledger.session(session).run, "a run")
+    session = stack.client.submit("leaf", "go").id
+    wait_until(lambda: stack.ledger.session(session).run, "a run")
     slot = Slot(name="gone", worker="gone", agents=("leaf",))
-    stack.parts.ledger.claim_next(0, PollRequest(slot=slot, claim="clm_gone"))
+    stack.ledger.claim_next(0, PollRequest(slot=slot, claim="clm_gone"))
     stack.until(1, "orchestra_runs_running", agent="leaf")
     stack.until(1, "orchestra_leases_lost_total", cause="lost")
     assert stack.of("orchestra_runs_total", agent="leaf", end="lost") == 1
@@ -192,12 +186,12 @@ def test_a_killed_worker_is_a_lost_lease(watch: Watch) -> None:
 def test_a_callback_that_the_ledger_loses_shows_as_a_gap(watch: Watch) -> None:
     """Somebody takes a callback out of the counts of its session: ledger and trail differ from then on."""
     stack = watch(lead, leaf, slots=0)
-    session = stack.stack.client.submit("lead", "go").id
-    wait_until(lambda: stack.parts.ledger.session(session).run, "a run")
+    session = stack.client.submit("lead", "go").id
+    wait_until(lambda: stack.ledger.session(session).run, "a run")
     stack.calm()
     assert stack.of("orchestra_promise_gap") == 0
     stack.parts.redis.hincrby(ledger_keys.session(session), "launched", 1)
-    stack.stack.client.stop(session)
+    stack.client.stop(session)
     stack.calm()
     for _ in range(5):
         time.sleep(0.05)
@@ -209,10 +203,10 @@ def test_a_callback_that_the_ledger_loses_shows_as_a_gap(watch: Watch) -> None:
 def test_the_promise_holds_when_a_tree_is_ended_from_outside(watch: Watch, how: str) -> None:
     """Stopped or deleted with children at work, their callbacks are dead and none is missing."""
     stack = watch(lead, waits)
-    sessions = [stack.stack.client.submit("lead", "wait").id for _ in range(3)]
+    sessions = [stack.client.submit("lead", "wait").id for _ in range(3)]
     stack.until(9, "orchestra_callbacks_pending")
     for session in sessions:
-        getattr(stack.stack.client, how)(session)
+        getattr(stack.client, how)(session)
     stack.until(0, "orchestra_callbacks_pending")
     stack.calm()
     samples = stack.samples()
@@ -227,13 +221,13 @@ def test_the_promise_holds_when_a_tree_is_ended_from_outside(watch: Watch, how: 
 
 def test_what_sessions_wait_for_is_counted_by_reason(watch: Watch) -> None:
     stack = watch(lead, waits, asks)
-    waiting = stack.stack.client.submit("lead", "wait").id
-    stack.stack.client.submit("asks", "go")
-    stack.stack.client.submit("waits", "later", at=datetime.now(UTC) + timedelta(hours=1))
+    waiting = stack.client.submit("lead", "wait").id
+    stack.client.submit("asks", "go")
+    stack.client.submit("waits", "later", at=datetime.now(UTC) + timedelta(hours=1))
     stack.until(1, "orchestra_sessions_waiting", reason="children")
     stack.until(1, "orchestra_sessions_waiting", reason="question")
     stack.until(1, "orchestra_sessions_waiting", reason="scheduled")
-    stack.stack.client.stop(waiting)  # for whose children the end of the stack would wait
+    stack.client.stop(waiting)  # for whose children the end of the stack would wait
     stack.until(0, "orchestra_sessions_waiting", reason="children")
 
 
@@ -248,14 +242,14 @@ def test_who_waits_without_a_slot_is_counted_by_what_for(watch: Watch) -> None:
     wipes = model_agent("wipes", model=scripted_model(script), tools=[wipe], approve=["wipe"])
     stack = watch(careful, wonders, sleeps, stumbles, wipes)
     for name in ("careful", "wonders", "sleeps", "stumbles", "wipes"):
-        stack.stack.client.submit(name, "go")
+        stack.client.submit(name, "go")
     stack.until(2, "orchestra_approvals_open")
     for reason, number in {"approval": 2, "question": 1, "scheduled": 1, "retry": 1, "children": 0}.items():
         stack.until(number, "orchestra_sessions_waiting", reason=reason)
     stack.restart()
     assert stack.of("orchestra_sessions_waiting", reason="approval") == 2
-    for asked in stack.stack.client.approvals():
-        stack.stack.client.approve(asked.id)
+    for asked in stack.client.approvals():
+        stack.client.approve(asked.id)
     stack.until(0, "orchestra_sessions_waiting", reason="approval")
 
 
@@ -264,7 +258,7 @@ def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:
     script = Script(Say("<response>ok</response>"), Say("<response>ok</response>"))
     thinker = model_agent("thinker", model=scripted_model(script), instructions="You think.")
     stack = watch(thinker)
-    stack.stack.run("thinker", "go")
+    stack.run("thinker", "go")
     stack.calm()
     used = sum((s.used.input_tokens + s.used.output_tokens) for s in stack.parts.reader.roots(0))
     assert used > 0
@@ -272,7 +266,7 @@ def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:
     (key,) = {dict(k)["model"] for k in stack.samples()["orchestra_tokens_total"]}
     assert key
     with pytest.raises(SessionFailed):
-        stack.stack.run("thinker", "go", budget=Budget(tokens=1))
+        stack.run("thinker", "go", budget=Budget(tokens=1))
     # The whole answer, and the shortest.
     stack.until(2, "orchestra_budget_refusals_total", kind="tokens")
 
@@ -280,7 +274,7 @@ def test_tokens_money_and_refusals_are_counted(watch: Watch) -> None:
 @pytest.mark.parametrize(
     "name", ['a"b', "a\\b", "naïve-名", "x parent=ses_0", "a\u202eb", "{}", "", "x" * 5000]
 )
-def test_no_name_breaks_the_exposition(redis: redis_py.Redis, tmp_path: Path, name: str) -> None:
+def test_no_name_breaks_the_exposition(kit: Kit, name: str) -> None:
     """No agent is called so. Whatever else stands in a trail comes out of the exposition as it was."""
     fold = Fold()
     lines = f"session ses_1 - pending agent={name} parent=\nrun ses_1 run_1 queued start"
@@ -290,7 +284,7 @@ def test_no_name_breaks_the_exposition(redis: redis_py.Redis, tmp_path: Path, na
         Step("3-1", "commit", "run ses_1 run_1 completed"),
     ]
     fold.apply("00/ledger/transitions", ends, lambda _: {})
-    exporter = Exporter(Container(redis, Settings(data=tmp_path)), keep_s=0)
+    exporter = Exporter(kit.parts, keep_s=0)
     exporter._trail.fold = fold
     samples = samples_of(exposition(registry_of(exporter))[1].decode())
     assert total(samples, "orchestra_runs_total", agent=name, end="completed") == 1
@@ -306,14 +300,16 @@ def test_no_label_has_more_values_than_a_database_can_bear() -> None:
     assert totals.of("orchestra_runs_total", OTHER, "completed") == MOST_VALUES
 
 
-def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
-    redis: redis_py.Redis, tmp_path: Path
-) -> None:
+def write_all(writer: AuditWriter) -> None:
+    """Let an audit writer write what there is to write."""
+    while writer.run_once():
+        pass
+
+
+def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(kit: Kit) -> None:
     """Written after what followed it: until then nothing that followed is counted, and no callback seems lost."""
-    parts = Container(redis, Settings(data=tmp_path))
-    kit = Kit(parts)
-    exporter = Exporter(parts, keep_s=0)
-    killed, other = (build_writer(parts, consumer=name) for name in ("killed", "other"))
+    exporter = Exporter(kit.parts, keep_s=0)
+    killed, other = (build_writer(kit.parts, consumer=name) for name in ("killed", "other"))
     root, parent = kit.given_run("root")
     children = [kit.delegate(parent, f"child {number}") for number in range(3)]
     assert killed._consumer.read([Portion(ledger_streams(TRANSITIONS), 1000)])
@@ -328,11 +324,10 @@ def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
 
     assert of("orchestra_callbacks_total", state="delivered") == of("orchestra_promise_gap") == 0
     exporter.close()
-    exporter = Exporter(parts, keep_s=0)
+    exporter = Exporter(kit.parts, keep_s=0)
     assert of("orchestra_callbacks_total", state="delivered") == 0
-    last = AuditWriter(redis, other._store, consumer="last", sources=all_streams(), reclaim_idle_ms=0)
-    while last.run_once():
-        pass
+    last = AuditWriter(kit.redis, other._store, consumer="last", sources=all_streams(), reclaim_idle_ms=0)
+    write_all(last)
     for state, number in (("launched", 3), ("delivered", 3), ("dead", 0)):
         assert of("orchestra_callbacks_total", state=state) == number
     assert of("orchestra_callbacks_pending") == of("orchestra_promise_gap") == 0
@@ -341,45 +336,37 @@ def test_what_a_killed_audit_writer_held_is_counted_in_its_turn(
     assert of("orchestra_wake_seconds_count") == 3
 
 
-def test_a_trail_that_is_behind_is_no_gap(redis: redis_py.Redis, tmp_path: Path) -> None:
+def test_a_trail_that_is_behind_is_no_gap(kit: Kit) -> None:
     """The ledger goes on while no writer does; what it has then is not compared with what the trail had before."""
-    parts = Container(redis, Settings(data=tmp_path))
-    kit, writer, exporter = Kit(parts), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+    writer, exporter = build_writer(kit.parts, consumer="a"), Exporter(kit.parts, keep_s=0)
 
     def gaps() -> set[float]:
         texts = [exposition(registry_of(exporter))[1].decode() for _ in range(6)]
         return {total(samples_of(text), "orchestra_promise_gap") for text in texts}
 
-    root, parent = kit.given_run("root")
-    children = [kit.delegate(parent, f"child {number}") for number in range(3)]
-    kit.commit(parent.claim)
-    while writer.run_once():
-        pass
+    root, *children = kit.parent_of(*"abc")
+    write_all(writer)
     for child in children:
         kit.finish(child)
     kit.commit(kit.resume(root).claim)
     assert gaps() == {0}
-    while writer.run_once():
-        pass
+    write_all(writer)
     assert gaps() == {0}
-    redis.hincrby(ledger_keys.session(root), "launched", 1)
+    kit.redis.hincrby(ledger_keys.session(root), "launched", 1)
     assert gaps() == {0}  # nobody has looked since
     kit.ledger.stop(root, "enough")
-    redis.xadd(keys.transitions(0), {"test": f"session {root} - finished"})
-    while writer.run_once():
-        pass
+    kit.redis.xadd(keys.transitions(0), {"test": f"session {root} - finished"})
+    write_all(writer)
     assert gaps() == {0, 1}
 
 
-def test_a_run_that_waits_for_a_provider_is_counted(redis: redis_py.Redis, tmp_path: Path) -> None:
+def test_a_run_that_waits_for_a_provider_is_counted(kit: Kit) -> None:
     """It gave up its slot; a name of several words is one label."""
-    parts = Container(redis, Settings(data=tmp_path))
-    kit, writer, exporter = Kit(parts), build_writer(parts, consumer="a"), Exporter(parts, keep_s=0)
+    writer, exporter = build_writer(kit.parts, consumer="a"), Exporter(kit.parts, keep_s=0)
     _, held = kit.given_run("root")
     parked = Outcome(status="parked", text="waits", parked_ms=60_000, provider=word("my own\nprovider"))
     kit.ledger.commit(EndedRun(held.claim, parked, make_envelope=carried))
-    while writer.run_once():
-        pass
+    write_all(writer)
     samples = samples_of(exposition(registry_of(exporter))[1].decode())
     assert total(samples, "orchestra_provider_waits_total", provider="my_own\\nprovider") == 1
     assert total(samples, "orchestra_runs_total", end="parked") == 1

@@ -16,23 +16,29 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import redis as redis_py
 
 from orchestrator import agent
 from orchestrator.bootstrap import Container
 from orchestrator.config.settings import Settings
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.redisdb.acl import PASSWORD, acl_line, role_rules
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import SignsOfLife
 from orchestrator.telemetry import Exporter, MetricsServer
+from tests.kit import Kit
 from tests.telemetry.conftest import Watched, samples_of
 from tests.waiting import wait_until
 
 
+class Served(MetricsServer):
+    """A server of metrics, on a free port, and whoever asks it."""
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
+        return ask(self.server_port, path, method, **headers)
+
+
 @contextmanager
-def served(exporter: Exporter, host: str = "127.0.0.1") -> Iterator[MetricsServer]:
-    server = MetricsServer(exporter, host=host, port=0)
+def served(exporter: Exporter) -> Iterator[Served]:
+    server = Served(exporter, host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -51,39 +57,39 @@ def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[int,
 
 
 @pytest.fixture
-def exporter(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Exporter:
-    return Exporter(Container(redis, Settings(data=tmp_path, redis_url=redis_url)), keep_s=0)
+def exporter(kit: Kit) -> Exporter:
+    return Exporter(kit.parts, keep_s=0)
 
 
 def test_a_scrape_in_both_formats(exporter: Exporter) -> None:
     with served(exporter) as server:
-        status, kind, body = ask(server.server_port, "/metrics")
+        status, kind, body = server.ask("/metrics")
         assert (status, kind.partition(";")[0]) == (200, "text/plain")
         assert samples_of(body)["orchestra_promise_gap"] == {(): 0.0}
         accepts = "application/openmetrics-text; version=1.0.0"
-        status, kind, body = ask(server.server_port, "/metrics?name=x", Accept=accepts)
+        status, kind, body = server.ask("/metrics?name=x", Accept=accepts)
         assert (status, kind.partition(";")[0]) == (200, "application/openmetrics-text")
         assert body.endswith("# EOF\n")
-        assert ask(server.server_port, "/metrics", "HEAD")[0::2] == (200, "")
-        assert ask(server.server_port, "/")[0] == 404
-        assert ask(server.server_port, "/readyz/nobody")[0] == 404
-        assert ask(server.server_port, "/metrics", "POST")[0] == 501
+        assert server.ask("/metrics", "HEAD")[0::2] == (200, "")
+        assert server.ask("/")[0] == 404
+        assert server.ask("/readyz/nobody")[0] == 404
+        assert server.ask("/metrics", "POST")[0] == 501
 
 
-def test_probes_say_who_lives(exporter: Exporter, redis: redis_py.Redis) -> None:
+def test_probes_say_who_lives(kit: Kit, exporter: Exporter) -> None:
     """Nobody at first; then each service by its own signs of life; and one that ends is gone."""
-    settings = exporter._parts.settings
+    redis, settings = kit.redis, kit.settings
     lives = [SignsOfLife(name, redis, settings) for name in ("router", "callbacks", "reaper", "audit")]
     worker = SignsOfLife("worker", redis, settings, serves={"a": "orchestra"}, slots=3)
     with served(exporter) as server:
-        assert ask(server.server_port, "/healthz")[0] == 200
-        assert ask(server.server_port, "/readyz")[0] == 503
+        assert server.ask("/healthz")[0] == 200
+        assert server.ask("/readyz")[0] == 503
         for life in lives:
             life.begin()
-        status, _, body = ask(server.server_port, "/readyz")
+        status, _, body = server.ask("/readyz")
         assert (status, json.loads(body)["services"]["worker"]) == (503, 0)
         worker.begin()
-        status, _, body = ask(server.server_port, "/readyz")
+        status, _, body = server.ask("/readyz")
         assert (status, json.loads(body)) == (
             200,
             {
@@ -92,13 +98,13 @@ def test_probes_say_who_lives(exporter: Exporter, redis: redis_py.Redis) -> None
                 "hung": [],
             },
         )
-        samples = samples_of(ask(server.server_port, "/metrics")[2])
+        samples = samples_of(server.ask("/metrics")[2])
         assert samples["orchestra_slots"] == {(("agent", "a"),): 3.0}
         assert samples["orchestra_workers_up"] == {(): 1.0}
-        assert ask(server.server_port, "/readyz/router")[0] == 200
+        assert server.ask("/readyz/router")[0] == 200
         lives[0].end()
-        assert ask(server.server_port, "/readyz/router")[0] == 503
-        assert ask(server.server_port, "/readyz/worker")[0] == 200
+        assert server.ask("/readyz/router")[0] == 503
+        assert server.ask("/readyz/worker")[0] == 200
     for life in (*lives, worker):
         life.end()
 
@@ -111,35 +117,29 @@ def test_without_redis_there_are_no_values_rather_than_old_ones(
     with connect(valkey.url, check=False) as client:
         exporter = Exporter(Container(client, Settings(data=tmp_path, redis_url=valkey.url)), keep_s=0)
         with served(exporter) as server:
-            assert ask(server.server_port, "/metrics")[0] == 200
+            assert server.ask("/metrics")[0] == 200
             valkey.kill()
-            status, _, body = ask(server.server_port, "/metrics")
+            status, _, body = server.ask("/metrics")
             assert status == 503
             assert "orchestra_" not in body
-            assert ask(server.server_port, "/readyz")[0] == 503
-            assert ask(server.server_port, "/healthz")[0] == 200
+            assert server.ask("/readyz")[0] == 503
+            assert server.ask("/healthz")[0] == 200
             valkey.start()
-            wait_until(lambda: ask(server.server_port, "/metrics")[0] == 200, "a scrape")
+            wait_until(lambda: server.ask("/metrics")[0] == 200, "a scrape")
 
 
-def test_the_role_console_suffices(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> None:
+def test_the_role_console_suffices(kit: Kit) -> None:
     """The Redis user of the exporter changes nothing."""
-    rules = acl_line("console", role_rules("console")).replace(PASSWORD, "secret").split()[2:]
-    redis.execute_command("ACL", "SETUSER", "console", *rules)
-    try:
-        with redis_py.Redis.from_url(redis_url, username="console", password="secret", protocol=2) as client:
-            exporter = Exporter(Container(client, Settings(data=tmp_path, redis_url=redis_url)), keep_s=0)
-            with served(exporter) as server:
-                assert ask(server.server_port, "/metrics")[0] == 200
-                assert ask(server.server_port, "/readyz")[0] == 503
-    finally:
-        redis.execute_command("ACL", "DELUSER", "console")
+    exporter = Exporter(Container(kit.as_role("console"), kit.settings), keep_s=0)
+    with served(exporter) as server:
+        assert server.ask("/metrics")[0] == 200
+        assert server.ask("/readyz")[0] == 503
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(exporter: Exporter) -> None:
     with served(exporter) as server:
         silent = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(20)]
-        assert ask(server.server_port, "/metrics")[0] == 200
+        assert server.ask("/metrics")[0] == 200
         for one in silent:
             one.close()
 
@@ -179,7 +179,7 @@ def test_scrapes_of_a_stack_at_work_never_go_back(watch: Callable[..., Watched])
     """Two exporters, one of which is new each time, while runs come and go."""
     stack = watch(leaf)
     other = Exporter(stack.parts, keep_s=0)
-    sessions = [stack.stack.client.submit("leaf", f"go {n}").id for n in range(30)]
+    sessions = [stack.client.submit("leaf", f"go {n}").id for n in range(30)]
     last: dict[object, float] = {}
     for _ in range(10):
         for exporter in (other, Exporter(stack.parts, keep_s=0)):
@@ -190,5 +190,5 @@ def test_scrapes_of_a_stack_at_work_never_go_back(watch: Callable[..., Watched])
                         assert value >= last.get((name, key), 0), (name, key)
                         last[name, key] = value
     for session in sessions:
-        stack.stack.client.result(session, timeout_s=60)
+        stack.client.result(session, timeout_s=60)
     stack.until(30, "orchestra_runs_total", agent="leaf", end="completed")

@@ -36,7 +36,7 @@ def helper(ctx) -> str:  # type: ignore[no-untyped-def]
 def test_each_message_names_the_sessions_that_it_is_between(watch: Callable[..., Watched]) -> None:
     """Two sessions of one agent are told apart, whoever's message it is, and the signature covers it."""
     stack = watch(lead, helper)
-    client = stack.stack.client
+    client = stack.client
     root = client.submit("named-lead", "go").id
     assert client.result(root, timeout_s=30) == "done"
     client.resume(root, "again")
@@ -45,7 +45,7 @@ def test_each_message_names_the_sessions_that_it_is_between(watch: Callable[...,
     if client.session(first).state != "finished":
         first, second = second, first
 
-    store = AuditStore(stack.parts.settings.audit_database, read_only=True)
+    store = AuditStore(stack.settings.audit_database, read_only=True)
     reader = AuditReader(store)
     rows = [row for row in reader.find(root) if row.type != "status-update"]
     said = {

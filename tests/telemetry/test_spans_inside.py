@@ -50,8 +50,8 @@ def test_spans_of_models_stand_in_the_spans_of_their_runs(
         "traced-lead", model=scripted_model(script), instructions="You lead.", role="coordinator"
     )
     stack = watch(lead, child)
-    session = stack.stack.run("traced-lead", PROMPT).session
-    runs = {run.number: run.id for run in stack.parts.ledger.runs(session)}
+    session = stack.run("traced-lead", PROMPT).session
+    runs = {run.number: run.id for run in stack.ledger.runs(session)}
     outer = [span for span in spans() if span.parent is not None and span.parent.is_remote]
     parents = [f"{span.parent.span_id:016x}" for span in outer if span.parent is not None]
     assert parents == [span_id(runs[1], 1), span_id(runs[2], 1)]
@@ -67,7 +67,7 @@ def test_an_agent_and_its_programs_know_the_trace_context(watch: Callable[..., W
     )
     stack = watch(child, program)
     for name in ("traced-child", "traced-program"):
-        done = stack.stack.run(name, "go")
-        (run,) = stack.parts.ledger.runs(done.session)
+        done = stack.run(name, "go")
+        (run,) = stack.ledger.runs(done.session)
         assert done.text.strip() == f"00-{trace_id(done.session)}-{span_id(run.id, 1)}-01"
     assert "TRACEPARENT" not in os.environ

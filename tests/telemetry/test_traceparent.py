@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import agent
 from orchestrator.audit import AuditReader, AuditStore
-from orchestrator.cli import main
 from orchestrator.envelope import canonical, schemas
 from orchestrator.envelope.bodies import TaskCompletion
 from orchestrator.envelope.codec import decode, encode
@@ -25,6 +23,7 @@ from orchestrator.errors import InvalidEnvelope, SignatureError
 from orchestrator.ids import new_message_id, span_id, trace_id
 from orchestrator.keyring import algorithms
 from orchestrator.redisdb import keys
+from tests.commands import run_command
 from tests.contract.test_signature_with_openssl import recipe
 from tests.telemetry.conftest import Watched
 
@@ -81,9 +80,7 @@ class Partner:
 
     def run(self, *command: str) -> None:
         """Run a command on the stack."""
-        settings = self.parts.settings
-        options = ["--redis-url", str(settings.redis_url), "--data", str(settings.data)]
-        done = CliRunner().invoke(main, [*command, *options])
+        done = run_command(*command, settings=self.parts.settings)
         assert done.exit_code == 0, done.output
 
 
@@ -94,8 +91,8 @@ def test_a_program_continues_the_trace_of_its_task(
     for name in ("xmllint", "openssl", "base64", "sed"):
         program(name)
     stack = watch(asker)
-    partner, ledger = Partner(stack), stack.parts.ledger
-    session = stack.stack.client.submit("traced-asker", "go").id
+    partner, ledger = Partner(stack), stack.ledger
+    session = stack.client.submit("traced-asker", "go").id
     octets = partner.next_task()
     task = decode(octets)
     (first,) = ledger.runs(session)
@@ -119,10 +116,10 @@ def test_a_program_continues_the_trace_of_its_task(
 
     own = f"00-{trace_id(session)}-{OWN}-01"
     partner.complete(task, own)
-    assert stack.stack.client.result(session, timeout_s=30) == "completed"
+    assert stack.client.result(session, timeout_s=30) == "completed"
     stack.calm()
     runs = {f"00-{trace_id(session)}-{span_id(run.id, 1)}-01" for run in ledger.runs(session)}
-    store = AuditStore(stack.parts.settings.audit_database, read_only=True)
+    store = AuditStore(stack.settings.audit_database, read_only=True)
     conversation = AuditReader(store).conversation(str(task.header.correlation_id))
     store.close()
     said = [(row.type, row.sender, decode(row.xml).header.traceparent) for row in conversation]

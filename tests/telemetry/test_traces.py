@@ -10,16 +10,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from orchestrator import agent, model_agent
-from orchestrator.cli import main
 from orchestrator.errors import InputError
 from orchestrator.ids import span_id, trace_id
 from orchestrator.ledger import PollRequest, Slot
 from orchestrator.telemetry import Exporter
 from orchestrator.telemetry.otlp import TraceSender
 from orchestrator.testing import Say, Script, scripted_model
+from tests.commands import run_command
 from tests.telemetry.conftest import Watched
 from tests.waiting import wait_until
 
@@ -105,11 +104,11 @@ def test_each_attempt_of_a_tree_is_one_span(watch: Callable[..., Watched], colle
     """A hundred children and an agent that fails once; killed exporters; links from resumes to the children that ended."""
     stack = watch(lead, leaf, breaks_once)
     traced(stack, collector)
-    session = stack.stack.run("traced-lead", SECRET).session
-    other = stack.stack.run("breaks-once", SECRET).session
+    session = stack.run("traced-lead", SECRET).session
+    other = stack.run("breaks-once", SECRET).session
     stack.until(100, "orchestra_callbacks_total", state="delivered")
     stack.calm()
-    ledger = stack.parts.ledger
+    ledger = stack.ledger
     runs = {run.id: run for root in (session, other) for s in ledger.tree(root) for run in ledger.runs(s.id)}
     wanted = {span_id(run.id, attempt) for run in runs.values() for attempt in range(1, run.attempt + 1)}
     assert Counter(span["spanId"] for span in collector.spans) == Counter(wanted)
@@ -148,7 +147,7 @@ def test_tokens_of_spans_are_those_of_the_ledger(watch: Callable[..., Watched], 
     stack = watch(model_agent("counting", model=scripted_model(script), instructions="You count."))
     traced(stack, collector)
     for number in range(5):
-        stack.stack.run("counting", f"go {number}")
+        stack.run("counting", f"go {number}")
     stack.until(5, "orchestra_runs_total", end="completed")
     stack.calm()
     roots = stack.parts.reader.roots(0)
@@ -163,13 +162,13 @@ def test_a_killed_worker_and_a_killed_exporter(watch: Callable[..., Watched], co
     """Two attempts whose workers were lost are a span each; what was sent before the exporter was killed has the same id."""
     stack = watch(leaf, slots=0)
     traced(stack, collector)
-    session = stack.stack.client.submit("traced-leaf", "go").id
+    session = stack.client.submit("traced-leaf", "go").id
     for number in range(2):
-        wait_until(lambda: stack.parts.ledger.sweep.ready(0, ["traced-leaf"]), "a ready run")
+        wait_until(lambda: stack.ledger.sweep.ready(0, ["traced-leaf"]), "a ready run")
         slot = Slot(name=f"gone-{number}", worker="gone", agents=("traced-leaf",))
-        stack.parts.ledger.claim_next(0, PollRequest(slot=slot, claim=f"clm_gone{number}"))
+        stack.ledger.claim_next(0, PollRequest(slot=slot, claim=f"clm_gone{number}"))
         stack.until(number + 1, "orchestra_leases_lost_total", cause="lost")
-    (run,) = stack.parts.ledger.runs(session)
+    (run,) = stack.ledger.runs(session)
     assert [span["spanId"] for span in collector.spans] == [span_id(run.id, 1), span_id(run.id, 2)]
     assert [facts(span)["orchestra.run.end"] for span in collector.spans] == ["lost", "lost"]
     stack.exporter._trail._kept = None
@@ -185,10 +184,10 @@ def test_what_ended_before_the_first_start_is_history(
 ) -> None:
     """A long trail is counted and not sent."""
     stack = watch(leaf)
-    stack.stack.run("traced-leaf", "one")
+    stack.run("traced-leaf", "one")
     stack.until(1, "orchestra_runs_total")
     traced(stack, collector)
-    stack.stack.run("traced-leaf", "two")
+    stack.run("traced-leaf", "two")
     stack.until(2, "orchestra_runs_total")
     assert len(collector.spans) == 1
 
@@ -199,12 +198,12 @@ def test_a_collector_that_is_away_costs_no_span_and_no_scrape(
     """Spans wait; those that an exporter had when it was killed are sent by the next one."""
     stack = watch(leaf)
     traced(stack, collector)
-    stack.stack.run("traced-leaf", "one")
+    stack.run("traced-leaf", "one")
     stack.until(1, "orchestra_runs_total")
     stack.exporter.close()
     traced(stack, collector)
     collector.refuses = True
-    stack.stack.run("traced-leaf", "two")
+    stack.run("traced-leaf", "two")
     stack.until(2, "orchestra_runs_total")
     assert len(collector.spans) == 1
     stack.exporter.close()
@@ -218,6 +217,6 @@ def test_a_collector_that_is_away_costs_no_span_and_no_scrape(
 def test_an_address_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="no address of a collector"):
         TraceSender("localhost:4318")
-    done = CliRunner().invoke(main, ["metrics", "--otlp", "file:///etc/passwd"])
+    done = run_command("metrics", "--otlp", "file:///etc/passwd")
     assert done.exit_code == 2
     assert "no address of a collector" in done.output

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from orchestrator.cli import main
 from orchestrator.client.client import Client
 from orchestrator.config.settings import Settings
+from tests.commands import run_command
 from tests.console.conftest import HOSTILE, stack_of
 from tests.waiting import wait_until
 
@@ -299,7 +299,7 @@ class Stage:
 
     def run(self, *arguments: str) -> Result:
         """Run a command against it."""
-        return CliRunner().invoke(main, [*arguments, "--data", str(self.settings.data)])
+        return run_command(*arguments, settings=self.settings)
 
     def transcript(self, session: str, *options: str) -> str:
         """Return what `orchestra transcript` prints."""

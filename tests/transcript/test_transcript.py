@@ -8,13 +8,10 @@ from typing import Any
 
 from orchestrator.audit.reader import AuditReader
 from orchestrator.audit.store import AuditStore
-from orchestrator.bootstrap import build_container
 from orchestrator.client.approvals import Approval
-from orchestrator.ids import shard_of
 from orchestrator.ledger.reader import LedgerReader
 from orchestrator.messages.factory import Thread
 from orchestrator.redisdb.client import connect
-from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.transcript.model import (
     MOST_CHARS,
     MOST_TRY_BYTES,
@@ -24,6 +21,8 @@ from orchestrator.transcript.model import (
     note_in,
     written,
 )
+from tests import everything_in_redis
+from tests.kit import Kit
 from tests.transcript.conftest import HOSTILE, SECRET, Stage
 from tests.waiting import wait_until
 
@@ -215,21 +214,23 @@ def test_a_refusal_is_a_sentence(stage: Stage) -> None:
     assert turn["stopped"] == "content_filter"
 
 
-def test_what_is_encrypted_stays_so_and_is_opened_for_who_has_the_keys(stage: Stage) -> None:
-    from tests import everything_in_redis
+def stays_encrypted(stage: Stage, run: str, attempt: int) -> None:
+    """The secret is in clear neither in Redis nor in the trail, nor in the account of a run for who has no keys."""
+    redis = stage.client._parts.redis
+    assert everything_in_redis.leaks(redis, SECRET) == []
+    # Large texts are compressed, so that a word in clear would not be seen there.
+    without_keys = LedgerReader(redis).account(run, attempt)
+    assert without_keys
+    assert SECRET not in without_keys
+    assert SECRET.encode() not in stage.settings.audit_database.read_bytes()  # type: ignore[union-attr]
 
+
+def test_what_is_encrypted_stays_so_and_is_opened_for_who_has_the_keys(stage: Stage) -> None:
     session = stage.ended("secret", f"say {SECRET}")
     [run] = document(stage, session)["runs"]
     assert f"hide {SECRET}" in [part["text"] for part in parts(run, "thinking")]
     assert parts(run, "result")[0]["text"] == f"the word is {SECRET}"
-    redis = stage.client._parts.redis
-    assert everything_in_redis.leaks(redis, SECRET) == []
-    # Large texts are compressed, so that a word in clear would not be seen there.
-    without_keys = LedgerReader(redis).account(run["run"], 1)
-    assert without_keys
-    assert SECRET not in without_keys
-    database = stage.settings.audit_database
-    assert SECRET.encode() not in database.read_bytes()  # type: ignore[union-attr]
+    stays_encrypted(stage, run["run"], 1)
 
 
 def test_a_run_at_work_shows_what_it_has_recorded(stage: Stage) -> None:
@@ -283,16 +284,9 @@ def test_what_was_said_is_there_after_the_last_process_died(stage: Stage) -> Non
 
 
 def test_what_was_encrypted_stays_so_when_its_process_died(stage: Stage) -> None:
-    from tests import everything_in_redis
-
     [run] = document(stage, stage.ended("private", f"say {SECRET}"))["runs"]
     assert [part["text"] for part in parts(run, "text")] == [f"it is {SECRET}"] * 3
-    redis = stage.client._parts.redis
-    assert everything_in_redis.leaks(redis, SECRET) == []
-    without_keys = LedgerReader(redis).account(run["run"], 3)
-    assert without_keys
-    assert SECRET not in without_keys
-    assert SECRET.encode() not in stage.settings.audit_database.read_bytes()  # type: ignore[union-attr]
+    stays_encrypted(stage, run["run"], 3)
 
 
 def gone(stage: Stage, agent: str, prompt: str = "go") -> str:
@@ -338,17 +332,17 @@ def test_the_trail_has_how_a_child_failed(stage: Stage) -> None:
 def forge_approval(stage: Stage, asked: Approval, *, by: str) -> None:
     """Publish a reply of an agent that says that somebody has approved."""
     with connect(str(stage.settings.redis_url), settings=stage.settings) as redis:
-        kit = build_container(redis, stage.settings)
+        kit = Kit.on(redis, stage.settings)
         item = kit.ledger.item(asked.session, asked.id)
         said = json.dumps({"approval": asked.id, "approved": True, "by": by})
-        reply = kit.message_factory.reply(
+        reply = kit.parts.message_factory.reply(
             sender="helper",
             recipient=asked.agent,
             question=str(item.extra["message"]),
             answer=said,
             thread=Thread.of(kit.ledger.session(asked.session)),
         )
-        RedisStreams(redis).publish(StreamId(shard_of(asked.session), reply.type, reply.priority), reply.data)
+        kit.publish(reply.data, reply.type, reply.priority)
     trail = AuditReader(AuditStore(stage.settings.audit_database, read_only=True))
     wait_until(
         lambda: reply.message_id in {one.message_id for one in trail.find(asked.session)},

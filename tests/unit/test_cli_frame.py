@@ -24,6 +24,7 @@ from orchestrator.cli.render import progress_bar
 from orchestrator.cli.up import _welcome
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.errors import OrchestraError, UnknownSession
+from tests.commands import run_command
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_file_that_cannot_be_written_is_one_line(
     message = str(root / "schemas" / "templates" / "query.xml")
     monkeypatch.chdir(tmp_path)
     Path("in-the-way").touch()
-    result = CliRunner().invoke(main, ["message", "sign", message, *options])
+    result = run_command("message", "sign", message, *options)
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert words in result.stderr
@@ -139,10 +140,9 @@ def test_interrupting_a_command_is_exit_code_130(run: Callable[..., Result]) -> 
 
 
 def test_wrong_usage_is_exit_code_2() -> None:
-    runner = CliRunner()
-    assert runner.invoke(main, ["no-such-command"]).exit_code == 2
-    assert runner.invoke(main, ["up", "--no-such-option"]).exit_code == 2
-    assert runner.invoke(main, ["up", "--concurrency", "0"]).exit_code == 2
+    assert run_command("no-such-command").exit_code == 2
+    assert run_command("up", "--no-such-option").exit_code == 2
+    assert run_command("up", "--concurrency", "0").exit_code == 2
 
 
 def test_a_command_gets_its_settings_from_options_and_environment(
@@ -231,25 +231,23 @@ def test_every_command_that_prints_json_has_its_documents_in_the_table() -> None
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_of_the_table_explains_itself(name: str) -> None:
-    result = CliRunner().invoke(main, [name, "--help"])
+    result = run_command(name, "--help")
     assert result.exit_code == 0, result.output
     assert "Usage:" in result.stdout
 
 
 @pytest.mark.parametrize("old", [*RENAMED, "audit writer"])
 def test_a_command_that_moved_into_a_group_is_found_under_its_old_name(old: str) -> None:
-    result = CliRunner().invoke(main, [*old.split(), "--help"])
+    result = run_command(*old.split(), "--help")
     path = RENAMED.get(old, "service audit")
     assert (result.exit_code, "Usage:" in result.stdout) == (0, True)
-    assert (
-        result.stdout == CliRunner().invoke(main, [*path.split(), "--help"]).stdout or old == "audit writer"
-    )
+    assert result.stdout == run_command(*path.split(), "--help").stdout or old == "audit writer"
     assert result.stderr == f"note: `orchestra {old.rsplit(maxsplit=1)[-1]}` is `orchestra {path}` now\n"
 
 
 @pytest.mark.parametrize("name", SECTIONS["Groups of commands"])
 def test_the_help_of_a_group_cuts_no_sentence(name: str) -> None:
-    listed = CliRunner().invoke(main, [name, "--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    listed = run_command(name, "--help", terminal_width=80).stdout.partition("Commands:")[2]
     assert listed
     assert "..." not in listed
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from orchestrator.cli import main
 from orchestrator.config.settings import Settings, load_settings, unknown_variables
 from orchestrator.errors import ConfigurationError
+from tests.commands import run_command
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +198,6 @@ def test_a_variable_of_our_prefix_that_is_no_setting_is_named(monkeypatch: pytes
         "warning: the environment variable ORCHESTRA_CONCURENCY is not a setting and is ignored; "
         "did you mean 'ORCHESTRA_CONCURRENCY'?"
     )
-    done = CliRunner().invoke(main, ["sessions"])
+    done = run_command("sessions")
     assert done.stderr.startswith(f"{sentence}\n")
     assert load_settings().concurrency >= 4

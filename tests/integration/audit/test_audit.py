@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
 from orchestrator.audit import AuditReader, AuditStore, AuditWriter, records, trees
 from orchestrator.audit import text as text_module
-from orchestrator.audit.heads import HeadSigner, Proof
+from orchestrator.audit.heads import Proof
 from orchestrator.audit.records import read_entry
 from orchestrator.audit.transfer import export
 from orchestrator.audit.verification import broken_chain
-from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
-from orchestrator.config.settings import load_settings
 from orchestrator.envelope.parse import parse
 from orchestrator.errors import AuditError
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.redisdb import keys
 from orchestrator.streams import Entry, Portion, RedisStreams, StreamId, all_streams, stream_key
-from tests.commands import hold_to_models
+from tests.commands import Orchestra
 from tests.postgres import PostgresServer, TrailDatabase
+from tests.waiting import act_until
 
 MESSAGES = StreamId(0, "message", "normal")
 DELEGATIONS = StreamId(0, "task-delegation", "high")
@@ -70,19 +67,6 @@ def streams(redis: redis_py.Redis) -> RedisStreams:
 def file(trail_database: TrailDatabase) -> Path | str:
     """Where the audit database is."""
     return trail_database.where
-
-
-@pytest.fixture
-def writer(redis: redis_py.Redis, file: Path | str, tmp_path: Path) -> Callable[..., AuditWriter]:
-    """Makes writers on one database."""
-
-    def make(consumer: str = "a1", **options: int) -> AuditWriter:
-        keyring = build_container(redis, load_settings(data=tmp_path)).keyring
-        heads = HeadSigner(lambda: keyring.signer("operator"), keyring)
-        store = AuditStore(file, heads=heads)
-        return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
-
-    return make
 
 
 def test_everything_published_is_written_once(
@@ -162,19 +146,26 @@ def test_what_ends_each_writer_alone_is_kept_unread(
     assert [len(AuditReader(store).search(text=text)) for text in ("poison", "good")] == [1, 1]
 
 
+@contextmanager
+def unwritable(trail_database: TrailDatabase) -> Iterator[None]:
+    """No message can be written for a while."""
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE messages RENAME TO away")
+    yield
+    with trail_database.tamper() as db:
+        db.execute("ALTER TABLE away RENAME TO messages")
+
+
 def test_a_delivery_that_a_writer_survives_counts_against_no_message(
     streams: RedisStreams, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """Writers that end because their database is away, one after the other, lose no facts."""
     writer().run_once()
     streams.publish(MESSAGES, xml())
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE messages RENAME TO away")
-    for number in range(8):
-        with pytest.raises(AuditError, match="nothing is lost meanwhile"):
-            writer(f"dead{number}", reclaim_idle_ms=0).run_once()
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE away RENAME TO messages")
+    with unwritable(trail_database):
+        for number in range(8):
+            with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+                writer(f"dead{number}", reclaim_idle_ms=0).run_once()
     assert writer("a2", reclaim_idle_ms=0).run_once() == 1
     assert [r.sender for r in AuditStore(trail_database.where).messages()] == ["lead"]
 
@@ -185,13 +176,10 @@ def test_a_database_that_cannot_be_written_to_loses_nothing(
     """The writer holds what it read, says so, and writes it when it can."""
     one = writer()
     streams.publish(MESSAGES, xml())
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE messages RENAME TO away")
-    with pytest.raises(AuditError, match="nothing is lost meanwhile"):
-        one.run_once()
-    assert streams.backlog("audit", [MESSAGES])[0].pending == 1
-    with trail_database.tamper() as db:
-        db.execute("ALTER TABLE away RENAME TO messages")
+    with unwritable(trail_database):
+        with pytest.raises(AuditError, match="nothing is lost meanwhile"):
+            one.run_once()
+        assert streams.backlog("audit", [MESSAGES])[0].pending == 1
     assert one.run_once() == 1
     assert streams.backlog("audit", [MESSAGES])[0].pending == 0
 
@@ -222,8 +210,7 @@ def test_tampering_shows(
     streams: RedisStreams,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
-    redis_url: str,
-    tmp_path: Path,
+    orchestra: Orchestra,
     statement: str,
     value: object,
     what: str,
@@ -232,12 +219,11 @@ def test_tampering_shows(
     for number in range(5):
         streams.publish(MESSAGES, xml(text=str(number)))
     writer().run_once()
-    arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
-    good = CliRunner().invoke(main, arguments)
+    good = orchestra("audit", "verify")
     assert (good.exit_code, "published 5, written 5, still to be written 0" in good.output) == (0, True)
     with trail_database.tamper() as db:
         db.execute(statement, [value] * statement.count("?"))
-    bad = CliRunner().invoke(main, arguments)
+    bad = orchestra("audit", "verify")
     assert (bad.exit_code, what in bad.output) == (1, True), bad.output
 
 
@@ -258,7 +244,7 @@ def test_a_dead_letters_reason_stands_beside_its_message(
 
 
 def test_a_conversation_is_shown_as_a_tree(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], orchestra: Orchestra
 ) -> None:
     """Each message stands below the one it follows upon; a session shows its own part."""
     root, child = new_message_id(), new_message_id()
@@ -267,23 +253,21 @@ def test_a_conversation_is_shown_as_a_tree(
     streams.publish(DELEGATIONS, xml(message_id=child, parent=root, task=session))
     streams.publish(MESSAGES, xml(sender="reviewer", parent=child))
     writer().run_once()
-    options = ["--data", str(tmp_path), "--redis-url", redis_url]
-    whole = CliRunner().invoke(main, ["audit", "show", CONVERSATION, *options])
+    whole = orchestra("audit", "show", CONVERSATION)
     lines = [line.partition("Z  ")[2] for line in whole.output.splitlines()[1:]]
     assert [line[: line.index(" →")] for line in lines] == [
         "task-delegation operator",
         "└ task-delegation lead",
         "  └ message reviewer",
     ]
-    part = CliRunner().invoke(main, ["audit", "show", session, "--json", *options])
-    hold_to_models(["audit", "show", "--json"], part.output)
+    part = orchestra("audit", "show", session, "--json")
     assert [record["sender"] for record in json.loads(part.output)["messages"]] == ["lead", "reviewer"]
-    for words in (["audit", "show"], ["audit", "replay"]):
-        unknown = CliRunner().invoke(main, [*words, "ses_nobody_knows", *options])
+    for command in ("show", "replay"):
+        unknown = orchestra("audit", command, "ses_nobody_knows")
         assert unknown.exit_code == 2
         assert "'ses_nobody_knows'" in unknown.stderr
         assert unknown.stderr.endswith("; `orchestra audit search` lists what is there\n")
-    raw = CliRunner().invoke(main, ["audit", "show", child, "--xml", *options])
+    raw = orchestra("audit", "show", child, "--xml")
     assert raw.output.encode() == xml(message_id=child, parent=root, task=session)
 
 
@@ -317,7 +301,7 @@ def test_launches_are_read_from_the_envelopes(
 
 
 def test_messages_are_found_by_what_is_known_of_them(
-    streams: RedisStreams, writer: Callable[..., AuditWriter], redis_url: str, tmp_path: Path
+    streams: RedisStreams, writer: Callable[..., AuditWriter], orchestra: Orchestra
 ) -> None:
     """Text, type, sender and time narrow a search; the newest comes first."""
     for number in range(3):
@@ -326,10 +310,8 @@ def test_messages_are_found_by_what_is_known_of_them(
     writer().run_once()
 
     def senders(*arguments: str) -> list[str]:
-        options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
-        result = CliRunner().invoke(main, ["audit", "search", *arguments, *options])
-        hold_to_models(["audit", "search", *options], result.output)
-        return [record["sender"] for record in json.loads(result.output)["messages"]]
+        found = json.loads(orchestra("audit", "search", *arguments, "--json").output)
+        return [record["sender"] for record in found["messages"]]
 
     assert senders("needle") == ["agent-2", "agent-1", "agent-0"]
     assert senders("needle 1", "--since", "1h") == ["agent-1"]
@@ -339,9 +321,9 @@ def test_messages_are_found_by_what_is_known_of_them(
     assert sorted(senders("--since", "1h")) == ["agent-0", "agent-1", "agent-2", "lead"]
 
 
-def test_an_absent_database_is_named(tmp_path: Path) -> None:
+def test_an_absent_database_is_named(orchestra: Orchestra) -> None:
     """One line says where it was looked for and what to do."""
-    result = CliRunner().invoke(main, ["audit", "search", "--data", str(tmp_path)])
+    result = orchestra("audit", "search")
     assert result.exit_code == 2
     assert "audit.sqlite" in result.output
     assert "orchestra service audit" in result.output
@@ -365,8 +347,7 @@ def test_a_report_counts_what_was_said(
     redis: redis_py.Redis,
     streams: RedisStreams,
     writer: Callable[..., AuditWriter],
-    redis_url: str,
-    tmp_path: Path,
+    orchestra: Orchestra,
 ) -> None:
     """By type and agent; dead letters by rule; how long tasks took; within a time if wanted."""
     streams.publish(DELEGATIONS, xml(sender="operator", task="t1"))
@@ -379,18 +360,15 @@ def test_a_report_counts_what_was_said(
     done = xml(task="t1").replace(b"task-delegation", b"task-completion")
     streams.publish(StreamId(0, "task-completion", "high"), done)
     writer().run_once()
-    options = ["--json", "--data", str(tmp_path), "--redis-url", redis_url]
-    said = CliRunner().invoke(main, ["audit", "report", *options]).output
-    hold_to_models(["audit", "report", *options], said)
-    facts = json.loads(said)
+    facts = json.loads(orchestra("audit", "report", "--json").output)
     assert (facts["messages"], facts["by_type"]["message"]) == (5, 3)
     assert facts["failures"] == [{"rule": "expired", "checked_by": "router", "count": 1}]
     agents = {row["agent"]: row for row in facts["agents"]}
     assert (agents["agent-0"]["sent"], agents["reviewer"]["received"]) == (2, 5)
     assert agents["reviewer"]["tasks"]["count"] == 1
-    nothing = CliRunner().invoke(main, ["audit", "report", "--until", "2020-01-01T00:00:00Z", *options])
+    nothing = orchestra("audit", "report", "--until", "2020-01-01T00:00:00Z", "--json")
     assert json.loads(nothing.output)["messages"] == 0
-    said = CliRunner().invoke(main, ["audit", "report", *options[1:]]).output
+    said = orchestra("audit", "report").output
     assert "         5  messages in 1 conversation, " in said
     assert "    80.00 %  delivered: 1 dead, 0 tried again\n"[2:] in said
 
@@ -405,10 +383,10 @@ def test_a_group_that_was_removed_is_made_again_and_no_entry_is_lost(
     for key in (stream_key(MESSAGES), keys.dead(0)):
         assert redis.xgroup_destroy(key, "audit")
     streams.publish(MESSAGES, xml())
-    deadline = time.monotonic() + 60
-    while len(AuditReader(AuditStore(file)).search()) < 2 or b"audit" not in groups(redis, keys.dead(0)):
-        one.run_once()
-        assert time.monotonic() < deadline
+    act_until(
+        lambda: len(AuditReader(AuditStore(file)).search()) >= 2 and b"audit" in groups(redis, keys.dead(0)),
+        one.run_once,
+    )
     assert len(AuditReader(AuditStore(file)).search()) == 2
     assert b"audit" in groups(redis, stream_key(MESSAGES))
 
@@ -429,15 +407,16 @@ def test_writers_that_are_gone_are_forgotten_once_they_hold_nothing(
     def names(key: str) -> set[bytes]:
         return {row["name"] for row in redis.xinfo_consumers(key, "audit")}
 
-    deadline = time.monotonic() + 60
-    while b"idle" in names(keys.dead(0)):
+    def tidy() -> None:
         one._consumer.tidy(gone_ms=1)
-        assert time.monotonic() < deadline
-    assert b"holding" in names(stream_key(MESSAGES))
-    while b"holding" in names(stream_key(MESSAGES)):
+
+    def work() -> None:
         one.run_once()
-        one._consumer.tidy(gone_ms=1)
-        assert time.monotonic() < deadline
+        tidy()
+
+    act_until(lambda: b"idle" not in names(keys.dead(0)), tidy)
+    assert b"holding" in names(stream_key(MESSAGES))
+    act_until(lambda: b"holding" not in names(stream_key(MESSAGES)), work)
 
 
 def test_a_reader_refuses_what_is_older_or_newer_and_says_what_to_do(trail_database: TrailDatabase) -> None:
@@ -460,7 +439,7 @@ def test_a_reader_makes_nothing(tmp_path: Path, postgres_server: PostgresServer)
 
 
 def test_what_anybody_may_append_ends_no_writer(
-    redis: redis_py.Redis, streams: RedisStreams, writer: Callable[..., AuditWriter], file: Path | str
+    redis: redis_py.Redis, writer: Callable[..., AuditWriter], file: Path | str
 ) -> None:
     """An id later than any calendar, and octets that no database takes as text."""
     one = writer()

@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
 from orchestrator.audit import AuditStore, AuditWriter, build_writer
 from orchestrator.audit.database import MESSAGES as MESSAGE_ROWS
 from orchestrator.audit.verification import broken_chain
 from orchestrator.audit.writer import backlog
-from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
-from orchestrator.config.settings import load_settings
 from orchestrator.errors import AuditError, AuditUnavailable
-from orchestrator.ledger import Ledger
 from orchestrator.redisdb import keys
 from orchestrator.streams import (
     AUDIT_GROUP,
@@ -36,7 +30,7 @@ from orchestrator.streams import (
 )
 from tests.kit import Kit
 from tests.postgres import PostgresServer
-from tests.waiting import wait_until
+from tests.waiting import act_until, wait_until
 
 MESSAGES = StreamId(0, "message", "normal")
 
@@ -51,14 +45,12 @@ def server() -> Iterator[PostgresServer]:
 
 
 def test_what_is_published_while_the_server_is_away_is_written_when_it_is_back(
-    redis: redis_py.Redis, server: PostgresServer, redis_url: str, tmp_path: Path
+    kit: Kit, server: PostgresServer
 ) -> None:
     """Stopped as if the power failed, under load: the writer goes on by itself, and nothing is missing or doubled."""
     url = server.make()
-    settings = load_settings(redis_url=redis_url, data=tmp_path, audit_url=url)
-    parts = build_container(redis, settings)
-    streams = RedisStreams(redis)
-    writer = build_writer(parts, consumer="w")
+    kit = kit.beside(audit_url=url)
+    streams, writer = kit.streams, build_writer(kit.parts, consumer="w")
     stop = threading.Event()
     thread = threading.Thread(target=writer.run, args=(stop,))
     thread.start()
@@ -99,8 +91,7 @@ def away(database: str, server: PostgresServer | None, path: Path) -> Iterator[N
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_an_outage_under_load_loses_and_doubles_nothing(
-    redis: redis_py.Redis,
-    redis_url: str,
+    kit: Kit,
     tmp_path: Path,
     database: str,
     request: pytest.FixtureRequest,
@@ -112,10 +103,10 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
     monkeypatch.setattr("orchestrator.audit.writer._RETRY_S", 0.2)
     server: PostgresServer | None = request.getfixturevalue("server") if database == "postgresql" else None
     options = {"audit_url": server.make()} if server is not None else {}
-    settings = load_settings(redis_url=redis_url, data=tmp_path, **options)
-    writer = build_writer(build_container(redis, settings), consumer="w")
-    kit, streams, stop = Kit.of(Ledger(redis)), RedisStreams(redis), threading.Event()
-    done = threading.Event()
+    kit = kit.beside(**options)
+    writer = build_writer(kit.parts, consumer="w")
+    redis, streams = kit.redis, kit.streams
+    stop, done = threading.Event(), threading.Event()
     spoken: list[bytes] = []
 
     def load() -> None:
@@ -146,7 +137,7 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
         for thread in threads:
             thread.join(30)
     everything = [*all_streams(), *ledger_streams(TRANSITIONS)]
-    store = AuditStore(settings.audit_database, read_only=True)
+    store = AuditStore(kit.settings.audit_database, read_only=True)
     added = {str(s): int(redis.xinfo_stream(stream_key(s))["entries-added"]) for s in everything}
     assert store.counts() == {name: count for name, count in added.items() if count}
     assert added["00/ledger/transitions"] == store.ends().transitions.entries >= len(spoken) // 5 > 50
@@ -154,9 +145,7 @@ def test_an_outage_under_load_loses_and_doubles_nothing(
     assert list(broken_chain(store)) == []
 
 
-def test_two_writers_write_to_one_server_at_once(
-    redis: redis_py.Redis, server: PostgresServer, tmp_path: Path
-) -> None:
+def test_two_writers_write_to_one_server_at_once(redis: redis_py.Redis, server: PostgresServer) -> None:
     """One chain, every message once, whichever of them writes it."""
     url, streams = server.make(), RedisStreams(redis)
     writers = [AuditWriter(redis, AuditStore(url), consumer=f"w{n}", sources=all_streams()) for n in range(2)]
@@ -179,12 +168,11 @@ def test_two_writers_write_to_one_server_at_once(
 
 
 def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
-    redis: redis_py.Redis, server: PostgresServer, redis_url: str, tmp_path: Path
+    kit: Kit, server: PostgresServer
 ) -> None:
     """Of what was read and not written as of what nobody has read; asked while the database does not answer."""
-    settings = load_settings(redis_url=redis_url, data=tmp_path, audit_url=server.make())
-    streams, writer = RedisStreams(redis), build_writer(build_container(redis, settings), consumer="w")
-    options = ["--data", str(tmp_path), "--redis-url", redis_url]
+    kit = kit.beside(audit_url=server.make())
+    redis, streams, writer = kit.redis, kit.streams, build_writer(kit.parts, consumer="w")
     assert backlog(redis, 1).entries == 0
     server.stop()
     for number in range(3):
@@ -199,13 +187,10 @@ def test_the_backlog_counts_up_while_the_server_is_away_and_goes_to_zero(
     assert (found.entries, found.messages, found.steps, found.dead_letters) == (9, 7, 1, 1)
     assert found.oldest_ms > 0
     server.start()
-    deadline = time.monotonic() + 30
-    while backlog(redis, 1).entries and time.monotonic() < deadline:
-        writer.run_once(block_ms=50)  # dead letters are looked for twice a second
+    # Dead letters are looked for twice a second.
+    act_until(lambda: not backlog(redis, 1).entries, lambda: writer.run_once(block_ms=50))
     assert (backlog(redis, 1).entries, backlog(redis, 1).oldest_ms) == (0, 0)
-    verified = CliRunner().invoke(
-        main, ["audit", "verify", "--json", *options], env={"ORCHESTRA_AUDIT_URL": settings.audit_url}
-    )
+    verified = kit.orchestra("audit", "verify", "--json", env={"ORCHESTRA_AUDIT_URL": kit.settings.audit_url})
     assert json.loads(verified.output)["behind_ms"] == 0
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
 import pytest
-import redis as redis_py
-from click.testing import CliRunner
 from rich.cells import cell_len
 
 from orchestrator.audit import AuditStore, AuditWriter, MessageRecord
@@ -18,11 +15,11 @@ from orchestrator.audit.records import DeadRecord
 from orchestrator.audit.report import Report, make_report
 from orchestrator.audit.report.model import Histogram
 from orchestrator.audit.transitions import Step, StepsRecord
-from orchestrator.cli import main
+from orchestrator.config.settings import load_settings
 from orchestrator.errors import InputError
-from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.policy.budget import Cost
 from orchestrator.streams import all_streams
+from tests.commands import run_command
 from tests.integration.audit.test_transitions import a_tree
 from tests.kit import Kit
 from tests.postgres import TrailDatabase
@@ -173,20 +170,14 @@ def test_a_histogram_keeps_percentiles_within_a_thousandth() -> None:
     assert Histogram().percentiles().p50_ms is None
 
 
-def test_promised_is_kept_by_the_totals_of_the_parents(
-    redis: redis_py.Redis, store: AuditStore, trail_database: TrailDatabase
-) -> None:
+def test_promised_is_kept_by_the_totals_of_the_parents(kit: Kit, store: AuditStore) -> None:
     """Launched = delivered + pending + dead, as the ledger counts; the waits of real transitions are measured."""
-    kit = Kit.of(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
-    roots = [a_tree(kit)]
-    waiting, parent = kit.given_run("waiting")
-    children = [kit.delegate(parent, name) for name in ("a", "b")]
-    kit.commit(parent.claim)
-    kit.finish(children[0])
-    AuditWriter(redis, store, consumer="w", sources=all_streams()).run_once()
-    roots.append(waiting)
+    root = a_tree(kit)
+    waiting, done, _ = kit.parent_of("a", "b", seed="waiting")
+    kit.finish(done)
+    AuditWriter(kit.redis, store, consumer="w", sources=all_streams()).run_once()
     found = report_on(store)
-    totals = [kit.ledger.session(root) for root in roots]
+    totals = [kit.ledger.session(parent) for parent in (root, waiting)]
     promised = found.callbacks
     assert promised.launched == sum(s.launched for s in totals) == 5
     assert promised.delivered == sum(s.delivered for s in totals)
@@ -260,9 +251,7 @@ def test_a_time_with_too_many_hours_is_refused(store: AuditStore) -> None:
         report_on(store, by="hour")
 
 
-def test_the_text_fits_80_columns_and_acts_on_no_terminal(
-    store: AuditStore, trail_database: TrailDatabase, tmp_path: Path
-) -> None:
+def test_the_text_fits_80_columns_and_acts_on_no_terminal(store: AuditStore, tmp_path: Path) -> None:
     """Names of any length, script, markup or control; also in a file."""
     rows = [
         message(1, 0, sender=HOSTILE),
@@ -271,23 +260,18 @@ def test_the_text_fits_80_columns_and_acts_on_no_terminal(
     ]
     lines = [(0, f"session ses_1 - pending agent={HOSTILE}"), (1, "callback ses_1 cb_1 owed completion")]
     store.add(rows, [dead(rows[0], HOSTILE)], [steps(*lines)])
-    said = invoke(trail_database, tmp_path, "--out", str(tmp_path / "report.txt"))
-    assert said.output == f"wrote {tmp_path / 'report.txt'}\n"
+    said = audit(tmp_path, "report", "--out", str(tmp_path / "report.txt"))
+    assert said == f"wrote {tmp_path / 'report.txt'}\n"
     text = (tmp_path / "report.txt").read_text(encoding="utf-8")
     assert max(cell_len(line) for line in text.splitlines() if not line.startswith("of ")) <= 80
     assert not {"\x1b", "\u202e"} & set(text)
     assert r"\u202egnp" in text
-    found = json.loads(invoke(trail_database, tmp_path, "--format", "json").output)
+    found = json.loads(audit(tmp_path, "report", "--format", "json"))
     assert HOSTILE in {row["agent"] for row in found["agents"]}
 
 
-def invoke(
-    trail_database: TrailDatabase, folder: Path, *options: str, command: Sequence[str] = ("report",)
-) -> Any:
-    """A command on the database."""
-    where = trail_database.where
-    name = "ORCHESTRA_AUDIT_PATH" if isinstance(where, Path) else "ORCHESTRA_AUDIT_URL"
-    env = {name: str(where), "ORCHESTRA_DATA": str(folder)}
-    result = CliRunner().invoke(main, ["audit", *command, *options], env=env)
+def audit(folder: Path, *words: str) -> str:
+    """What a command says of the trail of a data folder."""
+    result = run_command("audit", *words, settings=load_settings(data=folder))
     assert result.exit_code == 0, result.output
-    return result
+    return result.output

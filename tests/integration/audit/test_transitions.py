@@ -2,58 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner
 
 from orchestrator.audit import AuditStore, AuditWriter
-from orchestrator.audit.heads import HeadSigner
 from orchestrator.audit.store import Changes
+from orchestrator.audit.transfer import load
 from orchestrator.audit.transitions import Step, pack
 from orchestrator.audit.verification import broken_chain
-from orchestrator.bootstrap import build_container
-from orchestrator.cli import main
-from orchestrator.config.settings import load_settings
 from orchestrator.ids import root_session_id
-from orchestrator.ledger import Ledger, TreeLimits
 from orchestrator.redisdb import keys
-from orchestrator.streams import TRANSITIONS, Portion, all_streams, ledger_streams
-from tests.commands import hold_to_models
+from orchestrator.streams import TRANSITIONS, Portion, ledger_streams
 from tests.kit import Kit, carried
 from tests.postgres import TrailDatabase
 from tests.transitions import disagreements
 
 
-@pytest.fixture
-def kit(redis: redis_py.Redis) -> Kit:
-    """Plays sessions."""
-    return Kit.of(Ledger(redis, limits=TreeLimits(resume_max_items=50, max_lost_workers=2)))
-
-
-@pytest.fixture
-def writer(
-    redis: redis_py.Redis, trail_database: TrailDatabase, tmp_path: Path
-) -> Callable[..., AuditWriter]:
-    """Makes writers on one database."""
-
-    def make(consumer: str = "a1", **options: int) -> AuditWriter:
-        keyring = build_container(redis, load_settings(data=tmp_path)).keyring
-        store = AuditStore(
-            trail_database.where, heads=HeadSigner(lambda: keyring.signer("operator"), keyring)
-        )
-        return AuditWriter(redis, store, consumer=consumer, sources=all_streams(), **options)
-
-    return make
-
-
 def a_tree(kit: Kit, seed: str = "root") -> str:
     """A root with a child that answers, one that fails, and one that is stopped; done when the root has answered."""
-    root, parent = kit.given_run(seed)
-    children = [kit.delegate(parent, name) for name in ("a", "b", "c")]
-    kit.commit(parent.claim)
+    root, *children = kit.parent_of("a", "b", "c", seed=seed)
     kit.finish(children[0])
     kit.finish(children[1], status="failed")
     kit.ledger.stop(children[2], "enough")
@@ -87,7 +59,7 @@ def test_the_trail_leads_to_what_the_ledger_has(
 
 
 def test_the_trail_says_that_a_scheduled_session_has_begun(
-    redis: redis_py.Redis, kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
+    kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     ledger, root = kit.ledger, root_session_id("later")
     ledger.set_time(1_000)
@@ -151,8 +123,6 @@ def test_tampering_shows(
     kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
-    redis_url: str,
-    tmp_path: Path,
     statement: str,
     what: str,
 ) -> None:
@@ -161,14 +131,13 @@ def test_tampering_shows(
     for seed in ("one", "two", "three"):
         kit.given(seed)
         one.run_once()
-    arguments = ["audit", "verify", "--data", str(tmp_path), "--redis-url", redis_url]
     # The envelopes of the play are signed by nobody: only what is said of transitions counts here.
-    good = CliRunner().invoke(main, arguments)
+    good = kit.orchestra("audit", "verify")
     assert "transitions row" not in good.output
     assert "steps of the ledger: published 3, written 3" in good.output
     with trail_database.tamper() as db:
         db.execute(statement, [b"\0"] * statement.count("?"))
-    bad = CliRunner().invoke(main, arguments)
+    bad = kit.orchestra("audit", "verify")
     lines = [line for line in bad.output.splitlines() if "transitions row" in line]
     assert lines
     assert what in lines[0]
@@ -183,8 +152,6 @@ def test_a_changed_document_ends_no_writer_and_no_reader(
     kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
-    redis_url: str,
-    tmp_path: Path,
     document: bytes,
 ) -> None:
     """What it held is not known any more; what follows is written and shown, and `verify` names the row."""
@@ -195,13 +162,12 @@ def test_a_changed_document_ends_no_writer_and_no_reader(
         db.execute("UPDATE transitions SET last_ms = 253402300799999, document = ?", [document])
     root = kit.given("two")
     assert one.run_once() > 0
-    options = ["--data", str(tmp_path), "--redis-url", redis_url]
-    shown = CliRunner().invoke(main, ["audit", "transitions", *options])
+    shown = kit.orchestra("audit", "transitions")
     assert (shown.exit_code, shown.stdout.count("pending"), root in shown.stdout) == (0, 1, True), (
         shown.output
     )
-    assert CliRunner().invoke(main, ["audit", "report", "--format", "text", *options]).exit_code == 0
-    bad = CliRunner().invoke(main, ["audit", "verify", *options])
+    assert kit.orchestra("audit", "report", "--format", "text").exit_code == 0
+    bad = kit.orchestra("audit", "verify")
     assert "transitions row 1: its entries are not what was published" in bad.stdout
 
 
@@ -210,51 +176,35 @@ def test_they_are_pruned_and_carried_with_the_messages(
     kit: Kit,
     writer: Callable[..., AuditWriter],
     trail_database: TrailDatabase,
-    redis_url: str,
     tmp_path: Path,
 ) -> None:
     """An exported trail has them; what is pruned is counted as written still."""
     a_tree(kit)
     writer().run_once()
-    options = ["--data", str(tmp_path), "--redis-url", redis_url]
     file = tmp_path / "trail.zst"
-    assert CliRunner().invoke(main, ["audit", "export", str(file), *options]).exit_code == 0
+    assert kit.orchestra("audit", "export", str(file)).exit_code == 0
     copy = AuditStore(tmp_path / "copy.sqlite")
-    from orchestrator.audit.transfer import load
-
     load(file, copy)
     original = AuditStore(trail_database.where, read_only=True)
     assert Changes(copy).page(limit=10_000) == Changes(original).page(limit=10_000)
-    pruned = CliRunner().invoke(main, ["audit", "prune", "--older-than", "0s", "--json", *options])
-    hold_to_models(["audit", "prune", "--json"], pruned.output)
+    kit.orchestra("audit", "prune", "--older-than", "0s", "--json")
     assert Changes(original).page() == ([], None)
     assert original.counts()["00/ledger/transitions"] == published(redis)
     kit.given("after")
     writer("a2").run_once()
     assert original.ends().transitions.entries == published(redis)
-    said = CliRunner().invoke(main, ["audit", "verify", *options])
-    assert "transitions row" not in said.output
+    assert "transitions row" not in kit.orchestra("audit", "verify").output
 
 
 def test_they_are_listed_a_page_at_a_time(
-    kit: Kit,
-    writer: Callable[..., AuditWriter],
-    redis_url: str,
-    tmp_path: Path,
-    trail_database: TrailDatabase,
+    kit: Kit, writer: Callable[..., AuditWriter], trail_database: TrailDatabase
 ) -> None:
     """Of a session, of a kind, of a time; every page goes on where the one before ended."""
     root = a_tree(kit)
     writer().run_once()
-    options = ["--data", str(tmp_path), "--redis-url", redis_url, "--json"]
 
-    def page(*arguments: str) -> dict[str, list[dict[str, str]]]:
-        import json
-
-        result = CliRunner().invoke(main, ["audit", "transitions", *arguments, *options])
-        hold_to_models(["audit", "transitions", "--json"], result.output)
-        found: dict[str, list[dict[str, str]]] = json.loads(result.output)
-        return found
+    def page(*arguments: str) -> Any:
+        return json.loads(kit.orchestra("audit", "transitions", *arguments, "--json").output)
 
     whole = page(root)["transitions"]
     assert {change["session"] for change in whole} == {root}
@@ -271,11 +221,11 @@ def test_they_are_listed_a_page_at_a_time(
     assert {change["kind"] for change in callbacks} == {"callback"}
     assert {change["state"] for change in callbacks} >= {"owed", "queued", "claimed", "delivered"}
     assert page("--until", "2020-01-01T00:00:00Z")["transitions"] == []
-    text = CliRunner().invoke(main, ["audit", "transitions", root, *options[:-1]]).output
+    text = kit.orchestra("audit", "transitions", root).output
     assert "session: finished  by commit\n" in text
     for before in ("x", "9" * 20 + ".1", "9" * 5000 + ".1"):
-        bad = CliRunner().invoke(main, ["audit", "transitions", "--before", before, *options])
+        bad = kit.orchestra("audit", "transitions", "--before", before, "--json")
         assert (bad.exit_code, "12.34" in bad.output) == (2, True)
     if isinstance(trail_database.where, Path):
-        large = CliRunner().invoke(main, ["audit", "search", "--before", "9" * 20, *options])
+        large = kit.orchestra("audit", "search", "--before", "9" * 20, "--json")
         assert (large.exit_code, "larger than the audit database can hold" in large.output) == (2, True)

@@ -12,7 +12,7 @@ from orchestrator.ledger import CLOSED, Ledger, SessionState, layout
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.scripts import Arg, request
 from tests.kit import Kit
-from tests.routed import mark
+from tests.routed import mark, outside
 from tests.services import Services
 
 
@@ -42,20 +42,14 @@ def test_an_end_that_was_asked_for_comes_although_the_agent_was_done_first(
 
 def test_a_run_in_the_hands_of_a_foreign_program_is_stopped_without_asking(kit: Kit, ledger: Ledger) -> None:
     """Nobody could be asked: it holds no lease and hears no heartbeat."""
-    root = kit.given()
-    dispatch = kit.start(root)
-    assert dispatch is not None
-    assert ledger.take_external(dispatch)
+    root = outside(kit)
     assert ledger.stop(root, "enough").outcome == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
 
 
 def test_a_report_that_comes_again_ends_no_later_run(kit: Kit, ledger: Ledger) -> None:
     """Found by a play: a router had read it, stood still, and another one took it over. The session was resumed since."""
-    root = kit.given()
-    dispatch = kit.start(root)
-    assert dispatch is not None
-    assert ledger.take_external(dispatch)
+    root = outside(kit)
     said = {"mark": mark("m", "task-completion"), "status": "completed", "message": "m"}
     assert ledger.transition("route_report", root, "the answer", "", **said) == [b"done", b"finished"]
     ledger.enqueue(root, "go on", item_id=item_id(root, "prompt"))
@@ -71,9 +65,7 @@ def test_the_last_word_to_an_unstarted_child_of_a_deleted_parent_is_that_it_ends
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Nothing is owed for it, so nothing of its deleted parent waits; it is stopped all the same."""
-    root, parent = kit.given_run()
-    quiet = kit.delegate(parent, "a", callback=False)
-    kit.commit(parent.claim)
+    root, quiet = kit.parent_of("a", callback=False)
     assert ledger.stop(root, "gone", state="deleted").outcome == "ended"
     services.drain()
     assert ledger.session(quiet).state in CLOSED
@@ -99,9 +91,7 @@ def test_a_child_that_another_service_has_just_deleted_still_has_children_to_be_
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """The one that deleted it died before it came to anything else; the next one sees a deleted child."""
-    root, held = kit.given_run()
-    child = kit.delegate(held, "child")
-    kit.commit(held.claim)
+    root, child = kit.parent_of("child")
     middle = kit.run(child)
     leaf = kit.delegate(middle, "leaf")
     kit.commit(middle.claim)
@@ -124,9 +114,7 @@ def test_deleting_what_was_stopped_or_failed_long_ago_leaves_nothing_of_its_chil
     first: Literal["stopped", "failed"], services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """All of its items had been seen to by then, as those of a session whose children's words are kept."""
-    root, held = kit.given_run()
-    delivered, running = kit.delegate(held, "a"), kit.delegate(held, "b")
-    kit.commit(held.claim)
+    root, delivered, running = kit.parent_of("a", "b")
     kit.finish(delivered, "a secret")
     kit.commit(services.resumed().claim)
     ledger.stop(root, "enough", state=first)
@@ -143,10 +131,7 @@ def test_a_service_that_looked_at_a_stopped_session_does_not_bury_it_once_it_is_
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """It is deleted while a service sees to its children: that look let those be that had ended."""
-    root, held = kit.given_run()
-    child = kit.delegate(held, "a")
-    kit.delegate(held, "b")
-    kit.commit(held.claim)
+    root, child, _ = kit.parent_of("a", "b")
     kit.finish(child, "a secret")
     kit.commit(services.resumed().claim)
     ledger.stop(root, "enough")
@@ -169,9 +154,7 @@ def test_stopping_a_tree_stops_what_owes_it_nothing_too(
     ledger: Ledger,
 ) -> None:
     """A child that a user has resumed since it answered, and what a child left at work that wants nothing back."""
-    root, held = kit.given_run()
-    done, again, last = (kit.delegate(held, name, on_close=policy) for name in ("done", "again", "last"))
-    kit.commit(held.claim)
+    root, done, again, last = kit.parent_of("done", "again", "last", on_close=policy)
     launching = kit.run(done)
     left = kit.run(kit.delegate(launching, "left", callback=False))
     kit.commit(launching.claim)
@@ -230,9 +213,7 @@ def test_what_a_stop_says_of_its_parent_may_be_out_of_date(
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """The parent has had a run since, made by another copy: the next one has the next number."""
-    root, held = kit.given_run()
-    children = [kit.delegate(held, name) for name in "abc"]
-    kit.commit(held.claim)
+    root, *children = kit.parent_of(*"abc")
     kit.finish(children[0])
     outdated = services.redis.xrange(keys.session_events(0))[-1][1]
     kit.commit(services.resumed().claim)

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-import redis as redis_py
 
+from orchestrator.bootstrap import Container
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Concurrency, Ledger, PollRequest, RunRef, Slot
 from orchestrator.redisdb import ledger_keys
 from tests.kit import Kit
 
 
-class Tree:
+class Tree(Kit):
     """A root at work that is all its tree may have at work, and a child whose run is blocked."""
 
-    def __init__(self, kit: Kit) -> None:
-        self.ledger = kit.ledger
-        self.redis = kit.ledger.redis
-        self.root = kit.given()
-        self.held = kit.run(self.root)
-        child = kit.delegate(self.held, "a")
-        run = kit.start(child)
-        assert run is not None
-        self.run: RunRef = run
+    def __init__(self, parts: Container, **options: Any) -> None:
+        super().__init__(parts, **options)
+        self.root, held = self.given_run()
+        waiting = self.start(self.delegate(held, "a"))
+        assert waiting is not None
+        self.waiting: RunRef = waiting
         Concurrency(self.redis).limit_tree(self.root, 1)
         assert not self.take_next()
-        assert self.blocked() == [run.run]
+        assert self.blocked() == [waiting.run]
 
     def take_next(self) -> bool:
-        slot = Slot(name="s1", worker="w1", agents=(self.run.agent,))
+        slot = Slot(name="s1", worker="w1", agents=(self.waiting.agent,))
         poll = PollRequest(slot=slot, claim=new_claim_id())
         self.ledger.claim_next(0, poll)
         return poll.held is not None
-
-    def take_by_name(self) -> bool:
-        held = self.ledger.claim(self.run.run, new_claim_id(), session_id=self.run.session, worker="w1")
-        return held is not None
 
     def no_limit(self) -> None:
         """As another process does it that dies before it unblocks anything."""
@@ -51,30 +45,32 @@ class Tree:
 
 
 @pytest.fixture
-def tree(kit: Kit) -> Tree:
-    return Tree(kit)
+def tree(ledger: Ledger) -> Tree:
+    return Tree.of(ledger)
 
 
 def _sweep_and_take_next(tree: Tree) -> bool:
-    assert tree.ledger.sweep.make_ready(tree.run.run) is not None
+    assert tree.ledger.sweep.make_ready(tree.waiting.run) is not None
     return tree.take_next()
 
 
 @pytest.mark.parametrize(
     "take",
-    [Tree.take_by_name, lambda tree: tree.ledger.take_external(tree.run), _sweep_and_take_next],
+    [
+        lambda tree: tree.claim(tree.waiting),
+        lambda tree: tree.ledger.take_external(tree.waiting),
+        _sweep_and_take_next,
+    ],
     ids=["by its name", "by a program", "after the sweep"],
 )
-def test_a_blocked_run_that_is_taken_is_blocked_no_longer(tree: Tree, take: Callable[[Tree], bool]) -> None:
+def test_a_blocked_run_that_is_taken_is_blocked_no_longer(tree: Tree, take: Callable[[Tree], object]) -> None:
     tree.no_limit()
     take(tree)
-    assert tree.ledger.run(tree.run.run).state == "running"  # type: ignore[union-attr]
+    assert tree.ledger.run(tree.waiting.run).state == "running"  # type: ignore[union-attr]
     assert tree.blocked() == []
 
 
-def test_a_spoilt_index_of_blocked_runs_hinders_no_end(
-    tree: Tree, ledger: Ledger, redis: redis_py.Redis
-) -> None:
-    redis.delete(ledger_keys.blocked(tree.root))
-    redis.set(ledger_keys.blocked(tree.root), "spoilt")
-    assert ledger.stop(tree.run.session, "not needed").outcome == "ended"
+def test_a_spoilt_index_of_blocked_runs_hinders_no_end(tree: Tree) -> None:
+    tree.redis.delete(ledger_keys.blocked(tree.root))
+    tree.redis.set(ledger_keys.blocked(tree.root), "spoilt")
+    assert tree.ledger.stop(tree.waiting.session, "not needed").outcome == "ended"

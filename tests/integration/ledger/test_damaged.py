@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
 
-from orchestrator.bootstrap import Container, build_container
-from orchestrator.cli import main
+from orchestrator.bootstrap import Container
 from orchestrator.config.settings import load_settings
-from orchestrator.doctor import examination
 from orchestrator.ids import callback_id, root_session_id
 from orchestrator.ledger import ClaimedRun, Committed, ItemState, Ledger, RunState, SessionState
 from orchestrator.policy.approval import ApprovalRequest
@@ -26,41 +23,27 @@ from tests.services import Services
 from tests.waiting import wait_until
 
 
-class Two:
+class Two(Kit):
     """Two parents that wait for children; what is done to the first one must not matter to the second."""
 
-    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
-        self.redis = redis
-        self.options = ["--redis-url", url, "--data", str(data)]
-        self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
-        self.kit = Kit(self.parts)
-        self.ill, self.ill_child = self._parent("ill")
-        self.well, self.well_child = self._parent("well")
-
-    def _parent(self, seed: str) -> tuple[str, str]:
-        held = self.kit.run(self.kit.given(seed))
-        child = self.kit.delegate(held, "a")
-        self.kit.delegate(held, "b")
-        self.kit.commit(held.claim, waiting={"": {"mode": "all"}})
-        return held.session.id, child
+    def __init__(self, parts: Container) -> None:
+        super().__init__(parts)
+        self.ill, self.ill_child, _ = self.parent_of("a", "b", seed="ill", waiting={"": {"mode": "all"}})
+        self.well, self.well_child, _ = self.parent_of("a", "b", seed="well", waiting={"": {"mode": "all"}})
 
     @property
-    def run(self) -> str:
+    def ill_run(self) -> str:
         return self.redis.lindex(ledger_keys.runs(self.ill), 0).decode()
-
-    def orchestra(self, *words: str) -> Result:
-        return CliRunner().invoke(main, [*words, *self.options])
 
 
 @pytest.fixture
-def two(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Two:
-    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
-    return Two(redis, redis_url, tmp_path / "data")
+def two(redis: redis_py.Redis, redis_url: str, tmp_path: Path, impatient_doctor: None) -> Two:
+    return Two.on(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
 
 
-def _retype(redis: redis_py.Redis, key: str) -> None:
+def spoil(redis: redis_py.Redis, key: str) -> None:
     redis.delete(key)
-    redis.set(key, "x")
+    redis.set(key, "of another type")
 
 
 DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
@@ -96,15 +79,15 @@ DAMAGE: dict[str, tuple[Callable[[Two], object], str]] = {
         ),
         "item cb_",
     ),
-    "run's items": (lambda t: t.redis.hset(ledger_keys.run(t.run), "items", "{x"), "its field 'items'"),
-    "run's state": (lambda t: t.redis.hset(ledger_keys.run(t.run), "state", "walking"), "its field 'state'"),
-    "run's number": (lambda t: t.redis.hdel(ledger_keys.run(t.run), "number"), "its field 'number' is missing"),
-    "session of another type": (lambda t: _retype(t.redis, ledger_keys.session(t.ill)), "WRONGTYPE"),
-    "items of another type": (lambda t: _retype(t.redis, ledger_keys.items(t.ill)), "its items cannot be read"),
-    "queue of another type": (lambda t: _retype(t.redis, ledger_keys.queue(t.ill)), "its queue"),
-    "texts of another type": (lambda t: _retype(t.redis, ledger_keys.bodies(t.ill)), "its texts"),
-    "runs of another type": (lambda t: _retype(t.redis, ledger_keys.runs(t.ill)), "its list of runs"),
-    "run of another type": (lambda t: _retype(t.redis, ledger_keys.run(t.run)), "run run_"),
+    "run's items": (lambda t: t.redis.hset(ledger_keys.run(t.ill_run), "items", "{x"), "its field 'items'"),
+    "run's state": (lambda t: t.redis.hset(ledger_keys.run(t.ill_run), "state", "walking"), "its field 'state'"),
+    "run's number": (lambda t: t.redis.hdel(ledger_keys.run(t.ill_run), "number"), "its field 'number' is missing"),
+    "session of another type": (lambda t: spoil(t.redis, ledger_keys.session(t.ill)), "WRONGTYPE"),
+    "items of another type": (lambda t: spoil(t.redis, ledger_keys.items(t.ill)), "its items cannot be read"),
+    "queue of another type": (lambda t: spoil(t.redis, ledger_keys.queue(t.ill)), "its queue"),
+    "texts of another type": (lambda t: spoil(t.redis, ledger_keys.bodies(t.ill)), "its texts"),
+    "runs of another type": (lambda t: spoil(t.redis, ledger_keys.runs(t.ill)), "its list of runs"),
+    "run of another type": (lambda t: spoil(t.redis, ledger_keys.run(t.ill_run)), "run run_"),
 }  # fmt: skip
 
 
@@ -132,9 +115,9 @@ def test_what_is_damaged_has_its_line_and_stops_nothing_else(two: Two, damage: s
     assert two.orchestra("sessions").exit_code == 0
     assert two.orchestra("tree", two.well).exit_code == 0
 
-    for child in two.parts.ledger.tree(two.well)[1:]:
-        two.kit.finish(child.id)
-    assert two.kit.resume(two.well).items
+    for child in two.ledger.tree(two.well)[1:]:
+        two.finish(child.id)
+    assert two.resume(two.well).items
 
 
 def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
@@ -146,8 +129,8 @@ def test_sessions_and_tree_say_what_is_damaged(two: Two) -> None:
 
 
 def test_an_outline_shows_what_is_damaged_and_passes_over_what_is_gone(two: Two) -> None:
-    _, ill, gone = (one.id for one in two.parts.ledger.tree(two.ill))
-    _retype(two.redis, ledger_keys.session(ill))
+    _, ill, gone = (one.id for one in two.ledger.tree(two.ill))
+    spoil(two.redis, ledger_keys.session(ill))
     two.redis.delete(ledger_keys.session(gone))
     found = [(one.id, one.parent, one.state, one.launched) for one in two.parts.reader.outline(two.ill)]
     assert found == [(two.ill, "", "idle", 2), (ill, two.ill, "damaged", 0)]
@@ -155,7 +138,7 @@ def test_an_outline_shows_what_is_damaged_and_passes_over_what_is_gone(two: Two)
 
 @pytest.mark.parametrize("index", [ledger_keys.roots(0), "tree"])
 def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None:
-    _retype(two.redis, ledger_keys.tree(two.ill) if index == "tree" else index)
+    spoil(two.redis, ledger_keys.tree(two.ill) if index == "tree" else index)
     doctor = two.orchestra("doctor", "--full", "--quick")
     assert doctor.exit_code == 1, doctor.output
     assert "[damaged]" in doctor.stdout
@@ -163,7 +146,7 @@ def test_an_index_of_another_type_is_a_finding_too(two: Two, index: str) -> None
 
 @pytest.mark.parametrize("key", [keys.totals(0), keys.dead_usage(0), keys.agents(), ledger_keys.results(0)])
 def test_a_part_of_the_stack_that_cannot_be_read_hides_no_other(two: Two, key: str) -> None:
-    _retype(two.redis, key)
+    spoil(two.redis, key)
     found = two.orchestra("doctor", "--full", "--quick").stdout
     assert f"{key} is a string and has to be" in found
     for rule in ("service-silent", "no-audit-trail"):
@@ -175,15 +158,15 @@ def test_a_part_of_the_stack_that_cannot_be_read_hides_no_other(two: Two, key: s
 )
 def test_what_is_damaged_can_be_stopped(two: Two, damage: str) -> None:
     """It ends in one step, with all that it can be said of."""
-    for child in two.parts.ledger.tree(two.ill)[1:]:
-        two.kit.finish(child.id)
+    for child in two.ledger.tree(two.ill)[1:]:
+        two.finish(child.id)
     if damage == "run's items":
-        run = two.kit.resume(two.ill).run.id
+        run = two.resume(two.ill).run.id
         two.redis.hset(ledger_keys.run(run), "items", "{x")
     else:
         DAMAGE[damage][0](two)
-    assert two.parts.ledger.stop(two.ill, "enough", force=True).outcome == "ended"
-    found = two.parts.ledger.session(two.ill)
+    assert two.ledger.stop(two.ill, "enough", force=True).outcome == "ended"
+    found = two.ledger.session(two.ill)
     assert (found.state, found.run, found.reason) == (SessionState.STOPPED, "", "enough")
     assert two.redis.zscore(ledger_keys.results(0), two.ill) is not None
 
@@ -193,24 +176,24 @@ def test_a_child_ends_whatever_its_parent_waits_for(two: Two, damage: str) -> No
     """The callback service is told, and says what is wrong with the policy."""
     DAMAGE[damage][0](two)
     before = two.redis.xlen(keys.session_events(0))
-    two.kit.finish(two.ill_child)
-    assert two.parts.ledger.session(two.ill_child).state is SessionState.FINISHED
+    two.finish(two.ill_child)
+    assert two.ledger.session(two.ill_child).state is SessionState.FINISHED
     assert two.redis.xlen(keys.session_events(0)) == before + 1
 
 
 @pytest.mark.parametrize(
     "end",
     [
-        lambda two, child: two.kit.commit(child.claim),
-        lambda two, _: two.parts.ledger.stop(two.ill_child, "enough", force=True),
+        lambda two, child: two.commit(child.claim),
+        lambda two, _: two.ledger.stop(two.ill_child, "enough", force=True),
     ],
 )
 def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
     two: Two, end: Callable[[Two, ClaimedRun], object]
 ) -> None:
     """Nothing is written before the parent's record is readable, and nothing is lost then."""
-    ledger, name = two.parts.ledger, callback_id(two.ill_child)
-    child = two.kit.run(two.ill_child)
+    ledger, name = two.ledger, callback_id(two.ill_child)
+    child = two.run(two.ill_child)
     record = two.redis.hget(ledger_keys.items(two.ill), name)
     two.redis.hset(ledger_keys.items(two.ill), name, "{x")
     with pytest.raises(redis_py.ResponseError, match=f"the record {name} of session {two.ill} is damaged"):
@@ -218,23 +201,16 @@ def test_a_child_whose_end_its_parent_cannot_be_told_of_does_not_end(
     assert ledger.session(two.ill_child).run == child.run.id
     assert ledger.run(child.run.id).state is RunState.RUNNING  # type: ignore[union-attr]
     two.redis.hset(ledger_keys.items(two.ill), name, record)
-    two.kit.commit(child.claim)
+    two.commit(child.claim)
     assert [item.id for item in ledger.items(two.ill) if item.state is ItemState.QUEUED] == [name]
 
 
 # --- A key that somebody overwrote with another type: named once in a while, and nobody else waits for it.
 
 
-def spoil(redis: redis_py.Redis, key: str) -> None:
-    redis.delete(key)
-    redis.set(key, "of another type")
-
-
 def waiting_parent(kit: Kit, seed: str) -> str:
     """A session that waits for its one child, which has just ended."""
-    root, parent = kit.given_run(seed)
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a", seed=seed)
     kit.finish(child)
     return root
 
@@ -272,7 +248,7 @@ def test_one_spoilt_session_keeps_nobody_from_his_callbacks(
 
 
 def test_a_service_outlives_indexes_of_another_type(
-    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
+    services: Services, kit: Kit, redis: redis_py.Redis
 ) -> None:
     """What they would have named is seen to when they are what they were."""
     root = kit.given()
@@ -408,9 +384,7 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
     services: Services, kit: Kit, redis: redis_py.Redis, key: str
 ) -> None:
     """The worker commits again later, and the parent hears of its child."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     held = kit.run(child)
     with refused_while_spoilt(redis, key):
         kit.commit(held.claim)
@@ -424,7 +398,7 @@ def test_a_commit_that_cannot_be_written_whole_is_not_written_at_all(
 
 @pytest.mark.parametrize("key", [*QUEUES, ledger_keys.timers(0)])
 def test_a_resume_that_cannot_be_written_whole_leaves_the_queue_as_it_is(
-    services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
+    kit: Kit, ledger: Ledger, redis: redis_py.Redis, key: str
 ) -> None:
     root = waiting_parent(kit, "root")
     with while_spoilt(redis, key):

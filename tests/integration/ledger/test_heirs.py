@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis as redis_py
@@ -16,32 +17,39 @@ from orchestrator.ledger import (
     ItemState,
     Ledger,
     Outcome,
-    RunRef,
     Session,
     SessionState,
 )
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys, ledger_keys
 from tests.kit import Kit, carried
-from tests.routed import mark
+from tests.routed import mark, outside
 from tests.services import Services
 
 
-def close_with(kit: Kit, policy: Callable[[list[str]], str], *, children: int = 2) -> tuple[str, list[str]]:
+@pytest.fixture
+def heir(kit: Kit) -> str:
+    """A session of another tree that has finished."""
+    session = kit.given("heir")
+    kit.finish(session)
+    return session
+
+
+def close_with(
+    kit: Kit, policy: Callable[[list[str]], str], *, children: int = 2, **options: Any
+) -> tuple[str, list[str]]:
     """A root that has failed, its children still pending; the policy is made of their ids."""
-    parent = kit.run(kit.given("root"))
-    launched = [kit.delegate(parent, f"child {n}") for n in range(children)]
+    root, parent = kit.given_run()
+    launched = [kit.delegate(parent, f"child {n}", **options) for n in range(children)]
     kit.ledger.effect(parent.claim, effect="policy", facts={"close_policy": policy(launched)})
     kit.commit(parent.claim, "boom", status="failed")
-    return parent.session.id, launched
+    return root, launched
 
 
 def test_two_services_that_close_one_parent_hand_its_children_on_once(
-    services: Services, kit: Kit, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, ledger: Ledger, heir: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have read that the callbacks are owed before either has acted; the slower one harms nobody."""
-    heir = kit.given("heir")
-    kit.commit(kit.run(heir).claim)
     root, children = close_with(kit, lambda _: f"heir:{heir}")
     owed = ledger.items(root)
     Delivery(ledger, lambda _: None).close(root)
@@ -58,10 +66,7 @@ def test_two_services_that_close_one_parent_hand_its_children_on_once(
 
 def test_the_report_of_a_program_delivers_what_it_inherited(kit: Kit, ledger: Ledger) -> None:
     """Counted among those of its group, too."""
-    heir = kit.given("heir")
-    dispatch = kit.start(heir)
-    assert dispatch is not None
-    ledger.take_external(dispatch)
+    heir = outside(kit, "heir")
     _, (child,) = close_with(kit, lambda _: f"heir:{heir}", children=1)
     Delivery(ledger, lambda _: None).close(ledger.session(child).parent)
     kit.finish(child)
@@ -112,10 +117,8 @@ def test_a_branch_that_holds_the_heir_is_let_go(services: Services, kit: Kit, le
 
 @pytest.mark.parametrize("gone", ["deleted", "never there"])
 def test_without_an_heir_that_can_hear_the_children_are_stopped(
-    services: Services, kit: Kit, ledger: Ledger, gone: str
+    services: Services, kit: Kit, ledger: Ledger, heir: str, gone: str
 ) -> None:
-    heir = kit.given("heir")
-    kit.commit(kit.run(heir).claim)
     if gone == "deleted":
         ledger.stop(heir, "gone", state="deleted")
     else:
@@ -129,11 +132,9 @@ def test_without_an_heir_that_can_hear_the_children_are_stopped(
 
 @pytest.mark.parametrize("policy", ["heir", "abandon"])
 def test_deleting_a_closed_parent_leaves_what_it_let_go_alone(
-    services: Services, kit: Kit, ledger: Ledger, policy: str
+    services: Services, kit: Kit, ledger: Ledger, heir: str, policy: str
 ) -> None:
     """It was stopped first and deleted later: its children are somebody else's or nobody's by then."""
-    heir = kit.given("heir")
-    kit.commit(kit.run(heir).claim)
     root, children = close_with(kit, lambda _: f"heir:{heir}" if policy == "heir" else policy)
     services.drain()
     at_work = kit.run(children[0])
@@ -146,14 +147,9 @@ def test_deleting_a_closed_parent_leaves_what_it_let_go_alone(
 
 
 def test_a_child_that_owes_nothing_goes_on_where_the_others_get_an_heir(
-    services: Services, kit: Kit, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger, heir: str
 ) -> None:
-    heir = kit.given("heir")
-    kit.commit(kit.run(heir).claim)
-    parent = kit.run(kit.given("root"))
-    quiet = kit.delegate(parent, "quiet", callback=False)
-    ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
-    kit.commit(parent.claim, "boom", status="failed")
+    _, (quiet,) = close_with(kit, lambda _: f"heir:{heir}", children=1, callback=False)
     services.drain()
     assert ledger.session(quiet).state == SessionState.PENDING
     assert kit.balance(heir) == (0, 0, 0, 0)
@@ -165,17 +161,14 @@ def parents(tree: list[Session]) -> dict[str, str]:
 
 
 def test_a_failure_that_is_to_fail_the_parent_fails_an_heir_that_had_finished(
-    services: Services, kit: Kit, ledger: Ledger
+    services: Services, kit: Kit, ledger: Ledger, heir: str
 ) -> None:
     """It would be neither failed nor ever resumed again."""
-    heir, root = kit.given("heir"), kit.given("root")
-    kit.commit(kit.run(heir).claim)
-    parent = kit.run(root)
-    child = kit.run(kit.delegate(parent, "a", on_close=f"heir:{heir}", on_failure="fail"))
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a", on_close=f"heir:{heir}", on_failure="fail")
+    held = kit.run(child)
     ledger.stop(root, "enough")
     services.drain()
-    kit.commit(child.claim, "boom", status="failed")
+    kit.commit(held.claim, "boom", status="failed")
     services.drain()
     assert ledger.session(heir).state == SessionState.FAILED
     assert "boom" in ledger.session(heir).reason
@@ -199,14 +192,12 @@ def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
 ) -> None:
     """It is sealed for the agent that hears the end, and not for the one that launched the child."""
     heir = kit.given("heir", agent="archivist")
-    kit.commit(kit.run(heir).claim)
+    kit.finish(heir)
     ledger = kit.ledger = Ledger(redis, encryption=Readers())
-    parent = kit.run(kit.given("root"))
-    sealed = replace(carried(), encrypted=True)
-    child = kit.run(kit.delegate(parent, "child", envelope=sealed))
-    kit.commit(parent.claim)
-    ledger.stop(parent.session.id, "enough")
-    ledger.inherit(parent.session.id, heir, child.session.id, callback_id(child.session.id))
+    root, launched = kit.parent_of("child", envelope=replace(carried(), encrypted=True))
+    child = kit.run(launched)
+    ledger.stop(root, "enough")
+    ledger.inherit(root, heir, child.session.id, callback_id(child.session.id))
     ledger.commit(
         EndedRun(
             child.claim,
@@ -226,7 +217,7 @@ def test_an_heir_can_read_what_is_attached_to_the_answer_of_its_child(
 
 @pytest.fixture
 def parent(kit: Kit) -> ClaimedRun:
-    return kit.run(kit.given("root"))
+    return kit.run(kit.given())
 
 
 def launch_for(kit: Kit, parent: ClaimedRun, caller: str) -> str:
@@ -271,9 +262,8 @@ def test_a_child_that_a_second_try_does_not_take_up_is_stopped(
     """It reports to its caller, and belongs to the run that launched it all the same."""
     caller = kit.delegate(parent, "caller")
     child = launch_for(kit, parent, caller)
-    lease = next(lease for lease in ledger.sweep.leases(0) if lease.run == parent.claim.run)
-    ledger.release(lease)
-    again = kit.claim(RunRef(run=lease.run, session=lease.session, agent="lead", cause="start"))
+    kit.crash(parent.session.id)
+    again = kit.claim(parent.session.id)
     assert kit.delegate(again, "caller") == caller
     kit.commit(again.claim)
     stopped = [

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from orchestrator.envelope.payload import BlobStore
 from orchestrator.errors import PayloadError
 from orchestrator.ids import callback_id
 from orchestrator.ledger import Ledger, SessionState, TreeLimits
 from orchestrator.ledger.large_text import LargeTexts, beginning
 from orchestrator.reconciler.delivery import Delivery
-from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb import ledger_keys
 from tests.kit import Kit
 from tests.services import Services
 
@@ -33,10 +32,8 @@ def blobs(redis: redis_py.Redis, session: str) -> list[str]:
 def test_a_large_answer_reaches_the_parent_as_its_beginning_and_a_reference(
     kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
+    root, child = kit.parent_of("a")
     kit.finish(child, LARGE)
-    kit.commit(parent.claim)
     resumed = kit.resume(root)
     (item,) = resumed.items
     assert resumed.texts[item.id] == LARGE.encode()[:1000].decode(errors="ignore")
@@ -56,7 +53,7 @@ def test_a_whole_that_nothing_came_to_refer_to_expires(
     short = ledger.large_texts.shorten(root, LARGE, above_bytes=1000)
     (name,) = blobs(redis, root)
     assert 0 < redis.ttl(name) <= 3600
-    kit.commit(kit.run(root).claim, LARGE)
+    kit.finish(root, LARGE)
     assert redis.ttl(name) == -1
     assert ledger.large_texts.shorten(root, LARGE, above_bytes=1000) == short
     assert redis.ttl(name) == -1
@@ -77,14 +74,14 @@ def test_a_whole_that_is_gone_before_its_commit_is_stored_again(
 
     monkeypatch.setattr(LargeTexts, "shorten", shorten_and_lose)
     root = kit.given()
-    kit.commit(kit.run(root).claim, LARGE)
+    kit.finish(root, LARGE)
     assert len(times) == 2
     assert ledger.result(root) == (SessionState.FINISHED, LARGE)
 
 
 def test_a_later_small_answer_takes_the_place_of_a_large_one(kit: Kit, ledger: Ledger) -> None:
     root = kit.given()
-    kit.commit(kit.run(root).claim, LARGE)
+    kit.finish(root, LARGE)
     ledger.enqueue(root, "again", item_id="itm_00p")
     kit.commit(kit.resume(root).claim, "small")
     assert ledger.result(root) == (SessionState.FINISHED, "small")
@@ -92,7 +89,7 @@ def test_a_later_small_answer_takes_the_place_of_a_large_one(kit: Kit, ledger: L
 
 def test_a_reason_is_not_kept_whole(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
     root = kit.given()
-    kit.commit(kit.run(root).claim, "x" * 400_000, status="failed")
+    kit.finish(root, "x" * 400_000, status="failed")
     state, reason = ledger.result(root)
     assert (state, reason) == (SessionState.FAILED, beginning("x" * 400_000))
     assert len(reason) < 300_000
@@ -112,11 +109,9 @@ def test_what_an_agent_says_may_be_large_too(kit: Kit, ledger: Ledger, redis: re
 
 def test_large_texts_go_with_their_session(kit: Kit, ledger: Ledger, redis: redis_py.Redis) -> None:
     """When its tree expires, and when everybody is deleted who had heard it; who comes too late is told so."""
-    root, parent = kit.given_run()
-    first, second = kit.delegate(parent, "a"), kit.delegate(parent, "b")
+    root, first, second = kit.parent_of("a", "b")
     for child in (first, second):
         kit.finish(child, LARGE)
-    kit.commit(parent.claim)
     ref = ledger.item(root, callback_id(first)).extra["whole"]
     ledger.sweep.delete_session(first, root)
     with pytest.raises(PayloadError, match="is not stored"):
@@ -183,12 +178,19 @@ def inherited(kit: Kit, services: Services) -> tuple[str, str]:
     kit.ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
     child = kit.delegate(parent, "a")
     kit.commit(parent.claim, "boom", status="failed")
-    kit.commit(kit.run(heir).claim)
+    kit.finish(heir)
     services.drain()
     return heir, child
 
 
-def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis, kit: Kit) -> None:
+def expire(kit: Kit) -> None:
+    """Let the lifetimes of trees pass that began at 1,000 s, one after the other."""
+    for step in range(2, 5):
+        kit.ledger.set_time(1_000_000 + step * (kit.ledger.limits.tree_ttl_ms + 1))
+        kit.services.reaper.run_once()
+
+
+def test_a_large_message_of_an_heir_stays_until_it_is_read(kit: Kit) -> None:
     """The child that inherited it is of another tree; that of the heir, who said it, has had its time before."""
     services, ledger, ttl_ms = kit.services, kit.ledger, kit.ledger.limits.tree_ttl_ms
     heir, child = inherited(kit, services)
@@ -205,9 +207,7 @@ def test_a_large_message_of_an_heir_stays_until_it_is_read(redis: redis_py.Redis
     (item,) = held.items
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     kit.commit(held.claim)
-    for step in range(2, 5):
-        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        services.reaper.run_once()
+    expire(kit)
     assert ledger.find([heir, child]) == []
 
 
@@ -226,18 +226,6 @@ def test_a_large_answer_to_an_heir_stays_as_long_as_the_heir(redis: redis_py.Red
     (item,) = [i for i in ledger.items(heir) if i.child == child]
     assert ledger.large_texts.read(item.extra["whole"]) == LARGE
     kit.commit(asked.claim)
-    for step in range(2, 5):
-        ledger.set_time(1_000_000 + step * (ttl_ms + 1))
-        services.reaper.run_once()
+    expire(kit)
     assert list(ledger.all_roots(0)) == []
     assert blobs(redis, child) == []
-
-
-def test_a_blob_that_is_kept_for_good_does_not_begin_to_expire(redis: redis_py.Redis) -> None:
-    """Storing the same content again must not shorten its life."""
-    store = BlobStore(redis)
-    ref = store.put(b"x" * 1000, ttl_s=5)
-    name = keys.blob(0, ref.sha256)
-    redis.persist(name)
-    store.put(b"x" * 1000, ttl_s=5)
-    assert redis.ttl(name) == -1

@@ -15,19 +15,12 @@ from orchestrator.ledger import (
     Ledger,
     Outcome,
     RetryLater,
-    RunRef,
     RunState,
     SessionState,
     TreeLimits,
 )
 from orchestrator.redisdb import keys, ledger_keys
 from tests.kit import Kit, carried
-
-
-def _item(ledger: Ledger, parent: str, child: str):
-    found = ledger.item(parent, callback_id(child))
-    assert found is not None
-    return found
 
 
 def test_a_start_sent_again_takes_its_agent_from_no_later_session(kit: Kit, ledger: Ledger) -> None:
@@ -53,11 +46,10 @@ def test_priority_comes_before_order_of_completion(kit: Kit) -> None:
 def test_one_resume_is_bounded_and_the_rest_follows(redis, kit: Kit) -> None:
     """By count and by bytes; nothing is left behind."""
     kit.ledger = ledger = Ledger(redis, limits=TreeLimits(resume_max_items=2, resume_max_bytes=10))
-    root, parent = kit.given_run()
-    sizes = {kit.delegate(parent, str(n)): size for n, size in enumerate([3, 3, 3, 9, 9, 30])}
+    root, *children = kit.parent_of(*"abcdef")
+    sizes = dict(zip(children, (3, 3, 3, 9, 9, 30), strict=True))
     for child, size in sizes.items():
         kit.finish(child, "x" * size)
-    kit.commit(parent.claim)
     portions = []
     while (flushed := ledger.flush(root)).dispatch:
         held = kit.claim(flushed.dispatch)
@@ -69,17 +61,11 @@ def test_one_resume_is_bounded_and_the_rest_follows(redis, kit: Kit) -> None:
 
 def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(kit: Kit, ledger: Ledger) -> None:
     """The limit of lost workers is its own; attempts of the agent are not used up."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
-    dispatch = kit.start(child)
-    for lost in range(3):
-        ledger.claim(dispatch.run, new_claim_id(), session_id=child, worker=f"w{lost}")
-        lease = next(lease for lease in ledger.sweep.leases(0) if lease.session == child)
-        if lost < 2:
-            assert ledger.release(lease) == "queued"
-        else:
-            assert ledger.release(lease) == "ended"
+    root, child = kit.parent_of("a")
+    kit.start(child)
+    for becomes in ("queued", "queued", "ended"):
+        kit.claim(child)
+        assert kit.crash(child) == becomes
     assert ledger.session(child).state == SessionState.FAILED
     resumed = kit.resume(root)
     assert [(i.status, resumed.texts[i.id]) for i in resumed.items] == [
@@ -89,10 +75,8 @@ def test_a_run_whose_workers_are_lost_too_often_fails_and_its_parent_hears(kit: 
 
 def test_a_child_that_never_ran_can_be_stopped_and_owes_a_failure(kit: Kit, ledger: Ledger) -> None:
     """At once, with the reason as its text."""
-    root, parent = kit.given_run()
-    pending, queued = kit.delegate(parent, "p"), kit.delegate(parent, "q")
+    root, pending, queued = kit.parent_of("p", "q")
     dispatch = kit.start(queued)
-    kit.commit(parent.claim)
     assert ledger.stop(pending, "not needed").outcome == "ended"
     assert ledger.stop(queued, "not needed").outcome == "ended"
     assert ledger.sweep.ready(0, ["reviewer"]) == {}
@@ -110,20 +94,16 @@ def test_a_running_session_is_asked_first_and_ended_by_force(kit: Kit, ledger: L
     root, held = kit.given_run()
     assert ledger.stop(root, "enough").outcome == "asked"
     assert ledger.renew(held.claim).stop == "enough"
-    (lease,) = ledger.sweep.leases(0)
-    assert ledger.release(lease) == "ended"
+    assert kit.crash(root) == "ended"
     assert ledger.session(root).state == SessionState.STOPPED
     assert ledger.stop(root, "again").outcome == "over"
-    second = kit.given("second")
-    kit.run(second)
+    second, _ = kit.given_run("second")
     assert ledger.stop(second, "now", force=True).outcome == "ended"
 
 
 def test_a_user_who_resumes_by_hand_makes_the_session_busy(kit: Kit, ledger: Ledger) -> None:
     """The prompt is an item of the same queue; callbacks of the meantime wait for the next run."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     assert ledger.enqueue(root, "how is it going?", item_id="itm_00aa")
     assert not ledger.enqueue(root, "how is it going?", item_id="itm_00aa")
     by_hand = kit.resume(root)
@@ -136,9 +116,7 @@ def test_a_user_who_resumes_by_hand_makes_the_session_busy(kit: Kit, ledger: Led
 
 def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(kit: Kit, ledger: Ledger) -> None:
     """Later resumes by hand owe none."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child, "first")
     ledger.enqueue(child, "once more", item_id="itm_00bb")
     kit.commit(kit.resume(child).claim, "second")
@@ -150,25 +128,19 @@ def test_a_finished_session_may_be_resumed_and_owes_no_second_callback(kit: Kit,
 
 
 def test_a_quorum_resumes_when_it_is_there_or_out_of_reach(kit: Kit, ledger: Ledger) -> None:
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(3)]
-    kit.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    root, *children = kit.parent_of(*"abc", waiting={"": {"mode": "quorum", "k": 2}})
     kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     kit.finish(children[1])
     assert len(kit.resume(root).items) == 2
-    other, parent = kit.given_run("other")
-    child = kit.delegate(parent, "only")
-    kit.commit(parent.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    other, child = kit.parent_of("only", seed="other", waiting={"": {"mode": "quorum", "k": 2}})
     kit.finish(child)
     assert len(kit.resume(other).items) == 1
 
 
 def test_a_quorum_that_is_said_anew_counts_what_comes_under_it(kit: Kit, ledger: Ledger) -> None:
     """What earlier runs had is not of it; what came while the run was at work, and was not in it, is."""
-    root, held = kit.given_run()
-    first = [kit.delegate(held, f"first {n}") for n in range(3)]
-    kit.commit(held.claim, waiting={"": {"mode": "quorum", "k": 2}})
+    root, *first = kit.parent_of(*"abc", waiting={"": {"mode": "quorum", "k": 2}})
     kit.finish(first[0])
     kit.finish(first[1])
     held = kit.resume(root)
@@ -205,9 +177,7 @@ def test_a_failure_that_is_ignored_makes_no_quorum(when: str, kit: Kit, ledger: 
 def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
     kit: Kit, ledger: Ledger
 ) -> None:
-    root, held = kit.given_run()
-    children = [kit.delegate(held, str(n), on_failure="ignore") for n in range(3)]
-    kit.commit(held.claim, waiting={"": {"mode": "quorum", "k": 3}})
+    root, *children = kit.parent_of(*"abc", waiting={"": {"mode": "quorum", "k": 3}}, on_failure="ignore")
     kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     kit.finish(children[1], "boom", status="failed")
@@ -216,9 +186,7 @@ def test_a_quorum_that_ignored_failures_have_put_out_of_reach_is_not_waited_for(
 
 def test_a_window_folds_callbacks_that_come_close_together(kit: Kit, ledger: Ledger) -> None:
     ledger.set_time(1_000_000)
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(3)]
-    kit.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
+    root, *children = kit.parent_of(*"abc", waiting={"": {"mode": "any", "window_ms": 500}})
     kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_000_400)
@@ -228,13 +196,9 @@ def test_a_window_folds_callbacks_that_come_close_together(kit: Kit, ledger: Led
     assert len(kit.resume(root).items) == 2
 
 
-def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(
-    kit: Kit, ledger: Ledger
-) -> None:
+def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open(kit: Kit) -> None:
     """Policies govern completions only; a child with an open question is idle, not finished."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim, waiting={"": {"mode": "all"}})
+    root, child = kit.parent_of("a", waiting={"": {"mode": "all"}})
     asking = kit.run(child)
     kit.ask(asking, root, item="itm_00q1")
     assert kit.commit(asking.claim).session_state == SessionState.IDLE
@@ -253,9 +217,7 @@ def test_a_question_resumes_a_parent_that_waits_for_all_and_keeps_the_child_open
 
 
 def test_deleting_leaves_a_tombstone_with_the_counts(kit: Kit, ledger: Ledger) -> None:
-    root, parent = kit.given_run()
-    done, owed = kit.delegate(parent, "d"), kit.delegate(parent, "o")
-    kit.commit(parent.claim)
+    root, done, owed = kit.parent_of("d", "o")
     kit.finish(done)
     kit.commit(kit.resume(root).claim)
     assert ledger.stop(root, "deleted by the user", state="deleted").outcome == "ended"
@@ -273,9 +235,7 @@ def test_what_a_parent_was_told_of_an_end_is_kept_once_and_outlives_what_the_chi
     redis, kit: Kit, ledger: Ledger
 ) -> None:
     """A user may resume a child whose end its parent has not looked at yet, and delete it."""
-    parent = kit.run(kit.given())
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     name = callback_id(child)
     held = kit.run(child)
     below = kit.delegate(held, "b")
@@ -283,7 +243,7 @@ def test_what_a_parent_was_told_of_an_end_is_kept_once_and_outlives_what_the_chi
     assert ledger.texts(child, ["result"]) == {"result": "not yet"}
     kit.finish(below)
     kit.commit(kit.resume(child).claim, "the first end")
-    assert redis.hgetall(ledger_keys.bodies(parent.session.id)).keys() == {b"prompt", b"result"}
+    assert redis.hgetall(ledger_keys.bodies(root)).keys() == {b"prompt", b"result"}
     assert redis.hget(ledger_keys.bodies(child), name) == b"the first end"
     assert not redis.hexists(ledger_keys.bodies(child), "result")
     assert ledger.result(child) == (SessionState.FINISHED, "the first end")
@@ -291,14 +251,14 @@ def test_what_a_parent_was_told_of_an_end_is_kept_once_and_outlives_what_the_chi
     ledger.enqueue(child, "once more", item_id="itm_00aa")
     kit.commit(kit.resume(child).claim, "the second end")
     assert ledger.result(child) == (SessionState.FINISHED, "the second end")
-    assert ledger.texts(parent.session.id, [name]) == {name: "the first end"}
+    assert ledger.texts(root, [name]) == {name: "the first end"}
     assert ledger.stop(child, "gone", state="deleted").outcome == "ended"
     assert ledger.finish_cleanup(child, seen_as=SessionState.DELETED)
     assert not redis.exists(ledger_keys.bodies(child))
-    assert kit.resume(parent.session.id).texts == {name: "the first end"}
+    assert kit.resume(root).texts == {name: "the first end"}
 
 
-def test_a_blocking_call_gets_what_its_child_said(redis, kit: Kit, ledger: Ledger) -> None:
+def test_a_blocking_call_gets_what_its_child_said(kit: Kit, ledger: Ledger) -> None:
     """It takes the item into its run, before and after the child is deleted."""
     parent = kit.run(kit.given())
     child = kit.delegate(parent, "a")
@@ -328,7 +288,7 @@ def test_a_second_try_keeps_the_children_that_stand_behind_a_refused_launch(redi
     made = ledger.delegate_all(held.claim, [kit.launch(held, name) for name in "abc"])
     assert [done.created for done in made] == [True, True, True]
     assert isinstance(kit.commit(held.claim, "oops", status="failed", attempts=2), RetryLater)
-    again = kit.claim(RunRef(run=held.run.id, session=held.session.id, agent="lead", cause="start"))
+    again = kit.claim(held.session.id)
     with pytest.raises(LimitExceeded, match="max_children = 3"):
         ledger.delegate_all(again.claim, [kit.launch(again, name) for name in "axbc"])
     kit.commit(again.claim)
@@ -433,9 +393,7 @@ def test_a_claim_of_what_is_of_another_type_changes_nothing(
 ) -> None:
     """The run stays queued, and is claimed once the damage is fixed."""
     kit.run(kit.given("of another tree"))
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child)
     dispatch = ledger.flush(root).dispatch
     assert dispatch is not None
@@ -463,10 +421,8 @@ def test_a_claim_of_what_is_of_another_type_changes_nothing(
 
 def test_a_run_that_is_not_its_sessions_present_one_cannot_be_claimed(kit: Kit, ledger: Ledger) -> None:
     """Its tree has expired and is about to be removed; the message of a run that nobody began comes in that moment."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a", callback=False)
+    root, child = kit.parent_of("a", callback=False)
     dispatch = kit.start(child)
-    kit.commit(parent.claim)
     assert ledger.sweep.close_tree(ledger.tree(root))
     assert ledger.run(dispatch.run).state == RunState.QUEUED
     assert ledger.claim(dispatch.run, "one", session_id=child, worker="w1") is None
@@ -479,11 +435,12 @@ def test_a_parent_keeps_what_its_child_told_it_first(kit: Kit, ledger: Ledger) -
     root, parent = kit.given_run()
     child = kit.delegate(parent, "a", callback=False)
     kit.finish(child, "well done")
-    told = _item(ledger, root, child)
+    told = ledger.item(root, callback_id(child))
+    assert told is not None
     ledger.enqueue(child, "once more", item_id="itm_00x")
     kit.commit(kit.resume(child).claim, "no luck", status="failed")
     assert ledger.session(child).state == SessionState.FAILED
-    assert _item(ledger, root, child) == told
+    assert ledger.item(root, callback_id(child)) == told
     assert told.status == "completed"
 
 

@@ -21,12 +21,9 @@ LANE = Lane(provider="stub", model="m", key="k")
 class Provider:
     """Asks for calls at times that the test says."""
 
-    redis: redis_py.Redis
+    ledger: Ledger
     now: int = 1_800_000_000_000
     numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    def __post_init__(self) -> None:
-        self.ledger = Ledger(self.redis)
 
     @property
     def calls(self) -> ProviderCalls:
@@ -46,8 +43,8 @@ class Provider:
 
 
 @pytest.fixture
-def provider(redis: redis_py.Redis) -> Provider:
-    return Provider(redis)
+def provider(ledger: Ledger) -> Provider:
+    return Provider(ledger)
 
 
 def granted(found: Granted | Wait) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.errors import WrongState
-from orchestrator.ids import asker_of, new_claim_id, question_id, reply_id
+from orchestrator.ids import asker_of, question_id, reply_id
 from orchestrator.ledger import ClaimedRun, EndedRun, ItemState, Ledger, Outcome, RetryLater, SessionState
 from tests.kit import Kit, carried
 from tests.services import Services
@@ -52,9 +52,8 @@ def test_a_run_tried_again_asks_the_same_question_and_gets_the_same_reply(
         _reply(ledger, question)
     if cut == "taken":
         ledger.claim_item(child.claim, reply_id(question))
-    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
-    ledger.release(lease)
-    again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
+    kit.crash(session)
+    again = kit.claim(session)
     assert _ask(kit, again, parent.claim.session) == question
     assert [i.id for i in ledger.items(parent.claim.session) if i.kind == "query"] == [question]
     if cut == "asked":
@@ -70,9 +69,8 @@ def test_a_question_that_a_further_try_does_not_ask_again_is_withdrawn(kit: Kit,
     asked, session = parent.claim.session, child.claim.session
     kit.commit(parent.claim)
     kept, left = (_ask(kit, child, asked, effect=name) for name in ("kept", "left"))
-    (lease,) = [lease for lease in ledger.sweep.leases(0) if lease.session == session]
-    ledger.release(lease)
-    again = ledger.claim(child.run.id, new_claim_id(), session_id=session, worker="w2")
+    kit.crash(session)
+    again = kit.claim(session)
     assert _ask(kit, again, asked, effect="kept") == kept
     assert kit.commit(again.claim).session_state == SessionState.IDLE
     assert ledger.session(session).questions == (kept,)
@@ -191,10 +189,9 @@ def test_a_run_that_fails_at_a_question_has_all_its_attempts_first(kit: Kit, led
     answered: list[list[str]] = []
 
     def fail() -> object:
-        held = ledger.claim(ledger.session(root).run, new_claim_id(), session_id=root, worker="w")
         return ledger.commit(
             EndedRun(
-                held.claim,
+                kit.claim(root).claim,
                 Outcome(status="failed", text="no idea", attempts=2),
                 make_envelope=lambda: carried("error"),
                 answer_questions=lambda names: answered.append(list(names)) or True,

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import redis as redis_py
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from orchestrator.bootstrap import Container, build_container
-from orchestrator.cli import main
+from orchestrator.bootstrap import Container
 from orchestrator.config.settings import load_settings
-from orchestrator.doctor import Doctor, Problem, Severity, examination
+from orchestrator.doctor import Doctor, Problem, Severity
 from orchestrator.ids import callback_id, child_session_id, question_id, root_session_id
 from orchestrator.ledger import ClaimedRun, Lease, SessionState
 from orchestrator.redisdb import ledger_keys
@@ -23,30 +22,38 @@ from tests.kit import Kit
 STUCK = 3
 
 
-class Family:
+class Family(Kit):
     """A root that waits for all of its children: one has ended and its callback queued, one is queued, one at work."""
 
-    def __init__(self, redis: redis_py.Redis, url: str, data: Path) -> None:
-        self.redis = redis
-        self.options = ["--redis-url", url, "--data", str(data)]
-        self.parts: Container = build_container(redis, load_settings(redis_url=url, data=data))
-        self.ledger = self.parts.ledger
-        self.kit = Kit(self.parts)
-        self.root = self.kit.given()
-        held = self.kit.run(self.root)
+    def __init__(self, parts: Container) -> None:
+        super().__init__(parts)
+        self.root, held = self.given_run()
         self.done, self.queued, self.running = (
-            self.kit.delegate(held, name, group="g") for name in ("done", "queued", "running")
+            self.delegate(held, name, group="g") for name in ("done", "queued", "running")
         )
-        self.kit.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
-        self.kit.finish(self.done, "the answer")
-        dispatch = self.kit.start(self.queued)
+        self.commit(held.claim, "wait", waiting={"g": {"mode": "all"}})
+        self.finish(self.done, "the answer")
+        dispatch = self.start(self.queued)
         self.queued_run = dispatch.run
-        self.at_work: ClaimedRun = self.kit.run(self.running)
+        self.at_work: ClaimedRun = self.run(self.running)
 
-    def orchestra(self, *words: str) -> Result:
-        return CliRunner().invoke(main, [*words, *self.options])
+    def examine(self, *words: str) -> Result:
+        """Have the doctor look at everything."""
+        return self.orchestra("doctor", "--full", "--quick", *words)
 
-    def finish(self) -> None:
+    def broken(self) -> str:
+        """What the doctor says of what is broken."""
+        found = self.examine()
+        assert found.exit_code == 1, found.output
+        return found.stdout
+
+    def fixed(self) -> Result:
+        """Have everything put right; nothing is broken then."""
+        fixed = self.examine("--fix")
+        assert fixed.exit_code == STUCK, fixed.output
+        return fixed
+
+    def end(self) -> None:
         """Do what router, workers, reaper and callback service do, by what they find in the indexes only."""
         ledger = self.ledger
         for _ in range(20):
@@ -57,7 +64,7 @@ class Family:
             for run in ledger.sweep.undispatched(0):
                 dispatch = ledger.sweep.make_ready(run)
                 if dispatch is not None:
-                    self.kit.commit(self.kit.claim(dispatch).claim, "the answer")
+                    self.commit(self.claim(dispatch).claim, "the answer")
             for session in ledger.sweep.waiting(0):
                 ledger.flush(session)
             for root in ledger.sweep.unpublished_results(0):
@@ -65,15 +72,20 @@ class Family:
 
     def _end(self, lease: Lease) -> None:
         if lease.run == self.at_work.run.id and lease.claim == self.at_work.claim.claim:
-            self.kit.commit(self.at_work.claim, "the answer")
+            self.commit(self.at_work.claim, "the answer")
 
 
 @pytest.fixture
-def family(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Family:
-    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
+def family(
+    redis: redis_py.Redis,
+    redis_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    impatient_doctor: None,
+) -> Family:
     for name, value in {"LEASE_S": "0.1", "HEARTBEAT_S": "0.02"}.items():
         monkeypatch.setenv(f"ORCHESTRA_{name}", value)
-    return Family(redis, redis_url, tmp_path / "data")
+    return Family.on(redis, load_settings(redis_url=redis_url, data=tmp_path / "data"))
 
 
 def _off_by_one(field: str, by: int = 1) -> Callable[[Family], object]:
@@ -135,19 +147,16 @@ DAMAGE: dict[str, tuple[Callable[[Family], object], str]] = {
 def test_what_the_ledger_still_knows_is_put_right_and_the_tree_goes_on(family: Family, damage: str) -> None:
     harm, said = DAMAGE[damage]
     harm(family)
-    found = family.orchestra("doctor", "--full", "--quick")
-    assert found.exit_code == 1, found.output
-    assert said in found.stdout
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
-    assert fixed.exit_code == STUCK, fixed.output
+    assert said in family.broken()
+    fixed = family.fixed()
     (line, *_) = [line for line in fixed.stderr.splitlines() if said in line]
     assert line.startswith("fixed: ")
     assert "BREAK" not in fixed.stdout
-    family.finish()
+    family.end()
     assert {s.state for s in family.ledger.tree(family.root)} == {SessionState.FINISHED}
     assert family.ledger.result(family.root) == (SessionState.FINISHED, "the answer")
-    assert family.kit.balance(family.root) == (3, 3, 0, 0)
-    assert family.orchestra("doctor", "--full", "--quick").exit_code == STUCK
+    assert family.balance(family.root) == (3, 3, 0, 0)
+    assert family.examine().exit_code == STUCK
 
 
 def test_a_leftover_that_cannot_be_taken_away_keeps_nobody_from_the_rest(family: Family) -> None:
@@ -171,11 +180,11 @@ def contents(redis: redis_py.Redis) -> dict[bytes, object]:
 
 def test_without_damage_nothing_is_changed(family: Family) -> None:
     before = contents(family.redis)
-    assert family.orchestra("doctor", "--full", "--quick").exit_code == STUCK
+    assert family.examine().exit_code == STUCK
     for session in (family.root, family.done, family.queued, family.running):
         assert family.ledger.sweep.reindex(session, recount=True) == []
     assert contents(family.redis) == before
-    assert "fixed" not in family.orchestra("doctor", "--full", "--fix", "--quick").stderr
+    assert "fixed" not in family.examine("--fix").stderr
 
 
 OVER: dict[str, tuple[Callable[[Family], object], str]] = {
@@ -187,12 +196,10 @@ OVER: dict[str, tuple[Callable[[Family], object], str]] = {
 @pytest.mark.parametrize("damage", OVER)
 def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> None:
     harm, said = OVER[damage]
-    family.finish()
+    family.end()
     harm(family)
-    found = family.orchestra("doctor", "--full", "--quick")
-    assert found.exit_code == 1, found.output
-    assert said in found.stdout
-    assert family.orchestra("doctor", "--full", "--fix", "--quick").exit_code == STUCK
+    assert said in family.broken()
+    family.fixed()
     due = family.redis.zscore(ledger_keys.timers(0), f"expire|{family.root}")
     ended = family.ledger.session(family.root).ended_ms
     assert due is not None
@@ -200,11 +207,10 @@ def test_a_finished_tree_expires_all_the_same(family: Family, damage: str) -> No
 
 
 def test_a_result_that_left_the_index_is_stored_for_its_caller(family: Family) -> None:
-    family.finish()
+    family.end()
     family.redis.hdel(ledger_keys.session(family.root), "settled_ms")
-    assert "[result-unindexed]" in family.orchestra("doctor", "--full", "--quick").stdout
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
-    assert fixed.exit_code == STUCK, fixed.output
+    assert "[result-unindexed]" in family.examine().stdout
+    fixed = family.fixed()
     assert "1 settled" in fixed.stderr
     assert family.redis.hget(ledger_keys.session(family.root), "settled_ms")
 
@@ -214,18 +220,17 @@ def test_a_result_that_is_owed_to_nobody_is_named_and_taken_off(family: Family, 
     """Nor does a child that stood there get a lifetime of its own, after which it would be removed alone."""
     stray = family.done if who == "child" else root_session_id("nobody")
     family.redis.zadd(ledger_keys.results(0), {stray: 1})
-    assert "[result-owed-to-nobody]" in family.orchestra("doctor", "--full", "--quick").stdout
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
-    assert fixed.exit_code == STUCK, fixed.output
+    assert "[result-owed-to-nobody]" in family.examine().stdout
+    fixed = family.fixed()
     assert "[result-owed-to-nobody]" not in fixed.stdout
     assert family.ledger.sweep.unpublished_results(0) == []
     assert family.redis.zscore(ledger_keys.timers(0), f"expire|{stray}") is None
 
 
 def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(family: Family) -> None:
-    family.finish()
+    family.end()
     family.redis.hdel(ledger_keys.bodies(family.root), "result")
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    fixed = family.examine("--fix")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.root}: has finished, and the text of its answer is gone" in fixed.stderr
     assert "[result-gone]" in fixed.stdout
@@ -236,7 +241,7 @@ def test_an_answer_that_nobody_has_is_named_and_not_taken_for_an_empty_one(famil
 
 def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
     family.redis.hdel(ledger_keys.bodies(family.queued), "prompt")
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    fixed = family.examine("--fix")
     assert fixed.exit_code == 1
     assert f"not fixed: {family.queued}: the text of its task is gone" in fixed.stderr
 
@@ -244,7 +249,7 @@ def test_a_task_whose_text_is_gone_is_named(family: Family) -> None:
 def test_counters_are_not_taken_from_records_that_lack_a_launch(family: Family) -> None:
     """The records would be made to agree with each other, and the loss would not show any more."""
     family.redis.hdel(ledger_keys.items(family.root), callback_id(family.queued))
-    fixed = family.orchestra("doctor", "--full", "--fix", "--quick")
+    fixed = family.examine("--fix")
     assert fixed.exit_code == 1
     assert "[unbooked-child]" in fixed.stdout
     assert family.ledger.session(family.root).launched == 3

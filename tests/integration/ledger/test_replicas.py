@@ -67,11 +67,11 @@ def test_a_replica_that_has_not_got_a_claim_is_waited_for(
     """Whatever connections the transition and the wait take."""
     client, replica_server, _ = pair
     kit = Kit.of(Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=10_000)))
-    kit.commit(kit.run(kit.given("with it")).claim)
+    kit.finish(kit.given("with it"))
     assert not caplog.records
     replica_server.send_signal(signal.SIGSTOP)
     kit.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
-    kit.commit(kit.run(kit.given("without it")).claim)
+    kit.finish(kit.given("without it"))
     assert caplog.messages == ["replicas-behind"] * 3  # submit, claim, commit
 
 
@@ -93,6 +93,6 @@ def test_a_claim_and_a_commit_are_on_the_replica_when_they_return(
     replica_server.wait()
     kit.ledger = Ledger(client, limits=TreeLimits(replicas=1, replica_timeout_ms=50))
     root = kit.given("alone")
-    kit.commit(kit.run(root).claim)
+    kit.finish(root)
     assert kit.ledger.session(root).state == "finished"
     assert "replicas-missing" in {problem.rule for problem in setup(client, settings)}

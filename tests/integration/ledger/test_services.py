@@ -10,7 +10,7 @@ import pytest
 import redis as redis_py
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.ids import callback_id, new_claim_id
+from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, Ledger, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
@@ -19,13 +19,12 @@ from orchestrator.redisdb.client import connect, is_outage
 from tests.kit import Kit
 from tests.refusing import REFUSALS, Refusing
 from tests.services import Services
+from tests.waiting import act_until
 
 
 def test_events_of_a_dead_copy_are_taken_over(services: Services, kit: Kit) -> None:
     """It was handed the events and died before it acknowledged any."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child)
     services.redis.xreadgroup("callbacks", "dead", {keys.session_events(0): ">"})
     assert services.service.run_once() == 0
@@ -39,11 +38,9 @@ def test_a_stop_of_a_parent_stops_its_children_and_theirs(
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """Parent-close policy `stop`: a tree ends from the top; what runs is asked."""
-    root, parent = kit.given_run()
-    waiting, running = kit.delegate(parent, "w"), kit.delegate(parent, "r")
+    root, waiting, running = kit.parent_of("w", "r")
     child = kit.run(running)
     grandchild = kit.delegate(child, "g")
-    kit.commit(parent.claim)
     ledger.stop(root, "enough")
     services.drain()
     assert ledger.session(waiting).state == SessionState.STOPPED
@@ -65,9 +62,9 @@ def test_what_becomes_of_children_is_the_closed_parents_policy(
     services: Services, kit: Kit, ledger: Ledger, policy: str, state: str
 ) -> None:
     """Stopped, let go, or handed to an heir who then is owed the callback."""
-    heir, root = kit.given("heir"), kit.given("root")
-    kit.commit(kit.run(heir).claim)
-    parent = kit.run(root)
+    heir = kit.given("heir")
+    kit.finish(heir)
+    root, parent = kit.given_run()
     chosen = f"heir:{heir}" if policy == "heir" else policy
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": chosen})
     child = kit.delegate(parent, "a")
@@ -102,9 +99,7 @@ def test_what_a_failed_child_means_is_a_policy(
     balance: tuple[int, ...],
     reason: str,
 ) -> None:
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a", on_failure=policy)
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a", on_failure=policy)
     kit.finish(child, "no luck", status="failed")
     services.drain()
     assert ledger.session(root).state == root_state
@@ -128,13 +123,9 @@ def test_a_failure_that_is_to_fail_a_busy_parent_does_so_whoever_is_first(
     assert services.sent == []
 
 
-def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(
-    services: Services, kit: Kit, ledger: Ledger
-) -> None:
+def test_an_ignored_failure_still_lets_a_parent_that_waits_for_it_end(services: Services, kit: Kit) -> None:
     """Nothing is left to come: the parent is resumed for its final answer."""
-    _, parent = kit.given_run()
-    child = kit.delegate(parent, "a", on_failure="ignore")
-    kit.commit(parent.claim)
+    _, child = kit.parent_of("a", on_failure="ignore")
     kit.finish(child, "no luck", status="failed")
     services.drain()
     (sent,) = services.sent
@@ -165,16 +156,14 @@ def test_a_lease_that_stands_still_is_released_after_a_whole_lease_time(
     assert services.reaper.run_once().released == 0
     assert watch_for(1) == 1
     assert [d.run for d in services.sent] == [held.run.id]
-    assert ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2").run.lost == 1
+    assert kit.claim(root).run.lost == 1
 
 
 def test_what_a_crash_left_between_two_steps_the_sweep_completes(
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """No event reached anybody: the sweep finds who waits, what was never sent, and what result is owed."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child)
     services.redis.delete(keys.session_events(0))
     services.broken = True
@@ -195,7 +184,7 @@ def test_trees_expire_a_set_time_after_their_root_is_over(
     ledger.set_time(1_000_000)
     root, again = kit.given("root"), kit.given("again")
     for session in (root, again):
-        kit.commit(kit.run(session).claim)
+        kit.finish(session)
     services.reaper.run_once()
     later = 1_000_000 + ledger.limits.tree_ttl_ms
     ledger.set_time(later - 1000)
@@ -214,9 +203,8 @@ def test_an_orphan_of_a_second_try_is_stopped_by_the_service(
 ) -> None:
     root, held = kit.given_run()
     left = kit.delegate(held, "left")
-    ledger.release(ledger.sweep.leases(0)[0])
-    held = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w2")
-    kit.commit(held.claim)
+    kit.crash(root)
+    kit.commit(kit.claim(root).claim)
     services.drain()
     assert ledger.session(left).state == SessionState.STOPPED
     assert ledger.item(root, callback_id(left)).state == ItemState.DEAD
@@ -227,9 +215,7 @@ def test_deleting_a_root_leaves_tombstones_and_nothing_else(
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """What was delivered, what is owed and what is queued goes; counts and dead letters stay, until they expire."""
-    root, parent = kit.given_run()
-    done, running, pending = (kit.delegate(parent, name) for name in ("d", "r", "p"))
-    kit.commit(parent.claim)
+    root, done, running, pending = kit.parent_of("d", "r", "p")
     kit.finish(done)
     child = kit.run(running)
     grandchild = kit.delegate(child, "g")
@@ -285,33 +271,30 @@ def test_events_are_acknowledged_after_what_they_set_off(
     services: Services, kit: Kit, ledger: Ledger
 ) -> None:
     """A copy that is cut off in the middle has acknowledged none of them, and another one takes them over."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child)
 
     class CutOff(Delivery):
         def flush(self, *_: object) -> int:  # type: ignore[override]
             raise redis_py.ConnectionError("cut off")
 
-    one = CallbackService(
-        services.redis, CutOff(ledger, lambda _: None), consumer="cut", clock=services.clock, take_over_ms=1
-    )
-    with pytest.raises(redis_py.ConnectionError):
-        one.run_once()
+    def cut_off(name: str) -> None:
+        delivery = CutOff(ledger, lambda _: None)
+        copy = CallbackService(services.redis, delivery, consumer=name, clock=services.clock, take_over_ms=1)
+        with pytest.raises(redis_py.ConnectionError):
+            copy.run_once()
+
+    cut_off("one")
     held = services.redis.xpending(keys.session_events(0), "callbacks")["pending"]
     assert held == services.redis.xlen(keys.session_events(0)) > 0
-    two = CallbackService(
-        services.redis, CutOff(ledger, lambda _: None), consumer="two", clock=services.clock, take_over_ms=1
-    )
     time.sleep(0.005)
-    with pytest.raises(redis_py.ConnectionError):
-        two.run_once()
+    cut_off("two")
     assert services.redis.xpending(keys.session_events(0), "callbacks")["pending"] == held
     services.clock.advance(1)
-    deadline = time.monotonic() + 60
-    while not services.sent:
+
+    def take_over() -> None:
         services.clock.advance(1)
         services.service.run_once()
-        assert time.monotonic() < deadline
+
+    act_until(lambda: services.sent, take_over)
     assert [d.session for d in services.sent] == [root]

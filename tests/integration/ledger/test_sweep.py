@@ -10,7 +10,6 @@ import redis as redis_py
 
 from orchestrator import machine
 from orchestrator.errors import ServerUnavailable, WrongState
-from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Lease, Ledger, RetryLater, Session, SessionState
 from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.reaper import LeaseWatch, Reaper
@@ -86,16 +85,14 @@ def test_what_nobody_hears_is_said_ever_more_rarely(services: Services, kit: Kit
     assert 10 < len(woken) < 20
 
 
-def test_a_claim_begins_the_backing_off_anew(services: Services, kit: Kit, ledger: Ledger) -> None:
+def test_a_claim_begins_the_backing_off_anew(kit: Kit, ledger: Ledger) -> None:
     """How often a run was lost with its worker says nothing of how well its messages arrive."""
     root, held = kit.given_run()
     for _ in range(ledger.limits.max_lost_workers - 1):
-        lease = ledger.sweep.leases(0)[0]
-        assert ledger.release(lease) == "queued"
+        assert kit.crash(root) == "queued"
         assert ledger.sweep.make_ready(held.run.id) is not None
-        claimed = ledger.claim(held.run.id, new_claim_id(), session_id=root, worker="w")
-        assert claimed is not None
-    assert ledger.release(ledger.sweep.leases(0)[0]) == "queued"
+        kit.claim(root)
+    assert kit.crash(root) == "queued"
     assert ledger.sweep.make_ready(held.run.id) is not None
     later(ledger, ledger.limits.redispatch_ms + 1)
     assert ledger.sweep.undispatched(0) == [held.run.id]
@@ -114,9 +111,7 @@ def test_a_broker_that_is_away_ends_no_sweep(services: Services, kit: Kit, ledge
     assert tries == [["lead"]]
 
 
-def test_a_server_clock_that_is_set_back_holds_up_no_run(
-    services: Services, kit: Kit, ledger: Ledger
-) -> None:
+def test_a_server_clock_that_is_set_back_holds_up_no_run(kit: Kit, ledger: Ledger) -> None:
     """No run waits longer than the longest back-off, whatever its due time says."""
     ledger.set_time(2_000_000_000_000)
     dispatch = kit.start(kit.given())
@@ -234,9 +229,7 @@ def test_a_tree_of_more_sessions_than_a_server_takes_arguments_is_removed_all_th
 
 def finished_tree(kit: Kit) -> tuple[str, str]:
     """A root and its child, both finished and neither owed anything."""
-    root, held = kit.given_run()
-    child = kit.delegate(held, "a")
-    kit.commit(held.claim)
+    root, child = kit.parent_of("a")
     kit.finish(child)
     kit.commit(kit.resume(root).claim)
     return root, child
@@ -248,9 +241,9 @@ def test_a_tree_stays_while_an_heir_in_another_one_waits_for_its_end(
     """Its root has long failed; a child that was handed on while it ran knows of no other parent. The heir's own tree
     stays, too.
     """
-    heir, root = kit.given("heir"), kit.given("root")
-    kit.commit(kit.run(heir).claim)
-    parent = kit.run(root)
+    heir = kit.given("heir")
+    kit.finish(heir)
+    _, parent = kit.given_run()
     ledger.effect(parent.claim, effect="policy", facts={"close_policy": f"heir:{heir}"})
     child = kit.run(kit.delegate(parent, "a"))
     kit.commit(parent.claim, "boom", status="failed")
@@ -400,12 +393,11 @@ def test_a_session_that_cannot_be_flushed_holds_up_no_other(
     services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its records are damaged, and it fails by that name; who waits beside it is resumed by the same service."""
-    parents = [kit.given(str(n)) for n in range(3)]
-    for parent in parents:
-        held = kit.run(parent)
-        child = kit.delegate(held, "a")
-        kit.commit(held.claim)
+    parents = []
+    for number in range(3):
+        parent, child = kit.parent_of("a", seed=str(number))
         kit.finish(child)
+        parents.append(parent)
     redis.hset(ledger_keys.session(parents[1]), "waiting", "{no json")
     services.drain()
     assert {d.session for d in services.sent} == {parents[0], parents[2]}
@@ -436,12 +428,7 @@ def test_a_closed_session_with_damaged_books_ends_no_service(
     value: str,
 ) -> None:
     """Its event would be handed to the next copy, and to the next; the sweep sees to it once it can be read."""
-    parents = [kit.given(str(n)) for n in range(2)]
-    children = []
-    for parent in parents:
-        held = kit.run(parent)
-        children.append(kit.delegate(held, "a"))
-        kit.commit(held.claim)
+    parents, children = zip(*(kit.parent_of("a", seed=str(number)) for number in range(2)), strict=True)
     key = ledger_keys.items(parents[0]) if book == "items" else ledger_keys.session(parents[0])
     whole = redis.hget(key, field)
     ledger.stop(parents[0], "enough", state=end)
@@ -460,9 +447,8 @@ def test_a_session_that_does_not_say_how_many_runs_it_had_is_given_none(
     services: Services, kit: Kit, ledger: Ledger, redis: redis_py.Redis
 ) -> None:
     """Its next run would get the id of an earlier one: it fails by that name."""
-    root, held = kit.given_run()
-    kit.finish(kit.delegate(held, "a"))
-    kit.commit(held.claim)
+    root, child = kit.parent_of("a")
+    kit.finish(child)
     redis.hset(ledger_keys.session(root), "runs", "many")
     services.drain()
     assert services.sent == []

@@ -17,10 +17,7 @@ def ledger(ledger: Ledger) -> Ledger:
 
 def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(kit: Kit, ledger: Ledger) -> None:
     """It is told for which group it was resumed, and once; what comes later is delivered as it comes."""
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    other = kit.delegate(parent, "b")
-    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, child, other = kit.parent_of("a", "b", waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     flushed = ledger.flush(root)
     assert (flushed.outcome, flushed.detail) == ("waits", "1060000")
     ledger.set_time(1_060_000)
@@ -37,9 +34,7 @@ def test_a_deadline_resumes_a_parent_to_whom_nothing_has_come(kit: Kit, ledger: 
 def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
     kit: Kit, ledger: Ledger
 ) -> None:
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(2)]
-    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, *children = kit.parent_of(*"ab", waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"
     ledger.set_time(1_060_001)
@@ -48,9 +43,7 @@ def test_a_deadline_delivers_what_is_there_and_says_that_something_is_missing(
 
 
 def test_a_deadline_that_is_kept_leaves_no_trace(kit: Kit, ledger: Ledger) -> None:
-    root, parent = kit.given_run()
-    child = kit.delegate(parent, "a")
-    kit.commit(parent.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, child = kit.parent_of("a", waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     ledger.flush(root)
     kit.finish(child)
     ledger.set_time(2_000_000)
@@ -63,9 +56,7 @@ def test_a_deadline_that_was_kept_is_not_there_for_children_that_are_launched_ne
 ) -> None:
     """It would be over at once, and with it the wish to wait for all of them."""
     ledger.set_time(1_000_000)
-    root, held = kit.given_run()
-    first = kit.delegate(held, "first")
-    kit.commit(held.claim, waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
+    root, first = kit.parent_of("first", waiting={"": {"mode": "all", "deadline_ms": 1_060_000}})
     kit.finish(first)
     held = kit.resume(root)
     second = [kit.delegate(held, f"second {n}") for n in range(2)]
@@ -135,10 +126,8 @@ def test_what_is_said_to_a_session_before_its_first_run_comes_after_its_task(
 
 def test_a_deadline_comes_before_the_end_of_a_longer_window(kit: Kit, ledger: Ledger) -> None:
     """What came is not kept until the window closes; the timer is set for whichever is first."""
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(2)]
     rule = {"mode": "any", "window_ms": 60_000, "deadline_ms": 1_005_000}
-    kit.commit(parent.claim, waiting={"": rule})
+    root, *children = kit.parent_of(*"ab", waiting={"": rule})
     ledger.set_time(1_001_000)
     kit.finish(children[0])
     flushed = ledger.flush(root)
@@ -153,9 +142,7 @@ def test_a_deadline_comes_before_the_end_of_a_longer_window(kit: Kit, ledger: Le
 
 
 def test_a_clock_that_goes_back_does_not_keep_a_window_open(kit: Kit, ledger: Ledger) -> None:
-    root, parent = kit.given_run()
-    children = [kit.delegate(parent, str(n)) for n in range(3)]
-    kit.commit(parent.claim, waiting={"": {"mode": "any", "window_ms": 500}})
+    root, *children = kit.parent_of(*"abc", waiting={"": {"mode": "any", "window_ms": 500}})
     ledger.set_time(90_000_000)
     kit.finish(children[0])
     assert ledger.flush(root).outcome == "waits"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from orchestrator.agents.definition import AgentDefinition, define_agent
 from orchestrator.agents.prompts import render_prompt
@@ -22,6 +21,7 @@ from orchestrator.policy.kinds import QUESTIONS, question_kind
 from orchestrator.policy.plan import parse_plan
 from orchestrator.policy.response_tag import RESPONSE, tag_extract
 from orchestrator.worker.executors.protocol import protocol_text, takes_tagged_answers
+from tests.commands import run_command
 
 ROLES = ("coordinator", "specialist", "orchestrator")
 ANSWERS = ("text", "plan")
@@ -131,16 +131,13 @@ def test_the_command_prints_what_a_model_sees(tmp_path: Path) -> None:
     file.write_text(
         '[agents.boss]\nexecutor = "command"\ncommand = ["true"]\nrole = "coordinator"\nanswer = "plan"\n'
     )
-    runner = CliRunner()
-    shown = runner.invoke(main, ["agents", "prompt", "boss", "--agents", str(file)])
+    shown = run_command("agents", "prompt", "boss", "--agents", str(file))
     assert shown.exit_code == 0, shown.output
     assert "ONLY a JSON array" in shown.output
     assert f"tags named `{RESPONSE}`" in shown.output
-    assert (
-        f"tags named `{RESPONSE}`"
-        not in runner.invoke(main, ["agents", "prompt", "boss", "--agents", str(file), "--root"]).output
-    )
-    unknown = runner.invoke(main, ["agents", "prompt", "ghost", "--agents", str(file)])
+    as_root = run_command("agents", "prompt", "boss", "--agents", str(file), "--root")
+    assert f"tags named `{RESPONSE}`" not in as_root.output
+    unknown = run_command("agents", "prompt", "ghost", "--agents", str(file))
     assert unknown.exit_code == 2
     assert unknown.output == (
         f"Error: no agent 'ghost' is defined in {file}; name the module or file that defines it with --agents\n"

@@ -6,18 +6,17 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from orchestrator.cli import main
-from orchestrator.cli.message import LiveCheck, validate
+from orchestrator.cli.message import LiveCheck
 from orchestrator.config.settings import Settings
 from orchestrator.envelope import schemas
 from orchestrator.envelope.findings import Finding
-from tests.commands import hold_to_models
+from tests.commands import run_command
 
 GOOD = schemas.read("templates/query.xml")
 BAD = schemas.read("examples/invalid/message-id-is-nil.xml")
@@ -34,15 +33,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+validate = partial(run_command, "message", "validate")
+
+
 def _json(*arguments: str, given: bytes | None = None) -> tuple[int, list[dict[str, Any]]]:
-    result = CliRunner().invoke(validate, ["--json", *arguments], input=given)
-    hold_to_models(["message", "validate", "--json"], result.stdout)
+    result = validate("--json", *arguments, stdin=given)
     return result.exit_code, json.loads(result.stdout)["documents"]
 
 
 def test_a_valid_file_exits_with_0(folder: Path) -> None:
     """And says so."""
-    result = CliRunner().invoke(validate, [str(folder / "good.xml")])
+    result = validate(str(folder / "good.xml"))
     assert result.exit_code == 0
     assert result.stdout == f"{folder}/good.xml: valid\n"
 
@@ -69,7 +70,7 @@ def test_a_folder_is_walked_and_one_error_exits_with_1(folder: Path) -> None:
 
 def test_text_output_names_place_rule_and_value(folder: Path) -> None:
     """One line that an editor can jump to, one with the path."""
-    result = CliRunner().invoke(validate, [str(folder)])
+    result = validate(str(folder))
     assert f"{folder}/below/bad.XML:3: error: <message-id> is not a version 4 UUID" in result.stdout
     assert "[uuid-v4]" in result.stdout
     assert "at /agent-message/header/message-id = '00000000" in result.stdout
@@ -113,15 +114,15 @@ def test_a_link_that_leads_back_up_does_not_loop(folder: Path) -> None:
 
 def test_the_limit_of_the_settings_is_the_limit_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the router of this stack would refuse for its size is refused, and what it would take is taken."""
-    whole = CliRunner().invoke(main, ["message", "validate", "-"], input=GOOD)
+    whole = validate("-", stdin=GOOD)
     assert whole.exit_code == 0
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", str(len(GOOD) - 1))
-    refused = CliRunner().invoke(main, ["message", "validate", "-"], input=GOOD)
+    refused = validate("-", stdin=GOOD)
     assert refused.exit_code == 1
     assert f"the document is larger than {len(GOOD) - 1} bytes" in refused.stdout
     large = GOOD.replace(b"<subject>", b"<subject>" + b"x" * 9_000_000)
     monkeypatch.setenv("ORCHESTRA_MAX_MESSAGE_BYTES", "16000000")
-    assert CliRunner().invoke(main, ["message", "validate", "-"], input=large).exit_code == 0
+    assert validate("-", stdin=large).exit_code == 0
 
 
 def test_the_live_rules_are_asked_about_valid_envelopes_alone(
@@ -140,10 +141,10 @@ def test_the_live_rules_are_asked_about_valid_envelopes_alone(
 
     shutil.copy(folder / "good.xml", folder / "again.xml")
     monkeypatch.setattr("orchestrator.cli.message.live_rules", live_rules)
-    offline = CliRunner().invoke(validate, ["--json", str(folder / "good.xml")])
+    offline = validate("--json", str(folder / "good.xml"))
     assert offline.exit_code == 0
     assert asked == []
-    online = CliRunner().invoke(validate, ["--json", "--online", str(folder)])
+    online = validate("--json", "--online", str(folder))
     assert online.exit_code == 1
     assert asked == [GOOD, GOOD]
     rules = [[error["rule"] for error in row["findings"]] for row in json.loads(online.stdout)["documents"]]
