@@ -271,15 +271,17 @@ def test_what_was_said_is_there_after_the_last_process_died(stage: Stage) -> Non
         found = document(stage, session)
         assert found["read_from"] == ("audit" if deleted else "ledger")
         [run] = found["runs"]
-        assert len(run["attempts"]) == 3
-        for attempt in run["attempts"]:
+        # The reaper of a busy machine may take a run from a dead process first: nobody knows what was said in that attempt.
+        attempts = [one for one in run["attempts"] if one["turns"]]
+        assert len(attempts) == 3
+        for attempt in attempts:
             assert [part["text"] for part in parts({"attempts": [attempt]}, "prompt", "text")] == [
                 *("go", "I touch it.", "And now."),
             ]
             assert parts({"attempts": [attempt]}, "result")[0]["text"] == f"the contents {HOSTILE}"
-        assert [turn["again"] for turn in run["attempts"][2]["turns"]] == [True, True]
+        assert [turn["again"] for turn in attempts[2]["turns"]] == [True, True]
         if not deleted:
-            assert [one["how"] for one in run["attempts"]] == ["died"] * 3
+            assert [one["how"] for one in attempts] == ["died"] * 3
             assert "200 + 40 tokens" in stage.transcript(session)
 
 
