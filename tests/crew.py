@@ -61,7 +61,7 @@ class Crew:
 
     def answer(self, session: str) -> str:
         """What a session answered, or why it failed."""
-        return str(self.kit.ledger.result(session)[1])
+        return str(self.kit.answer(session))
 
     def delegate(self, prompt: str, agent: str = "coder") -> Any:
         """Have a parent delegate the prompt; the callback that it gets."""

@@ -28,7 +28,7 @@ def test_a_stream_that_does_not_say_why_it_ends_is_tried_again(
     model("speaker", model=provider, tools=[_roll(rolled)])
     dispatch = kit.start(session := kit.submit("speaker"))
     assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "The answer is not known."
+    assert kit.answer(session) == "The answer is not known."
     assert (len(server.requests), rolled) == (2, [])
 
 
@@ -133,5 +133,5 @@ def test_so_it_is_in_the_responses_format(kit: Kit, model: Model) -> None:
     model("speaker", model="openai-responses:gpt-5")
     dispatch = kit.start(session := kit.submit("speaker"))
     assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "All of it."
+    assert kit.answer(session) == "All of it."
     assert kit.ledger.session(session).used.tokens >= 120

@@ -153,7 +153,7 @@ def test_a_user_goes_on_with_a_session_that_remembers(
     session = kit.submit("clerk", "The number is 7.")
     assert workers.answer(session) == "noted"
     kit.ledger.enqueue(session, "Which number?", item_id="itm_again")
-    wait_until(lambda: kit.ledger.result(session)[1] == "7", "the second answer")
+    wait_until(lambda: kit.answer(session) == "7", "the second answer")
 
 
 def test_a_tool_with_the_context_and_one_that_fails(
@@ -281,7 +281,7 @@ def test_a_provider_that_is_away_costs_a_retry(kit: Kit, model: Model, serve: Se
     model("patient", instructions="You wait.")
     dispatch = kit.start(session := kit.submit("patient"))
     assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "here"
+    assert kit.answer(session) == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
 
 
@@ -462,8 +462,7 @@ def test_a_plan_that_is_not_valid_is_corrected_in_the_same_conversation(
     server = serve(Script(Say("I shall do it myself."), Say('[{"role": "dev", "task": "work"}]')))
     model("boss", role="coordinator", answer="plan")
     model("dev")
-    root = kit.submit("boss", "build it")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("boss", "build it", ends="finished")
     assert [s.agent for s in kit.children(root)] == ["dev"]
     first, second = server.requests
     assert "ONLY a JSON array" in first.instructions

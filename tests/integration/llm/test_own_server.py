@@ -143,7 +143,7 @@ def test_a_budget_in_money_holds_with_prices_of_ones_own(
         prices=prices,
         instructions="You answer.",
     )
-    session = Client(parts=kit.parts).submit("local", "go", budget=Budget(usd=1)).id
+    session = kit.submit("local", "go", budget=Budget(usd=1))
     workers.answer(session)
     assert kit.ledger.session(session).used.nano_usd == usd * 1000
 
@@ -155,7 +155,7 @@ def test_no_more_is_reserved_than_the_context_holds(
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=512, instructions="You answer."
     )
-    session = Client(parts=kit.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).id
+    session = kit.submit("local", "go " * 1000, budget=Budget(tokens=1024))
     workers.answer(session)
     assert own.requests[0].body["max_completion_tokens"] == 512
 

@@ -114,8 +114,8 @@ def test_another_model_stands_in_for_one_that_is_away(
     with WireServer(lambda request: Say("from the other")) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         for _ in range(2):
-            assert kit.play(session := kit.submit("two")) == "finished"
-            assert kit.ledger.result(session)[1] == "from the other"
+            session = kit.begin("two", ends="finished")
+            assert kit.answer(session) == "from the other"
 
 
 # --- A provider that is away and instructions that are too long: one sentence, nothing paid twice.
@@ -156,7 +156,7 @@ def test_a_provider_that_hangs_is_given_up_and_asked_by_the_next_attempt(
     assert kit.execute(dispatch) == "retry"
     assert "timed out" in kit.ledger.runs(session)[0].tries[-1].reason.lower()
     assert kit.again(dispatch) == "finished"
-    assert kit.ledger.result(session)[1] == "a four"
+    assert kit.answer(session) == "a four"
     assert (len(server.requests), len(server.answered), rolled) == (3, 2, [1])
 
 

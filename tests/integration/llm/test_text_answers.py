@@ -53,7 +53,7 @@ def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversa
     root = kit.submit("lead")
     assert "It is &lt;done&gt;." in workers.answer(root)
     [child] = kit.children(root)
-    assert kit.ledger.result(child.id)[1] == "It is &lt;done&gt;."
+    assert kit.answer(child.id) == "It is &lt;done&gt;."
     assert "I thought." in kit.ledger.memory(child.id)
     [request] = asked_of_writer(server)
     assert "Wrap your final answer in XML tags named `response`" in request.instructions
@@ -101,7 +101,7 @@ def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
     assert json.loads(done.stdout)["incomplete"] == found.summary
     assert found.status == "partial-success"
     assert found.summary == "The answer was cut off at its limit of 90 tokens (max_tokens)."
-    assert kit.ledger.result(session)[1] == "It is half of"
+    assert kit.answer(session) == "It is half of"
     assert "answer-cut-off" in caplog.text
 
 
@@ -113,7 +113,7 @@ def test_a_cut_answer_of_a_type_is_an_error(kit: Kit, model: Model, serve: Serve
 
     serve(Script(Truncated(calls=[Call("final_result", score=3)])))
     model("writer", output=Verdict)
-    assert kit.play(session := kit.submit("writer")) == "failed"
+    session = kit.begin("writer", ends="failed")
     assert "cut off at its limit of 20 tokens (max_tokens)" in kit.ledger.session(session).reason
 
 
@@ -155,7 +155,7 @@ def test_a_later_attempt_asks_for_what_was_rejected_anew(
     server = serve(lambda request: Say(right if len(server.requests) > 3 else said))
     model("writer", instructions="You write.", attempts=5, answer=answer, role="coordinator")
     model("dev", instructions="You work.")
-    kit.play(root := kit.submit("lead"))
+    root = kit.begin("lead")
     [child] = kit.children(root)
     dispatch = kit.start(child.id)
     assert [kit.execute(dispatch), kit.again(dispatch)] == ["retry", "retry"]
@@ -179,7 +179,7 @@ def test_what_the_configuration_forbids_is_tried_once(
 ) -> None:
     serve(Script(Say("never")))
     model("writer", attempts=5, **settings)
-    assert kit.play(session := kit.submit("writer")) == "failed"
+    session = kit.begin("writer", ends="failed")
     assert why in kit.ledger.session(session).reason
 
 
@@ -219,7 +219,7 @@ def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
     server = serve(Script(delegates, *again, Say("It is delegated."), Say("a reminder?")))
     model("writer", role="coordinator", instructions="You write.")
     model("helper", instructions="You help.")
-    kit.play(root := kit.submit("lead"))
+    root = kit.begin("lead")
     [child] = kit.children(root)
     verdict = kit.execute(dispatch := kit.start(child.id))
     if again:
@@ -268,7 +268,7 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(kit: Kit, model: Mo
     [child] = kit.children(root)
     dispatch = kit.start(child.id)
     assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(child.id)[1] == "done"
+    assert kit.answer(child.id) == "done"
     assert [request.last for request in server.requests[1:]] == [NUDGE, NUDGE]
     assert len(server.answered) == 2
 

@@ -1,13 +1,34 @@
-"""A process that no agent may look into."""
+"""A process that no agent may look into, and functions that count their calls."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
+
+
+class Calls:
+    """Counts the calls of functions by name, over all tries."""
+
+    def __init__(self) -> None:
+        self.made: Counter[str] = Counter()
+
+    def of(self, name: str, value: Any = None) -> Callable[..., Any]:
+        def function() -> Any:
+            self.made[name] += 1
+            return value
+
+        return function
+
+
+@pytest.fixture
+def calls() -> Calls:
+    return Calls()
 
 
 @pytest.fixture

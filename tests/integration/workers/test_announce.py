@@ -313,8 +313,7 @@ def test_an_agent_and_its_programs_find_others_by_tag(kit: Kit) -> None:
     kit.agent("two", tags=["gpu", "eu"])(str)
     kit.agent("plain")(str)
     kit.agent("other", tags=["cpu", "eu"])(str)
-    root = kit.submit("lead")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("lead", ends="finished")
     assert found == [["one", "plain", "two"], ["one", "two"], ["two"], []]
 
 

@@ -150,7 +150,7 @@ def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
     place.sweep()
     place.client.approve(place.open.id, "two")
     assert place.go_on() == "finished"
-    assert place.kit.ledger.result(place.session)[1] == "approved: one; approved: two"
+    assert place.kit.answer(place.session) == "approved: one; approved: two"
     assert place.steps == ["plan", "deploy 1", "deploy 2"]
     run = place.kit.ledger.runs(place.session)[0]
     assert (run.failures, run.lost) == (0, 0)
@@ -338,7 +338,7 @@ def test_what_is_wrong_with_a_request_is_said_at_once(kit: Kit) -> None:
             told.append(str(refused.value))
         return ""
 
-    assert kit.play(kit.submit("ops")) == "finished"
+    kit.begin("ops", ends="finished")
     for said, part in zip(
         told, ["is empty", "no form as JSON", "asked about", "'maybe'", "no approval"], strict=True
     ):
@@ -454,9 +454,8 @@ def test_a_program_is_given_an_answer_that_comes_as_its_question_is_withdrawn(
         chosen = Permissions(ctx, "approve", lambda *_: None).decide("rm", {"path": "x"}, options)
         return chosen.kind if chosen is not None else "none"
 
-    session = place.kit.submit("ops")
-    assert place.kit.play(session) == "finished", place.kit.ledger.session(session).reason
-    assert place.kit.ledger.result(session)[1] == "allow_once"
+    session = place.kit.begin("ops", ends="finished")
+    assert place.kit.answer(session) == "allow_once"
 
 
 def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
@@ -516,4 +515,4 @@ def test_a_program_of_an_agent_asks_and_a_person_answers(kit: Kit, place: Place)
         [asked] = place.client.approvals(session)
         place.client.approve(asked.id, "once")
         assert running.result() == "finished"
-    assert kit.ledger.result(session)[1] == "True once"
+    assert kit.answer(session) == "True once"

@@ -245,8 +245,7 @@ def test_names_and_numbers_are_bounded(kit: Kit) -> None:
         said.append(str(caught.value))
         return "done"
 
-    root = kit.submit("solo")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("solo", ends="finished")
     assert said
     assert kit.ledger.session(root).state.value == "finished"
     assert len(kit.ledger.answer_as_kept(root)[3]) == MAX_ATTACHMENTS

@@ -12,7 +12,6 @@ import pytest
 
 from orchestrator.agents.loader import load_agents
 from orchestrator.agents.options.command import CommandOptions
-from orchestrator.client.client import Client
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.response_tag import ANSWER_NOTE
@@ -222,7 +221,7 @@ def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, An
 def test_what_a_program_reports_counts_in_the_budgets(crew: Crew) -> None:
     crew.agent(preset="claude", command=FAKE)
     kit = crew.kit
-    root = Client(parts=kit.parts).submit("coder", "!result one", budget=Budget(requests=1)).id
+    root = kit.submit("coder", "!result one", budget=Budget(requests=1))
     assert kit.play(root) == "finished"
     used = kit.ledger.session(root).used
     assert (used.requests, used.input_tokens, used.output_tokens, used.usd) == (1, 100, 20, 0.25)

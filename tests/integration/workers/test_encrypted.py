@@ -94,8 +94,7 @@ def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
             return "waiting"
         return " ".join(callback.text for callback in ctx.callbacks)
 
-    root = cast.submit("asking")
-    cast.play(root)
+    root = cast.begin("asking")
     assert leaks(cast.redis) == []
     with Client(cast.settings) as client:
         (question,) = client.questions(root)
@@ -108,7 +107,7 @@ def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
         client.approve(approval.id, f"yes, {SECRET}")
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
-    assert f"it is {SECRET}" in str(cast.ledger.result(root)[1])
+    assert f"it is {SECRET}" in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -123,8 +122,7 @@ def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: Kit, tmp_
 
     for name in ("reaper", "asking", "operator"):
         cast.parts.keyring.signer(name)
-    root = cast.submit("asking")
-    cast.play(root)
+    root = cast.begin("asking")
     apart = tmp_path / "reaper-host"
     bring_keys(cast.parts.keyring.store, KeyStore(apart / "keys"), "reaper")
     reaper = build_container(cast.redis, cast.settings.model_copy(update={"data": apart}))
@@ -148,8 +146,7 @@ def test_a_failure_says_nothing_in_clear(cast: Kit) -> None:
             return ""
         return ctx.callbacks[0].error or ""
 
-    root = cast.submit("parent")
-    cast.play(root)
+    root = cast.begin("parent")
     (below,) = cast.children(root)
     dispatch = cast.start(below.id)
     assert cast.execute(dispatch) == "retry"
@@ -158,7 +155,7 @@ def test_a_failure_says_nothing_in_clear(cast: Kit) -> None:
     assert cast.again(dispatch) == "failed"
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
-    assert f"no {SECRET} found" in str(cast.ledger.result(root)[1])
+    assert f"no {SECRET} found" in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -188,7 +185,7 @@ def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit) -> None:
     (below,) = cast.children(root)
     assert cast.play(below.id) == "finished"
     assert cast.play(root) == "finished"
-    assert SECRET in str(cast.ledger.result(root)[1])
+    assert SECRET in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -216,7 +213,7 @@ def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: Kit) -> No
         kit.play(below.id)
     assert kit.play(root) == "finished"
     sizes = sum(len(f"{n} ") + len(SECRET) * (5_000 if n == 0 else 1) for n in range(50))
-    assert kit.ledger.result(root)[1] == f"50 {sizes}"
+    assert kit.answer(root) == f"50 {sizes}"
     assert leaks(kit.redis) == []
 
 
@@ -239,15 +236,14 @@ def test_the_same_submission_is_the_same_session(cast: Kit) -> None:
 def test_a_fork_is_sealed_anew(cast: Kit) -> None:
     """It belongs to another tree, and only what was sealed for a tree is opened in it."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
-    root = cast.submit("parent", f"the {SECRET}")
-    cast.play(root)
+    root = cast.begin("parent", f"the {SECRET}")
     for below in cast.children(root):
         cast.play(below.id)
     cast.play(root)
     with Client(cast.settings) as client:
         fork = client.fork(root, "2").id
     assert cast.play(fork) == "finished"
-    assert f"Find {SECRET}" in str(cast.ledger.result(fork)[1])
+    assert f"Find {SECRET}" in str(cast.answer(fork))
     assert leaks(cast.redis) == []
 
 
@@ -279,7 +275,7 @@ def test_a_mark_that_was_taken_off_changes_nothing(cast: Kit) -> None:
     root = cast.submit("keeper", SECRET)
     cast.redis.hdel(ledger_keys.session(root), "encrypted")
     assert cast.play(root) == "finished"
-    assert SECRET in str(cast.ledger.result(root)[1])
+    assert SECRET in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -293,7 +289,7 @@ def test_a_copied_sealed_text_is_not_opened(cast: Kit) -> None:
     for agent in ("keeper", "open"):
         mine = cast.submit(agent, stolen)
         cast.play(mine)
-        assert SECRET not in str(cast.ledger.result(mine)[1])
+        assert SECRET not in str(cast.answer(mine))
 
 
 def test_a_worker_without_the_key_says_so(cast: Kit, tmp_path: Path) -> None:
@@ -326,9 +322,8 @@ def test_a_program_without_a_key_is_refused_at_once(cast: Kit) -> None:
         ctx.delegate("partner", SECRET)
         return ""
 
-    root = cast.submit("parent")
-    assert cast.play(root) == "failed"
-    assert "orchestra keys generate partner --use encrypt" in str(cast.ledger.result(root)[1])
+    root = cast.begin("parent", ends="failed")
+    assert "orchestra keys generate partner --use encrypt" in str(cast.answer(root))
     assert cast.children(root) == []
 
 

@@ -336,5 +336,5 @@ def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(kit: Kit,
     (lease,) = kit.ledger.sweep.leases(0)
     assert kit.ledger.release(lease) == "queued"
     assert kit.again(run) == "finished"
-    assert kit.ledger.result(fork)[1] == "one two"
+    assert kit.answer(fork) == "one two"
     assert seen[-1][2] == {"words": ["one"]}

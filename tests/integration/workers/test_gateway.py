@@ -126,7 +126,7 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(kit: Kit) -> None:
     assert kit.ledger.session(first).progress == 50
     with pytest.raises(ServerUnavailable, match="has ended"):
         kept[0].status(60)
-    assert kit.play(kit.submit("tool", "again")) == "finished"
+    kit.begin("tool", "again", ends="finished")
     assert [folder.exists() for folder in folders] == [False, False]
 
 
@@ -183,8 +183,7 @@ def test_what_is_wrong_with_a_request_is_said(kit: Kit) -> None:
         assert session.raise_callback("anybody?") is None
         return ""
 
-    root = kit.submit("tool")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("tool", ends="finished")
     assert "there is no operation 'destroy'" in said[0]
     assert said[1] == "delegate: task is missing"
     assert "less than or equal to 50" in said[2]
@@ -224,8 +223,7 @@ def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(kit:
             assert b"JSON object" in answers.readline()
         return ""
 
-    root = kit.submit("tool")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("tool", ends="finished")
 
 
 def test_a_program_sees_and_answers_the_questions_of_its_children(kit: Kit, workers: Workers) -> None:

@@ -229,8 +229,7 @@ def test_who_put_a_question_that_was_edited_is_told_so(kit: Kit) -> None:
 def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(kit: Kit) -> None:
     """Each is genuine where it was said: who copies it has somebody told twice, or told the answer to another question."""
     said = listening(kit, "keep it", "send money")
-    root = kit.submit("solo")
-    assert kit.play(root) == "finished"
+    root = kit.begin("solo", ends="finished")
     with Client(kit.settings) as client:
         honest = client.resume(root, "pay once")
     copied, queue = item_id(root, "copy"), ledger_keys.queue(root)
@@ -244,8 +243,7 @@ def test_a_prompt_under_a_second_item_and_replies_under_each_other_are_refused(k
     assert "was not delivered" in said[2]
     assert "pay once" not in said[2]
 
-    top = kit.submit("lead")
-    assert kit.play(top) == "idle"
+    top = kit.begin("lead", ends="idle")
     (child,) = kit.children(top)
     assert kit.play(child.id) == "idle"
     assert kit.play(top) == "idle"

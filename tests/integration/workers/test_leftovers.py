@@ -55,10 +55,9 @@ def spent(
                 kept[name.decode()] = kit.redis.dump(name)
         return "done"
 
-    from orchestrator.client.client import Client
     from orchestrator.policy.budget import Budget
 
-    session = Client(parts=kit.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).id
+    session = kit.submit("lead", "go", budget=Budget.of({"tokens": 1000}))
     assert kit.play(session) == "finished"
     (run,) = kit.ledger.runs(session)
     return session, run.id, kept

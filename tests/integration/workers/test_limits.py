@@ -206,7 +206,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(kit: Kit, limits: Concurrency
             if member.state == "pending" and not member.run:
                 kit.start(member.id)
         loop.join(0.02)
-    assert kit.ledger.result(root)[1] == "from the child"
+    assert kit.answer(root) == "from the child"
     assert [one["agent:caller"] for one in counts] == [1, 1]
     assert recounted == [(0, 0)]
     assert not at_work(kit)

@@ -245,9 +245,8 @@ def test_over_http_the_token_of_the_session_is_asked_for(kit: Kit, unused_port: 
             result = await client.call_tool("session", {})
             return str(result.structured_content["agent"])
 
-    root = kit.submit("cli")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert kit.ledger.result(root)[1] == "cli"
+    root = kit.begin("cli", ends="finished")
+    assert kit.answer(root) == "cli"
 
 
 def test_what_is_wrong_is_told_to_the_model(kit: Kit) -> None:
@@ -265,8 +264,7 @@ def test_what_is_wrong_is_told_to_the_model(kit: Kit) -> None:
             said.append(str(caught.value))
 
     kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work))
-    root = kit.submit("cli")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("cli", ends="finished")
     assert "needs an agent and a description" in said[0]
     assert "is not a child of" in said[1]
     assert "less than or equal to 50" in said[2]

@@ -138,7 +138,7 @@ def test_five_mebibytes_cross_from_child_to_parent(kit: Kit) -> None:
     assert kit.play(child.id) == "finished"
     assert kit.play(root) == "finished"
     assert kit.ledger.result(root) == (SessionState.FINISHED, digest)
-    assert hashlib.sha256((kit.ledger.result(child.id)[1] or "").encode()).hexdigest() == digest
+    assert hashlib.sha256((kit.answer(child.id) or "").encode()).hexdigest() == digest
     (parsed,) = parse_callbacks(prompts[0])
     assert parsed.size == len(text.encode())
     assert text.startswith(parsed.text)
@@ -158,4 +158,4 @@ def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
         return "x" * 1001
 
     root = kit.begin("lead", ends="failed")
-    assert "is larger than 1000 bytes" in (kit.ledger.result(root)[1] or "")
+    assert "is larger than 1000 bytes" in (kit.answer(root) or "")

@@ -228,6 +228,5 @@ def test_a_program_corrects_its_plan_in_the_same_conversation(kit: Kit, tmp_path
     kit.catalogue["boss"] = definition
     kit.parts.agents.announce([definition.record])
     kit.agent("dev")(lambda _: "")
-    root = kit.submit("boss")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("boss", ends="finished")
     assert [s.agent for s in kit.children(root)] == ["dev"]

@@ -72,7 +72,7 @@ def test_an_answer_finishes_the_session(kit: Kit) -> None:
 def test_what_an_agent_returns_becomes_text(kit: Kit, value: object, text: str) -> None:
     kit.agent("solo")(lambda ctx: value)
     session = kit.begin("solo")
-    assert kit.ledger.result(session)[1] == text
+    assert kit.answer(session) == text
 
 
 def test_an_agent_may_be_a_coroutine_function(kit: Kit) -> None:
@@ -81,7 +81,7 @@ def test_an_agent_may_be_a_coroutine_function(kit: Kit) -> None:
         return ctx.prompt
 
     session = kit.begin("solo", "later")
-    assert kit.ledger.result(session)[1] == "later"
+    assert kit.answer(session) == "later"
 
 
 def test_a_failure_names_the_agents_own_line(kit: Kit) -> None:
@@ -259,9 +259,8 @@ def test_a_provider_holds_nobody_back_for_longer_than_a_day(kit: Kit) -> None:
             ctx.limits.acquire("stub", "m")
         return str(float(parked.value.args[1]))
 
-    root = kit.submit("solo")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert 86_000 < float(kit.ledger.result(root)[1]) <= 86_400
+    root = kit.begin("solo", ends="finished")
+    assert 86_000 < float(kit.answer(root)) <= 86_400
 
 
 class Speechless(Exception):
@@ -342,7 +341,7 @@ def test_a_fork_of_an_agents_process_cannot_end_its_run(
         return str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
 
     session = kit.begin("solo", ends="finished")
-    assert kit.ledger.result(session)[1] == str(code)
+    assert kit.answer(session) == str(code)
 
 
 def test_a_run_is_executed_once(kit: Kit) -> None:
@@ -372,7 +371,7 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(kit: Kit) -> None:
     assert kit.ledger.flush(session).outcome == "waits"
     kit.play(second.id)
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "Say a: aa,Say b: bb"
+    assert kit.answer(session) == "Say a: aa,Say b: bb"
     found = kit.ledger.session(session)
     assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
 
@@ -409,7 +408,7 @@ def test_a_delegation_may_be_told_apart_by_a_key(kit: Kit) -> None:
         made.append(ctx.delegate("helper", "same", key="one"))
         made.append(ctx.delegate("helper", "same", key="two"))
 
-    kit.play(kit.submit("lead"))
+    kit.begin("lead")
     assert made[0] == made[1] != made[2]
 
 
@@ -639,7 +638,7 @@ def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_b
     monkeypatch.setattr(runner, "current_process", lambda: SimpleNamespace(name="ForkPoolWorker-1"))
     monkeypatch.setattr(os, "kill", lambda *_: killed.set())
     monkeypatch.setattr(kit.ledger, "commit_all", refuse)
-    assert kit.play(kit.submit("solo")) == "lost"
+    kit.begin("solo", ends="lost")
     assert killed.is_set()
 
 
@@ -652,7 +651,7 @@ def test_progress_is_shown_in_the_ledger(kit: Kit) -> None:
         found = kit.ledger.session(ctx.session)
         seen.append((found.progress, found.activity))
 
-    kit.play(kit.submit("solo"))
+    kit.begin("solo")
     assert seen == [(40, "counting")]
 
 
@@ -680,7 +679,7 @@ def test_a_user_resumes_a_finished_session(kit: Kit) -> None:
     session = kit.begin("solo", "first")
     kit.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
+    assert kit.answer(session) == "user 2: and &lt;response>second&lt;/response>"
 
 
 def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> None:
@@ -690,8 +689,8 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> N
     def bad(ctx: Context) -> None:
         raise ValueError("not fine")
 
-    kit.play(kit.submit("good", task="t-good"))
-    kit.play(kit.submit("bad", task="t-bad"))
+    kit.begin("good", task="t-good")
+    kit.begin("bad", task="t-bad")
     assert AsyncResult("t-good", app=kit.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
         AsyncResult("t-bad", app=kit.app).get(timeout=60)
@@ -700,7 +699,7 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> N
 
 def test_the_caller_of_a_root_that_waits_sees_that_it_does(kit: Kit) -> None:
     kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
-    kit.play(kit.submit("lead", task="t-waits"))
+    kit.begin("lead", task="t-waits")
     assert AsyncResult("t-waits", app=kit.app).state == "WAITING"
 
 

@@ -267,7 +267,7 @@ def test_a_word_that_cannot_be_decrypted_does_not_stop_its_session(scene: Scene)
     scene.publish(word)
     assert scene.route() == []
     assert scene.kit.play(scene.session().id) == "finished"
-    assert "this message from partner cannot be read" in str(scene.kit.ledger.result(scene.session().id)[1])
+    assert "this message from partner cannot be read" in str(scene.kit.answer(scene.session().id))
     (error,) = scene.errors()
     assert error[:2] == ("vault", "partner")
     assert word.header.message_id in error[2]

@@ -98,7 +98,7 @@ def test_what_comes_before_a_deadline_without_children_ends_the_wait(kit: Kit) -
     session = kit.begin("poller", "first", ends="idle")
     kit.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "second"
+    assert kit.answer(session) == "second"
 
 
 def test_a_deadline_holds_nothing_up_once_the_children_are_done(kit: Kit) -> None:
@@ -179,7 +179,7 @@ def test_an_heir_gets_what_a_closed_session_was_owed(kit: Kit, workers: Workers)
     while not (run := kit.ledger.session(item.child).run):
         time.sleep(0.01)
     kit.execute(kit.ledger.sweep.make_ready(run) or pytest.fail("not queued"))
-    while kit.ledger.result(next_of_kin)[1] != "inherited":
+    while kit.answer(next_of_kin) != "inherited":
         time.sleep(0.01)
 
 

@@ -163,7 +163,7 @@ def test_a_coordinator_delegates_by_message_and_tasks_wait_for_each_other(kit: K
     kit.play(second.id)
     while kit.ledger.session(root).state == "idle":
         kit.play(root)
-    assert kit.ledger.result(root)[1] == "all done"
+    assert kit.answer(root) == "all done"
     assert breaks(kit) == []
 
 
@@ -239,4 +239,4 @@ def test_a_query_is_put_to_the_parent_and_its_reply_resumes(kit: Kit) -> None:
     assert kit.play(one.id) == "finished"
     assert "the second" in script.heard[-1]
     kit.play(root)
-    assert kit.ledger.result(root)[1] == "that one"
+    assert kit.answer(root) == "that one"
