@@ -50,7 +50,7 @@ def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
 
 @pytest.mark.parametrize("mode", ["tool", "native"])
 def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
-    kit: Kit, workers: Workers, model: Model, mode: str
+    kit: Kit, workers: Workers, client: Client, model: Model, mode: str
 ) -> None:
     def wrong(request: Request) -> Say:
         answer = {"name": "Bern", "size": "large"}
@@ -71,8 +71,7 @@ def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
         "the model of agent 'local' gave no usable answer: size: Input should be a valid integer"
     )
     assert "and it said 'large'; Exceeded maximum output retries (2)" in reason
-    with Client(kit.settings) as client:
-        [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
+    [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
     assert said.count('"size"') == 3
 
 
@@ -113,14 +112,13 @@ def test_an_answer_is_forced_into_its_form_as_the_options_say(
 
 
 def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
-    kit: Kit, workers: Workers, model: Model, own: WireServer
+    kit: Kit, workers: Workers, client: Client, model: Model, own: WireServer
 ) -> None:
     model(
         "local", model="openai-chat:small", base_url=f"{own.url}/v1", stream=False, instructions="You answer."
     )
     session = kit.submit("local")
-    with Client(kit.settings) as client:
-        shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
+    shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
     assert "".join(shown) == workers.answer(session)
     assert [request.stream for request in own.requests] == [False]
 

@@ -89,14 +89,13 @@ def test_the_error_of_an_answer_that_is_cut_off_again_names_the_limit(
 
 @pytest.mark.parametrize("model_name", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
 def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
-    kit: Kit, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, model_name: str
+    kit: Kit, client: Client, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, model_name: str
 ) -> None:
     serve(Script(Truncated("It is half of", output_tokens=90)))
     model("writer", model=model_name)
     session = kit.begin("writer", ends="finished")
-    with Client(kit.settings) as client:
-        found = client.completion(session, timeout_s=10)
-        assert client.incomplete(session) == found.summary
+    found = client.completion(session, timeout_s=10)
+    assert client.incomplete(session) == found.summary
     done = kit.orchestra("result", session, "--json")
     assert json.loads(done.stdout)["incomplete"] == found.summary
     assert found.status == "partial-success"

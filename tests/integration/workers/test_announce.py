@@ -16,7 +16,6 @@ from orchestrator.agents.registry import AgentRecord, AgentRecords, AgentRegistr
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
 from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
-from orchestrator.doctor import Doctor
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.ledger import SessionState
 from orchestrator.machine import SystemClock
@@ -26,6 +25,7 @@ from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import announce, queues_of
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 from tests.waiting import wait_until
 
@@ -103,22 +103,21 @@ def _let_days_pass(kit: Kit, days: float) -> None:
     kit.redis.zadd(names, {name: at - days * 86_400_000 for name, at in found})
 
 
-def test_work_for_agents_whose_last_worker_left_long_ago_waits(kit: Kit) -> None:
+def test_work_for_agents_whose_last_worker_left_long_ago_waits(kit: Kit, client: Client) -> None:
     """So scaling to zero loses nothing: neither a submission, nor what a running agent delegates."""
     kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "help") and "waiting")
     kit.agent("helper")(lambda ctx: "helped")
     kit.agent("other")(lambda ctx: "")
     _let_days_pass(kit, 365)
     announce(build_container(kit.redis, kit.settings), {"other": kit.catalogue["other"]})
-    with Client(kit.settings) as client:
-        root = client.submit("lead", "go").id
-        assert kit.play(root) == "idle"
-        (child,) = kit.children(root)
-        impatient = kit.settings.model_copy(update={"registration_patience_s": 0.0})
-        build_router(kit.redis, impatient, consumer="r").run_once()
-        assert DeadLetters(kit.redis).all() == []
-        assert client.session(child.id).busy
-        assert {record.name for record in fresh(kit).all()} == {"lead", "helper", "other"}
+    root = client.submit("lead", "go").id
+    assert kit.play(root) == "idle"
+    (child,) = kit.children(root)
+    impatient = kit.settings.model_copy(update={"registration_patience_s": 0.0})
+    build_router(kit.redis, impatient, consumer="r").run_once()
+    assert DeadLetters(kit.redis).all() == []
+    assert client.session(child.id).busy
+    assert {record.name for record in fresh(kit).all()} == {"lead", "helper", "other"}
 
 
 def test_a_setting_lets_registrations_lapse(kit: Kit) -> None:
@@ -218,7 +217,7 @@ def test_why_names_the_agents_own_time_limit(kit: Kit, lead: SignsOfLife) -> Non
     session = kit.submit("lead")
     dispatch = kit.start(session)
     kit.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
-    _, wait, _ = Doctor(kit.parts, audit=None).why(session)
+    _, wait, _ = doctor_of(kit).why(session)
     assert wait.by.endswith("run limit 77 s")
 
 

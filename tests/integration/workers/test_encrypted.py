@@ -11,8 +11,6 @@ import redis as redis_py
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
-from orchestrator.doctor import Doctor
-from orchestrator.doctor.findings import Severity
 from orchestrator.errors import KeyInUse, PromptKeyInUse, SessionFailed
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger.model import Item, Run, Session, Try, encrypted_fields
@@ -20,6 +18,7 @@ from orchestrator.policy.sealed_text import ENCRYPTED, is_sealed
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests import everything_in_redis
+from tests.examined import broken
 from tests.hosts import bring_keys
 from tests.kit import Kit
 
@@ -73,7 +72,7 @@ def test_nothing_of_it_is_in_redis(kit: Kit, how: str) -> None:
         assert is_sealed(kept)
         assert client.open_text(kept) == answer
         assert any(SECRET in event.detail for event in client.history(root, texts=True))
-    assert not [one for one in examine_all(kit) if one.severity is Severity.BREAK]
+    assert broken(kit) == []
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def cast(kit: Kit) -> Kit:
     return kit
 
 
-def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
+def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit, client: Client) -> None:
     """Said to a person, and by one."""
 
     @cast.agent("asking", role="coordinator", encrypt=True)
@@ -96,15 +95,14 @@ def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
 
     root = cast.begin("asking")
     assert leaks(cast.redis) == []
-    with Client(cast.settings) as client:
-        (question,) = client.questions(root)
-        assert question.text == f"Is it {SECRET}?"
-        assert question.query is not None
-        client.reply(question.id, f"it is {SECRET}")
-        (approval,) = client.approvals(root)
-        assert approval.arguments == {"word": SECRET}
-        assert not approval.fault
-        client.approve(approval.id, f"yes, {SECRET}")
+    (question,) = client.questions(root)
+    assert question.text == f"Is it {SECRET}?"
+    assert question.query is not None
+    client.reply(question.id, f"it is {SECRET}")
+    (approval,) = client.approvals(root)
+    assert approval.arguments == {"word": SECRET}
+    assert not approval.fault
+    client.approve(approval.id, f"yes, {SECRET}")
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
     assert f"it is {SECRET}" in str(cast.answer(root))
@@ -217,37 +215,35 @@ def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: Kit) -> No
     assert leaks(kit.redis) == []
 
 
-def test_the_same_submission_is_the_same_session(cast: Kit) -> None:
+def test_the_same_submission_is_the_same_session(cast: Kit, client: Client) -> None:
     """What is sealed twice differs, and is compared as it was said."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
-    with Client(cast.settings) as client:
-        first = client.submit("parent", f"a {SECRET}", key="k")
-        assert client.submit("parent", f"a {SECRET}", key="k").id == first.id
-        with pytest.raises(KeyInUse):
-            client.submit("parent", "another", key="k")
-        cast.play(first.id)
-        again = client.resume(first.id, f"more {SECRET}", key="r")
-        assert client.resume(first.id, f"more {SECRET}", key="r") == again
-        with pytest.raises(PromptKeyInUse):
-            client.resume(first.id, "something else", key="r")
+    first = client.submit("parent", f"a {SECRET}", key="k")
+    assert client.submit("parent", f"a {SECRET}", key="k").id == first.id
+    with pytest.raises(KeyInUse):
+        client.submit("parent", "another", key="k")
+    cast.play(first.id)
+    again = client.resume(first.id, f"more {SECRET}", key="r")
+    assert client.resume(first.id, f"more {SECRET}", key="r") == again
+    with pytest.raises(PromptKeyInUse):
+        client.resume(first.id, "something else", key="r")
     assert leaks(cast.redis) == []
 
 
-def test_a_fork_is_sealed_anew(cast: Kit) -> None:
+def test_a_fork_is_sealed_anew(cast: Kit, client: Client) -> None:
     """It belongs to another tree, and only what was sealed for a tree is opened in it."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
     root = cast.begin("parent", f"the {SECRET}")
     for below in cast.children(root):
         cast.play(below.id)
     cast.play(root)
-    with Client(cast.settings) as client:
-        fork = client.fork(root, "2").id
+    fork = client.fork(root, "2").id
     assert cast.play(fork) == "finished"
     assert f"Find {SECRET}" in str(cast.answer(fork))
     assert leaks(cast.redis) == []
 
 
-def test_state_of_another_tree_is_not_opened(cast: Kit) -> None:
+def test_state_of_another_tree_is_not_opened(cast: Kit, client: Client) -> None:
     """Somebody who can write to Redis puts it there, to be told it by the agent."""
 
     @cast.agent("keeper", encrypt=True)
@@ -262,8 +258,7 @@ def test_state_of_another_tree_is_not_opened(cast: Kit) -> None:
     kept = cast.redis.hget(ledger_keys.bodies(theirs), "state")
     assert kept is not None
     cast.redis.hset(ledger_keys.bodies(mine), "state", kept)
-    with Client(cast.settings) as client:
-        client.resume(mine, "tell me")
+    client.resume(mine, "tell me")
     assert cast.play(mine) == "failed"
     _, why = cast.ledger.result(mine)
     assert "sealed for another tree" in str(why)
@@ -325,10 +320,6 @@ def test_a_program_without_a_key_is_refused_at_once(cast: Kit) -> None:
     root = cast.begin("parent", ends="failed")
     assert "orchestra keys generate partner --use encrypt" in str(cast.answer(root))
     assert cast.children(root) == []
-
-
-def examine_all(kit: Kit) -> list[Any]:
-    return list(Doctor(kit.parts, audit=None, sleep=lambda _: None).examine().findings)
 
 
 #: Texts of the ledger that name things: ids, agents, kinds, versions, and words that the stack itself says.

@@ -20,10 +20,9 @@ from orchestrator.worker import announce
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.gateway import FOLDER_PREFIX
 from orchestrator.worker.worktrees import Worktrees
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
-
-from .test_waiting import breaks
 
 
 def orchestra(ctx: Context, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +76,7 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, wor
     assert said["ask"] == (0, "about may I?: yes")
     assert (said["raise"][0], json.loads(said["raise"][1])) == (0, {"reply": "about no config: yes"})
     assert sorted(heard) == ["blocker: no config", "completion: used", "query: may I?"]
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(kit: Kit) -> None:

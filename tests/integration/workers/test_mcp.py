@@ -29,10 +29,9 @@ from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
-
-from .test_waiting import breaks
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -118,7 +117,7 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
     assert header.expiration is not None
     assert header.retry_policy is not None
     assert (header.retry_policy.max_attempts, header.retry_policy.timeout_seconds) == (7, 60)
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -176,7 +175,7 @@ def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mod
         "completion: because May I? Yes. no config Yes.",
         "query: May I?",
     ]
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Workers) -> None:
@@ -208,7 +207,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Wo
     assert seen[0] == seen[1]
     assert seen[0][1][0]["text"] == "helped"
     assert len(kit.children(root)) == 1
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_over_http_the_token_of_the_session_is_asked_for(kit: Kit, unused_port: int) -> None:

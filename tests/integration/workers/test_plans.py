@@ -15,10 +15,9 @@ from orchestrator.envelope.codec import decode
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
-
-from .test_waiting import breaks
 
 
 def plan_of(*assignments: tuple[str, str, int, str | None]) -> str:
@@ -151,7 +150,7 @@ def test_questions_and_ends_go_to_the_caller_that_the_plan_names(kit: Kit, worke
         "writer completion: chief says yes",
         "writer query: may I write?",
     ]
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_without_a_caller_there_is_nobody_to_ask(kit: Kit, workers: Workers) -> None:

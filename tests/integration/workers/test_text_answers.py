@@ -10,7 +10,7 @@ import pytest
 from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
-from tests.integration.workers.test_waiting import breaks
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 
 
@@ -163,7 +163,7 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(kit: Kit, h
     assert results == ["forty-two"]
     assert len(prompts) == 1 + had
     assert kit.ledger.session(root).state == "finished"
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_another_text_before_the_result_is_delivered(kit: Kit) -> None:

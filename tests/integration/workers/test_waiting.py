@@ -7,19 +7,13 @@ import time
 
 import pytest
 
-from orchestrator.audit.reader import AuditReader
-from orchestrator.audit.store import AuditStore
-from orchestrator.audit.writer import AuditWriter
 from orchestrator.deployment.local_stack import build_reaper
-from orchestrator.dispatch import Dispatcher
-from orchestrator.doctor import Doctor, Problem, Severity
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
-from orchestrator.router.build import build_router
-from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
 
@@ -231,30 +225,11 @@ def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
     assert f"<agent-name>{recipient}</agent-name>".encode() in entry[b"envelope"]
     if not served:
         # Nobody is to be started for the operator: a router has nothing to wait for, and nothing to give up.
-        router = build_router(
-            kit.redis, kit.settings, consumer="r", types=["escalation"], dispatcher=Dispatcher(kit.app)
-        )
-        handled = router.run_once()
+        handled = kit.route(types=["escalation"])
         assert (handled.done, handled.parked, handled.dead) == (1, 0, 0)
 
 
 # --- The doctor finds the promise kept of every launch that an agent can make: the audit trail knows them all.
-
-
-def breaks(kit: Kit) -> list[Problem]:
-    """What the doctor finds broken, with the audit trail of all that was said."""
-    store = AuditStore(kit.settings.audit_database)
-    try:
-        writer = AuditWriter(kit.redis, store, consumer="w", sources=all_streams(1))
-        while writer.run_once():
-            pass
-        diagnosis = Doctor(kit.parts, audit=AuditReader(store), sleep=lambda _: None).examine(
-            watch_leases=False
-        )
-    finally:
-        store.close()
-    assert diagnosis.audited
-    return [finding for finding in diagnosis.findings if finding.severity is Severity.BREAK]
 
 
 @pytest.mark.parametrize("tech_lead", [True, False])
@@ -291,4 +266,4 @@ def test_a_review_and_an_escalation_are_launches_too(kit: Kit, workers: Workers,
     root = kit.submit("lead")
     assert workers.answer(root) == "done"
     assert kit.ledger.session(root).launched == (3 if tech_lead else 2)
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []

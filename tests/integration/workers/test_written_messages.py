@@ -11,8 +11,8 @@ from orchestrator.envelope.bodies import StatusUpdate, TaskCompletion, TaskDeleg
 from orchestrator.envelope.codec import decode
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.integration.workers.test_text_answers import Script
-from tests.integration.workers.test_waiting import breaks
 from tests.kit import Kit
 
 STATUS = """<agent-message><body type="status-update"><status>in-progress</status>
@@ -164,7 +164,7 @@ def test_a_coordinator_delegates_by_message_and_tasks_wait_for_each_other(kit: K
     while kit.ledger.session(root).state == "idle":
         kit.play(root)
     assert kit.answer(root) == "all done"
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 @pytest.mark.parametrize(
