@@ -93,8 +93,8 @@ def test_a_call_that_is_recorded_is_not_made_again(
 ) -> None:
     serve(Script(Say(calls=[Call("count", item="nuts")]), Fail(500), lambda request: Say(request.last)))
     model("keeper", **stock)
-    dispatch = kit.start(session := kit.submit("keeper"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    session = kit.begin("keeper", ends="retry")
+    assert kit.again(session) == "finished"
     assert "7 of nuts" in (kit.answer(session) or "")
     assert (tmp_path / "counted").read_text() == "x"
 

@@ -269,8 +269,8 @@ def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
 
     model("parser", agent=given, attempts=2)
     model("other", instructions="You answer.")
-    dispatch = kit.start(session := kit.submit("parser"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    session = kit.begin("parser", ends="retry")
+    assert kit.again(session) == "failed"
     assert kit.ledger.session(session).reason == "SystemExit: 2"
     assert kit.execute(kit.start(kit.submit("other"))) == "finished"
 
@@ -279,8 +279,8 @@ def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
 def test_a_provider_that_is_away_costs_a_retry(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(Script(failure, Say("here")))
     model("patient", instructions="You wait.")
-    dispatch = kit.start(session := kit.submit("patient"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    session = kit.begin("patient", ends="retry")
+    assert kit.again(session) == "finished"
     assert kit.answer(session) == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
 

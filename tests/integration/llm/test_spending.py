@@ -114,10 +114,9 @@ def test_calls_that_failed_count(kit: Kit, model: Model, serve: Serve, failure: 
     server = serve(lambda request: failure)
     model("unlucky", model=ANTHROPIC, attempts=5)
     session = kit.submit("unlucky", "go", budget=Budget(requests=2))
-    dispatch = kit.start(session)
-    verdict = kit.execute(dispatch)
+    verdict = kit.play(session)
     while verdict == "retry":
-        verdict = kit.again(dispatch)
+        verdict = kit.again(session)
     assert verdict == "failed"
     assert (len(server.requests), kit.ledger.session(session).used.requests) == (2, 2)
 
@@ -142,8 +141,8 @@ def test_a_stream_that_breaks_off_counts_with_what_was_sent_and_received(
 ) -> None:
     serve(Script(Cut("word " * 2_000), Say("so", input_tokens=10, output_tokens=1)))
     model("unlucky", model=provider)
-    dispatch = kit.start(session := kit.submit("unlucky", WORDS))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    session = kit.begin("unlucky", WORDS, ends="retry")
+    assert kit.again(session) == "finished"
     used = kit.ledger.session(session).used
     assert used.requests == 2
     # A half of the pieces comes through.

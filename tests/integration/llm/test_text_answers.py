@@ -156,9 +156,8 @@ def test_a_later_attempt_asks_for_what_was_rejected_anew(
     model("dev", instructions="You work.")
     root = kit.begin("lead")
     [child] = kit.children(root)
-    dispatch = kit.start(child.id)
-    assert [kit.execute(dispatch), kit.again(dispatch)] == ["retry", "retry"]
-    assert kit.again(dispatch) == ("idle" if answer == "plan" else "finished")
+    assert [kit.play(child.id), kit.again(child.id)] == ["retry", "retry"]
+    assert kit.again(child.id) == ("idle" if answer == "plan" else "finished")
     assert len(server.requests) == 4
     if said == "It is done.":
         assert "Traceback" not in caplog.text
@@ -220,11 +219,8 @@ def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
     model("helper", instructions="You help.")
     root = kit.begin("lead")
     [child] = kit.children(root)
-    verdict = kit.execute(dispatch := kit.start(child.id))
-    if again:
-        assert verdict == "retry"
-        verdict = kit.again(dispatch)
-    assert verdict == "idle"
+    assert not again or kit.play(child.id) == "retry"
+    assert (kit.again if again else kit.play)(child.id) == "idle"
     assert len(server.answered) == 2
 
 
@@ -265,8 +261,7 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(kit: Kit, model: Mo
     model("writer", instructions="You write.")
     root = kit.begin("lead")
     [child] = kit.children(root)
-    dispatch = kit.start(child.id)
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    assert (kit.play(child.id), kit.again(child.id)) == ("retry", "finished")
     assert kit.answer(child.id) == "done"
     assert [request.last for request in server.requests[1:]] == [NUDGE, NUDGE]
     assert len(server.answered) == 2

@@ -11,6 +11,10 @@ from uuid import uuid4
 
 import pytest
 
+from orchestrator.ledger import RunRef
+from orchestrator.redisdb import ledger_keys
+from tests.kit import Kit
+
 
 class Calls:
     """Counts the calls of functions by name, over all tries."""
@@ -29,6 +33,14 @@ class Calls:
 @pytest.fixture
 def calls() -> Calls:
     return Calls()
+
+
+def made_ready(kit: Kit, run: RunRef) -> bool:
+    """Whether the reaper makes a run ready now that is taken out of what is ready."""
+    ready = ledger_keys.ready(0, run.agent)
+    kit.redis.zrem(ready, run.run)
+    kit.services.reaper.run_once()
+    return kit.redis.zscore(ready, run.run) is not None
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ import pytest
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.audit.store import Changes
 from orchestrator.client.client import Client
-from orchestrator.deployment.local_stack import build_reaper
 from orchestrator.doctor import Severity
 from orchestrator.envelope.bodies import Query
 from orchestrator.envelope.prompt_text import unpack_body
 from orchestrator.errors import InputError, NoReply, UnknownSession, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
-from orchestrator.redisdb import keys, ledger_keys
+from orchestrator.redisdb import keys
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
 from tests.examined import doctor_of
@@ -24,15 +23,8 @@ from tests.kit import Kit
 from tests.transitions import disagreements
 from tests.workers import Workers
 
-from .conftest import Calls
+from .conftest import Calls, made_ready
 from .test_gateway import remote
-
-
-def woken(kit: Kit, dispatch: RunRef) -> bool:
-    """Whether a sweep makes the run ready."""
-    kit.redis.delete(ledger_keys.ready(0, dispatch.agent))
-    build_reaper(kit.redis, kit.settings).run_once()
-    return kit.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
 
 
 def asks(kit: Kit, calls: Calls, **options: float) -> tuple[str, RunRef]:
@@ -45,10 +37,9 @@ def asks(kit: Kit, calls: Calls, **options: float) -> tuple[str, RunRef]:
             return f"none: {error.args[1]}"
         return f"answer: {answer}"
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
+    dispatch = kit.start(kit.submit("lead"))
     assert kit.execute(dispatch) == "parked"
-    return session, dispatch
+    return dispatch.session, dispatch
 
 
 def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, calls: Calls) -> None:
@@ -57,7 +48,7 @@ def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, ca
     assert (question.session, question.agent, question.text) == (session, "lead", "Ship it?")
     assert question.context == {"version": "1.2"}
     assert client.questions(session) == [question]
-    assert not woken(kit, dispatch)
+    assert not made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "refused"
     (parked,) = [event.text for event in client.history(session) if event.what == "attempt"]
     assert parked.endswith(f"waits for a user's reply to {question.id}, without its slot; tried again")
@@ -65,7 +56,7 @@ def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, ca
     assert client.questions() == []
     with pytest.raises(WrongState, match="not open"):
         client.reply(question.id, "no")
-    assert woken(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
     assert kit.answer(session) == "answer: yes"
     assert calls.made == {"plan": 1}
@@ -86,7 +77,7 @@ def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(kit: Kit,
         (question,) = client.questions(session)
         assert question.text == text
         client.reply(question.id, reply)
-        assert woken(kit, dispatch)
+        assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
     assert kit.answer(session) == "thisgo"
     items = {kit.ledger.texts(session, [item.id])[item.id]: item for item in kit.ledger.items(session)}
@@ -122,7 +113,7 @@ def test_a_worker_that_is_lost_with_the_reply_gets_it_again(kit: Kit, client: Cl
 
 def test_its_time_limit_ends_the_wait(kit: Kit, client: Client, calls: Calls) -> None:
     session, dispatch = asks(kit, calls, timeout_s=0.2)
-    while not woken(kit, dispatch):
+    while not made_ready(kit, dispatch):
         pass
     assert client.questions() == []
     assert kit.execute(dispatch) == "finished"

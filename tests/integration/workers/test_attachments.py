@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from orchestrator.client.client import Client
-from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
 from orchestrator.errors import InputError, NotGenuine, PayloadError, SessionFailed
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState
@@ -21,6 +18,8 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
 from tests.examined import broken
 from tests.kit import Kit
+
+from .test_gateway import orchestra, remote
 
 DIFF = "+Hello\n" * 10_000
 
@@ -81,8 +80,7 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
             ctx.delegate("broken", "fail")
             ctx.wait_for("all")
             return ""
-        env = ctx.environment()
-        session = RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
+        session = remote(ctx)
         coder, broken = (c.session for c in sorted(ctx.callbacks, key=lambda c: c.status))
         assert session.read_result(coder) == "greeted"
         assert session.read_result(coder, "diff") == long
@@ -94,17 +92,7 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
             session.read_result(broken)
         (ended, _) = sorted(session.call("results")["results"], key=lambda r: str(r["status"]))
         assert ended["attachments"] == ["diff"]
-        printed.append(
-            subprocess.run(
-                [sys.executable, "-m", "orchestrator", "result", coder, "--attachment", "diff"],
-                env={**os.environ, **env},
-                capture_output=True,
-                text=True,
-                timeout=100,
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
-        )
+        printed.append(orchestra(ctx, "result", coder, "--attachment", "diff"))
         return "done"
 
     @kit.agent("coder")
@@ -118,10 +106,8 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
 
     long = "".join(f"{n}\n" for n in range(100_000))
     root = kit.begin("lead", ends="idle")
-    for child in kit.children(root):
-        kit.play(child.id)
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert printed[0].stdout.strip() == long.strip()
+    assert kit.end_children(root) == "finished", kit.ledger.session(root).reason
+    assert (printed[0].returncode, printed[0].stdout.strip()) == (0, long.strip())
 
 
 def test_another_text_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, list[Callback]]) -> None:
@@ -195,10 +181,8 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(
     assert client.attachment(root, "early") is None
     (child,) = kit.children(root)
     kit.play(child.id)
-    flushed = kit.ledger.flush(root).dispatch
-    assert flushed is not None
-    assert kit.execute(flushed) == "retry"
-    assert kit.again(flushed) == "finished"
+    assert kit.play(root) == "retry"
+    assert kit.again(root) == "finished"
     assert list(kit.ledger.answer_as_kept(root)[3]) == ["late"]
     kept = client.attachment(root, "late")
     assert kept.endswith("x\n[cut]")

@@ -22,6 +22,8 @@ from tests.examined import broken
 from tests.hosts import bring_keys
 from tests.kit import Kit
 
+from .conftest import Calls
+
 SECRET = "swordfish"
 
 
@@ -146,40 +148,31 @@ def test_a_failure_says_nothing_in_clear(cast: Kit) -> None:
 
     root = cast.begin("parent")
     (below,) = cast.children(root)
-    dispatch = cast.start(below.id)
-    assert cast.execute(dispatch) == "retry"
+    assert cast.play(below.id) == "retry"
     assert leaks(cast.redis) == []
     assert SECRET in cast.ledger.session(below.id).trouble
-    assert cast.again(dispatch) == "failed"
+    assert cast.again(below.id) == "failed"
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
     assert f"no {SECRET} found" in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
-def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit) -> None:
+def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit, calls: Calls) -> None:
     """The next one asks for the same, and gets it."""
-    calls: list[int] = []
 
     @cast.agent("parent", role="coordinator", encrypt=True, attempts=2)
     def parent(ctx: Context) -> str:
         if ctx.cause != "start":
             return ctx.callbacks[0].text
-
-        def look() -> str:
-            calls.append(1)
-            return f"the {SECRET}"
-
-        ctx.delegate("child", ctx.step("look", look))
+        ctx.delegate("child", ctx.step("look", calls.of("look", f"the {SECRET}")))
         if ctx.attempt == 1:
             raise RuntimeError("died")
         return ""
 
-    root = cast.submit("parent")
-    dispatch = cast.start(root)
-    assert cast.execute(dispatch) == "retry"
-    assert cast.again(dispatch) == "idle"
-    assert calls == [1]
+    root = cast.begin("parent", ends="retry")
+    assert cast.again(root) == "idle"
+    assert calls.made == {"look": 1}
     (below,) = cast.children(root)
     assert cast.play(below.id) == "finished"
     assert cast.play(root) == "finished"

@@ -91,10 +91,8 @@ def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(kit: K
         return ""
 
     kit.agent("helper")(lambda _: "")
-    root = kit.submit("tool")
-    dispatch = kit.start(root)
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "idle"
+    root = kit.begin("tool", ends="retry")
+    assert kit.again(root) == "idle"
     assert children[:2] == children[2:]
     assert len(kit.children(root)) == 2
 

@@ -176,11 +176,9 @@ def test_a_run_that_is_tried_again_launches_its_plan_once(kit: Kit) -> None:
             raise RuntimeError("broken")
         return ""
 
-    root = kit.submit("boss")
-    dispatch = kit.start(root)
-    assert kit.execute(dispatch) == "retry"
+    root = kit.begin("boss", ends="retry")
     before = {s.id for s in kit.children(root)}
-    assert kit.again(dispatch) == "idle"
+    assert kit.again(root) == "idle"
     assert tries == [1, 2]
     assert {s.id for s in kit.children(root)} == before
     assert len(before) == 3

@@ -166,10 +166,9 @@ def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(kit: Kit) -> None:
             raise ValueError("no luck")
         return "done"
 
-    dispatch = kit.start(kit.submit("stumbler"))
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "finished"
-    assert kit.ledger.session(dispatch.session).trouble == ""
+    session = kit.begin("stumbler", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.ledger.session(session).trouble == ""
 
 
 def test_a_run_whose_process_dies_has_a_limit_of_its_own(kit: Kit) -> None:

@@ -20,24 +20,16 @@ from orchestrator.worker.context.context import Context
 from tests.examined import doctor_of
 from tests.kit import Kit
 
-from .conftest import Calls
+from .conftest import Calls, made_ready
 
 NOW = 1_800_000_000_000
 
 
-def sweep(kit: Kit, dispatch: RunRef) -> bool:
-    """Sweep as the reaper does at the ledger's time; whether it made the run ready."""
-    kit.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
-    for run in kit.ledger.sweep.undispatched(0):
-        kit.ledger.sweep.make_ready(run)
-    return kit.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
-
-
 def parks(kit: Kit) -> tuple[str, RunRef]:
     """A session of the lead whose first try has parked, and its run."""
-    dispatch = kit.start(session := kit.submit("lead"))
+    dispatch = kit.start(kit.submit("lead"))
     assert kit.execute(dispatch) == "parked"
-    return session, dispatch
+    return dispatch.session, dispatch
 
 
 @pytest.mark.parametrize("how", ["sleep", "sleep_until"])
@@ -62,10 +54,10 @@ def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(kit: Kit, calls: Call
     blocker = doctor_of(kit).why(session)[1]
     assert blocker.by == "2027-01-16T08:00:00.000Z"
     kit.ledger.set_time(NOW + 86_399_000)
-    assert not sweep(kit, dispatch)
+    assert not made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "refused"
     kit.ledger.set_time(NOW + 86_400_000)
-    assert sweep(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
     assert calls.made == {"plan": 1, "act": 1}
     assert kit.answer(session) == "slept"
@@ -91,9 +83,9 @@ def test_a_clock_that_jumps_holds_no_sleep_of_a_duration(kit: Kit, jump_s: int) 
     session, dispatch = parks(kit)
     kit.ledger.set_time(NOW + jump_s * 1000)
     if jump_s < 0:
-        assert not sweep(kit, dispatch)
+        assert not made_ready(kit, dispatch)
         kit.ledger.set_time(NOW + jump_s * 1000 + 60_000)
-    assert sweep(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
     assert kit.answer(session) == "slept"
 
