@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from orchestrator.errors import ApprovalRefused, InputError, WrongState
 from orchestrator.ids import decision_id
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import ledger_keys
-from orchestrator.testing import ByInstructions, Call, Say, Script
+from orchestrator.testing import ByInstructions, Call, Say, Script, WireServer
 from orchestrator.worker.context.context import Context
 from tests.kit import Kit
 from tests.waiting import wait_until
@@ -52,12 +53,23 @@ def deploys() -> Deploys:
     return Deploys()
 
 
+@pytest.fixture
+def ask(kit: Kit, model: Model, serve: Serve, deploys: Deploys) -> Callable[..., tuple[WireServer, str]]:
+    """Submit to an agent whose model asks to deploy versions, and repeats what it is told; its server and session."""
+
+    def submit(*versions: str) -> tuple[WireServer, str]:
+        calls = [Call("deploy", version=version) for version in versions]
+        server = serve(Script(Say(calls=calls), lambda r: Say(r.last)))
+        model("ops", instructions="You deploy.", tools=[deploys.deploy], approve=["dep*"])
+        return server, kit.submit("ops")
+
+    return submit
+
+
 def test_a_tool_call_waits_for_a_yes_and_is_made_once(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys
+    workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
-    server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(f"{r.last}")))
-    model("ops", instructions="You deploy.", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
+    server, session = ask("1")
     [asked] = open_of(client, session)
     assert (asked.tool, asked.arguments, asked.agent) == ("deploy", {"version": "1"}, "ops")
     assert client.session(session).state is SessionState.IDLE
@@ -72,23 +84,18 @@ def test_a_tool_call_waits_for_a_yes_and_is_made_once(
 
 
 def test_a_no_is_told_to_the_model_with_its_comment(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys
+    workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
-    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["dep*"])
-    session = kit.submit("ops")
+    _, session = ask("1")
     client.deny(open_of(client, session)[0].id, "not on a Friday")
     assert "denied by a person: not on a Friday" in workers.answer(session)
     assert deploys.calls == []
 
 
 def test_several_at_once_go_on_when_all_are_answered(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys
+    workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
-    calls = [Call("deploy", version=version) for version in "123"]
-    server = serve(Script(Say(calls=calls), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
+    server, session = ask(*"123")
     # They are asked side by side, in any order.
     first, second, third = sorted(open_of(client, session, 3), key=lambda one: str(one.arguments["version"]))
     client.approve(first.id)
@@ -103,12 +110,10 @@ def test_several_at_once_go_on_when_all_are_answered(
 
 
 def test_a_call_beyond_those_that_may_be_open_is_denied_and_the_model_told_why(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
     kit.ledger.limits = replace(kit.ledger.limits, open_questions=2)
-    server = serve(Script(Say(calls=[Call("deploy", version=v) for v in "123"]), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
+    server, session = ask(*"123")
     for asked in open_of(client, session, 2):
         client.approve(asked.id)
     assert "limit max_open_questions = 2 reached" in workers.answer(session)
@@ -116,12 +121,10 @@ def test_a_call_beyond_those_that_may_be_open_is_denied_and_the_model_told_why(
 
 
 def test_what_comes_meanwhile_is_kept_for_afterwards(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys
+    workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
     """A user's prompt neither decides an approval nor is it lost."""
-    server = serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
+    server, session = ask("1")
     [asked] = open_of(client, session)
     client.resume(session, "And hurry up.")
     wait_until(lambda: client.session(session).runs == 2 and not client.session(session).busy)
@@ -234,12 +237,10 @@ def test_a_python_agent_is_parked_and_its_steps_are_not_executed_again(
 
 
 def test_an_answer_counts_once(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, deploys: Deploys
+    kit: Kit, workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys
 ) -> None:
-    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
-    with Client(kit.settings) as client, Client(kit.settings) as colleague:
+    _, session = ask("1")
+    with Client(kit.settings) as colleague:
         [asked] = open_of(client, session)
         with pytest.raises(InputError, match="not deadbeef"):
             client.approve(asked.id, digest="deadbeef")
@@ -289,12 +290,10 @@ def test_no_agent_approves(kit: Kit, workers: Workers, client: Client) -> None:
 
 @pytest.mark.parametrize("forged", ["arguments", "decided"])
 def test_what_was_changed_in_the_memory_is_not_approved(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve, deploys: Deploys, forged: str
+    kit: Kit, workers: Workers, client: Client, ask: Callable[..., Any], deploys: Deploys, forged: str
 ) -> None:
     """Nobody who writes to Redis changes the call that was approved, or writes an answer: the agent has not said it."""
-    serve(Script(Say(calls=[Call("deploy", version="1")]), lambda r: Say(r.last)))
-    model("ops", tools=[deploys.deploy], approve=["deploy"])
-    session = kit.submit("ops")
+    _, session = ask("1")
     [asked] = open_of(client, session)
     memory = json.loads(kit.ledger.memory(session))
     if forged == "arguments":

@@ -8,15 +8,15 @@ from orchestrator.client.client import Client
 from orchestrator.errors import InputError
 from orchestrator.ledger import SessionState
 from orchestrator.redisdb import ledger_keys
-from orchestrator.testing import ByInstructions, Call, Request, Say, Script
+from orchestrator.testing import Call, Request, Say, Script
 from tests.kit import Kit
 from tests.workers import Workers
 
-from .conftest import Model, Serve
+from .conftest import Cast, Model, Serve
 
 
 def test_a_fork_goes_on_with_the_memory_of_that_time(
-    kit: Kit, workers: Workers, client: Client, model: Model, serve: Serve
+    kit: Kit, workers: Workers, client: Client, cast: Cast
 ) -> None:
     """Nothing that was paid before is paid again: no child is launched, and one request answers."""
     answers = iter(["first", "second", "third"])
@@ -26,11 +26,7 @@ def test_a_fork_goes_on_with_the_memory_of_that_time(
         return Say(next(answers))
 
     lead = Script(Say(calls=[Call("delegate", agent="painter", task="paint", wait=True)]), answer)
-    server = serve(
-        ByInstructions({"You lead": lead, "You paint": Script(Say("<response>red as ever</response>"))})
-    )
-    model("lead", role="coordinator", instructions="You lead.")
-    model("painter", instructions="You paint.")
+    server = cast(lead=lead, painter=Script(Say("<response>red as ever</response>")))
     session = kit.submit("lead", "decorate")
     assert workers.answer(session) == "first"
     paid = len(server.answered)
