@@ -1,4 +1,4 @@
-"""A process that no agent may look into, and functions that count their calls."""
+"""Functions that count their calls, messages that were sent, and a process that no agent may look into."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from uuid import uuid4
 
 import pytest
 
+from orchestrator.envelope.codec import decode
 from orchestrator.ledger import RunRef
-from orchestrator.redisdb import ledger_keys
+from orchestrator.redisdb import keys, ledger_keys
 from tests.kit import Kit
 
 
@@ -33,6 +34,12 @@ class Calls:
 @pytest.fixture
 def calls() -> Calls:
     return Calls()
+
+
+def sent(kit: Kit, kind: str, priority: str) -> list[Any]:
+    """The messages of a type in the streams, read as everybody reads them: with their signatures."""
+    entries = kit.redis.xrange(keys.messages(0, kind, priority))
+    return [decode(fields[b"envelope"]) for _, fields in entries]
 
 
 def made_ready(kit: Kit, run: RunRef) -> bool:

@@ -13,8 +13,9 @@ from orchestrator.errors import BudgetExceeded, ClaimLost, InputError
 from orchestrator.policy.budget import Budget, BudgetState, Cost
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.test_written_messages import sent
 from tests.kit import Kit
+
+from .conftest import sent
 
 
 def state_of(kit: Kit, session: str) -> BudgetState:

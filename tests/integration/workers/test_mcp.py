@@ -24,14 +24,14 @@ from mcp.client.streamable_http import streamable_http_client
 from orchestrator import Completion, ErrorReport
 from orchestrator.client.client import Client as Stack
 from orchestrator.client.current import TOKEN_VARIABLE
-from orchestrator.envelope.validate import check
 from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
+
+from .conftest import sent
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -52,6 +52,14 @@ def with_tools(server: Any, work: Callable[[Call], Awaitable[Any]], *, mode: str
             return await work(call)
 
     return anyio.run(main)
+
+
+async def end_of(call: Call, child: str) -> dict[str, Any]:
+    """How a child ends, asked for until it has."""
+    ended: list[dict[str, Any]] = []
+    while not ended:
+        ended = (await call("wait", sessions=[child]))["ended"]
+    return ended[0]
 
 
 def stdio(ctx: Context) -> StdioServerParameters:
@@ -77,16 +85,12 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
             retry_policy={"max_attempts": 7, "backoff_strategy": "linear", "timeout_seconds": 60},
             time_limit_s=300,
         )
-        found = await call("wait", sessions=[done["session"]])
-        while not found["ended"]:
-            found = await call("wait", sessions=[done["session"]])
-        seen.update(found["ended"][0]["completion"], child=done["session"])
-        assert found["ended"][0]["error_report"] is None
+        ended = await end_of(call, done["session"])
+        seen.update(ended["completion"], child=done["session"])
+        assert ended["error_report"] is None
         refused = await call("delegate", agent="breaker", task="Break.")
-        found = await call("wait", sessions=[refused["session"]])
-        while not found["ended"]:
-            found = await call("wait", sessions=[refused["session"]])
-        seen["error"] = found["ended"][0]["error_report"]["recommended_action"]
+        ended = await end_of(call, refused["session"])
+        seen["error"] = ended["error_report"]["recommended_action"]
         return "done"
 
     kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode="auto"))
@@ -109,11 +113,8 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
     assert seen["quality_metrics"] == [{"name": "time", "text": "90"}]
     child = next(one for one in kit.children(root) if one.id == seen["child"])
     assert child.priority == "critical"
-    sent = [
-        check(fields[b"envelope"]).message
-        for _, fields in kit.redis.xrange(keys.messages(0, "task-delegation", "critical"))
-    ]
-    (header,) = [m.header for m in sent if m is not None and m.header.message_id == child.message]
+    delegated = sent(kit, "task-delegation", "critical")
+    (header,) = [m.header for m in delegated if m.header.message_id == child.message]
     assert header.expiration is not None
     assert header.retry_policy is not None
     assert (header.retry_policy.max_attempts, header.retry_policy.timeout_seconds) == (7, 60)
@@ -184,21 +185,20 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Wo
 
     @kit.agent("cli", role="coordinator")
     def cli(ctx: Context) -> str:
-        async def first(call: Call) -> None:
+        async def ask(call: Call) -> None:
             child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
             seen.append((child, (await call("wait", sessions=[child]))["ended"]))
+
+        async def ask_and_kill(call: Call) -> None:
+            await ask(call)
             servers = children_of(os.getpid())
             assert len(servers) == 1
             os.kill(servers[0], signal.SIGKILL)
             await call("session")
 
-        async def second(call: Call) -> None:
-            child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
-            seen.append((child, (await call("wait", sessions=[child]))["ended"]))
-
         with pytest.raises(BaseExceptionGroup):
-            with_tools(stdio(ctx), first)
-        with_tools(stdio(ctx), second)
+            with_tools(stdio(ctx), ask_and_kill)
+        with_tools(stdio(ctx), ask)
         return "done"
 
     kit.agent("helper")(lambda _: "helped")

@@ -22,7 +22,6 @@ from celery.result import AsyncResult
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import load_settings
 from orchestrator.envelope.bodies import ErrorReport, Task
-from orchestrator.envelope.validate import check
 from orchestrator.errors import (
     ClaimLost,
     LimitExceeded,
@@ -42,6 +41,8 @@ from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import runner
 from tests.kit import Kit
 from tests.waiting import wait_until
+
+from .conftest import sent
 
 
 def _is_to_stop(ctx: Context) -> bool:
@@ -557,9 +558,8 @@ def test_an_answer_after_the_time_of_its_session_is_a_timeout(kit: Kit, swept: b
     assert kit.play(child.id) == "failed"
     kit.play(root)
     assert heard == [("failed", "it was not done within its time limit")]
-    reports = kit.redis.xrange(keys.messages(0, "error", "critical"))
-    bodies = [check(fields[b"envelope"]).message.body for _, fields in reports]  # type: ignore[union-attr]
-    assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]  # type: ignore[union-attr]
+    bodies = [message.body for message in sent(kit, "error", "critical")]
+    assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]
     assert kit.redis.zscore(ledger_keys.timers(0), f"limit|{child.id}") is None
 
 
@@ -809,21 +809,13 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
     kit.route()
     ((dispatch, _),) = kit.sent.runs
     kit.execute(dispatch)
-    said = [
-        check(fields[b"envelope"]).message
-        for stream in (
-            ("status-update", "normal"),
-            (ends, "high" if ends == "task-completion" else "critical"),
-        )
-        for _, fields in kit.redis.xrange(keys.messages(0, *stream))
-    ]
+    priority = "high" if ends == "task-completion" else "critical"
+    said = sent(kit, "status-update", "normal") + sent(kit, ends, priority)
     assert len(said) == 2
     for message in said:
         assert message.header.recipient.agent_name == "partner"
         body = message.body
         named = (
-            json.loads(body.details.context_data)["task"]  # type: ignore[union-attr, arg-type]
-            if isinstance(body, ErrorReport)
-            else body.task_id  # type: ignore[union-attr]
+            json.loads(body.details.context_data)["task"] if isinstance(body, ErrorReport) else body.task_id
         )
         assert named == "T-1"

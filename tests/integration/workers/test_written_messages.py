@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator.envelope.bodies import StatusUpdate, TaskCompletion, TaskDelegation
-from orchestrator.envelope.codec import decode
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.examined import broken_by_the_trail
-from tests.integration.workers.test_text_answers import Script
 from tests.kit import Kit
+
+from .conftest import sent
+from .test_text_answers import Script
 
 STATUS = """<agent-message><body type="status-update"><status>in-progress</status>
 <progress-percentage>40</progress-percentage><current-activity>reading</current-activity>
@@ -31,12 +31,6 @@ def delegation(agent: str, label: str, *needs: str, text: str = "do it") -> str:
 <body type="task-delegation"><task><task-id>{label}</task-id><title>{label}</title><description>{text}</description>
 <objectives><objective priority="1">be quick</objective></objectives>
 {f"<dependencies>{after}</dependencies>" if after else ""}</task></body></agent-message>"""
-
-
-def sent(kit: Kit, kind: str, priority: str) -> list[Any]:
-    """The messages of a type in the streams, read as everybody reads them: with their signatures."""
-    entries = kit.redis.xrange(keys.messages(0, kind, priority))
-    return [decode(fields[b"envelope"]) for _, fields in entries]
 
 
 @pytest.fixture
