@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -48,6 +49,23 @@ def made_ready(kit: Kit, run: RunRef) -> bool:
     kit.redis.zrem(ready, run.run)
     kit.services.reaper.run_once()
     return kit.redis.zscore(ready, run.run) is not None
+
+
+@pytest.fixture
+def playing() -> Iterator[Callable[[Callable[[], object]], threading.Thread]]:
+    """Let something go on beside the test, which waits for its end."""
+    threads: list[threading.Thread] = []
+
+    def play(work: Callable[[], object]) -> threading.Thread:
+        thread = threading.Thread(target=work)
+        thread.start()
+        threads.append(thread)
+        return thread
+
+    yield play
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 @pytest.fixture

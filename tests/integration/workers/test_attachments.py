@@ -27,16 +27,7 @@ DIFF = "+Hello\n" * 10_000
 @pytest.fixture
 def tree(kit: Kit) -> tuple[str, str, list[Callback]]:
     """A lead whose coder has ended with a diff attached; the lead has not been resumed. With what it will be told."""
-    seen: list[Callback] = []
-
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("coder", "greet")
-            return ""
-        seen.extend(ctx.callbacks)
-        ctx.state["prompt"] = ctx.prompt
-        return "done"
+    seen = kit.lead("coder: greet", answer=lambda ctx: ctx.state.update(prompt=ctx.prompt))
 
     @kit.agent("coder")
     def coder(ctx: Context) -> str:

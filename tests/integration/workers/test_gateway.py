@@ -45,18 +45,8 @@ def remote(ctx: Context) -> RemoteSession:
 
 def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, workers: Workers) -> None:
     """A program delegates and waits, asks and raises; each is an effect of the session and counted as one."""
-    heard: list[str] = []
     said: dict[str, tuple[int, str]] = {}
-
-    @kit.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("tool", "use your tools")
-        for callback in ctx.callbacks:
-            heard.append(f"{callback.kind}: {callback.text}")
-            if callback.can_reply:
-                ctx.reply(callback, f"about {callback.text}: yes")
-        return "done"
+    told = kit.lead("tool: use your tools", reply=lambda asked: f"about {asked.text}: yes")
 
     @kit.agent("tool", role="coordinator")
     def tool(ctx: Context) -> str:
@@ -70,12 +60,12 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, wor
         return "used"
 
     kit.agent("helper")(lambda ctx: ctx.prompt.upper())
-    root = kit.submit("boss")
-    workers.answer(root)
+    workers.answer(kit.submit("lead"))
     assert said["delegate"] == (0, "HELP ME")
     assert said["ask"] == (0, "about may I?: yes")
     assert (said["raise"][0], json.loads(said["raise"][1])) == (0, {"reply": "about no config: yes"})
-    assert sorted(heard) == ["blocker: no config", "completion: used", "query: may I?"]
+    heard = sorted(f"{callback.kind}: {callback.text}" for callback in told)
+    assert heard == ["blocker: no config", "completion: used", "query: may I?"]
     assert broken_by_the_trail(kit) == []
 
 

@@ -79,20 +79,13 @@ ATTACKS: dict[str, Attack] = {
 @pytest.mark.parametrize("what", ATTACKS)
 def test_an_edited_item_is_refused_visibly_and_nothing_is_lost(kit: Kit, what: str) -> None:
     """It is dead with the reason, the agent is told so in its place, and the count of the promise holds."""
-    seen = []
 
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("echo", "one")
-            ctx.delegate("echo", "two")
-            ctx.delegate("echo", "break")
-            ctx.wait_for("all")
-            return ""
-        seen.extend(ctx.callbacks)
+    def tell(ctx: Context) -> str:
         assert {c.id for c in ctx.all_results} == {c.id for c in ctx.callbacks}
         assert "send money" not in ctx.prompt
         return "; ".join(c.text for c in ctx.callbacks)
+
+    seen = kit.lead("echo: one", "echo: two", "echo: break", answer=tell)
 
     @kit.agent("echo")
     def echo(ctx: Context) -> str:
@@ -319,15 +312,8 @@ def test_what_a_run_that_dies_has_refused_is_refused_again(kit: Kit) -> None:
 
 def test_what_was_delivered_and_is_edited_later_is_genuine_to_nobody(kit: Kit, client: Client) -> None:
     """A text with a callback is compared with the ledger, and what the ledger has with who has said it."""
-    prompts = []
-
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        prompts.append(ctx.prompt)
-        if ctx.cause == "start":
-            ctx.delegate("echo", "x")
-        return "done"
-
+    prompts: list[str] = []
+    kit.lead("echo: x", answer=lambda ctx: prompts.append(ctx.prompt))
     kit.agent("echo")(lambda ctx: "all is well")
     root = kit.begin("lead", ends="idle")
     assert kit.end_children(root) == "finished"

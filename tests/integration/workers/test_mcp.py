@@ -124,17 +124,7 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mode: str) -> None:
     """It delegates, waits, answers its child, asks its parent and shows its progress, by tools alone."""
-    heard: list[str] = []
-
-    @kit.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("cli", "use your tools")
-        for callback in ctx.callbacks:
-            heard.append(f"{callback.kind}: {callback.text}")
-            if callback.can_reply:
-                ctx.reply(callback, f"{callback.text} Yes.")
-        return "done"
+    told = kit.lead("cli: use your tools", reply=lambda asked: f"{asked.text} Yes.")
 
     async def work(call: Call) -> str:
         me = await call("session")
@@ -169,9 +159,8 @@ def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mod
         ctx.attach("notes", "note")
         return ctx.ask("why?")
 
-    root = kit.submit("boss")
-    workers.answer(root)
-    assert sorted(heard) == [
+    workers.answer(kit.submit("lead"))
+    assert sorted(f"{callback.kind}: {callback.text}" for callback in told) == [
         "blocker: no config",
         "completion: because May I? Yes. no config Yes.",
         "query: May I?",

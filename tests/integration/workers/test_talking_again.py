@@ -35,14 +35,7 @@ def lose_worker_after(kit: Kit, ctx: Context, effects: int) -> None:
 def test_a_run_that_dies_after_any_effect_says_and_asks_everything_once(kit: Kit, cut: int) -> None:
     """Calls, questions, replies, messages: the second try gets the same children, replies and items back."""
 
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        for callback in ctx.callbacks:
-            if callback.kind == "query":
-                ctx.reply(callback, f"{callback.text} yes")
-        if ctx.cause == "start":
-            ctx.delegate("middle", "go")
-        return str(ctx.all_results[0]) if ctx.all_results else "waiting"
+    kit.lead("middle: go", reply=lambda asked: f"{asked.text} yes")
 
     @kit.agent("middle", role="coordinator")
     def middle(ctx: Context) -> str:
