@@ -211,8 +211,8 @@ class Stack:
 
     def start_all(self, *options: str, **env: str) -> Running:
         """All services, and a worker with these options that takes tasks; the worker."""
-        self.start_services()
         worker = self.start("worker", *options, **env)
+        self.start_services()
         self.wait_ready()
         return worker
 

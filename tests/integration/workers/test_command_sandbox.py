@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis as redis_py
 
-from orchestrator.config.settings import load_settings
 from orchestrator.runtime.process import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
 from orchestrator.worker.worktrees import Worktrees
@@ -22,7 +20,7 @@ from .test_command_worktrees import empty_repository
 
 
 @pytest.fixture
-def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+def kit(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     """A stack that was started in the folder in which its agent works, with everything of its own below it."""
     work = tmp_path / "work"
     (work / "conf").mkdir(parents=True)
@@ -33,18 +31,10 @@ def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pyte
     (work / "helpers" / "one.py").write_text("# Python\n")
     monkeypatch.chdir(work)
     monkeypatch.syspath_prepend(work / "helpers")
-    return Kit.on(
-        redis,
-        load_settings(
-            redis_url=redis_url,
-            data=work / "deep" / ".orchestra",
-            audit_path=work / "trail.sqlite",
-            agents=(str(work / "conf" / "agents.toml"),),
-            heartbeat_s=0.05,
-            lease_s=1,
-            stop_grace_s=20,
-            run_time_limit_s=30,
-        ),
+    return kit.beside(
+        data=work / "deep" / ".orchestra",
+        audit_path=work / "trail.sqlite",
+        agents=(str(work / "conf" / "agents.toml"),),
     )
 
 
