@@ -55,13 +55,17 @@ class Crew:
 
     def ask(self, prompt: str, agent: str = "coder") -> str:
         """Give a root the prompt; what it answers, or why it failed."""
-        root = self.kit.submit(agent, prompt)
-        self.kit.play(root)
-        return self.answer(root)
+        return self.answer(self.kit.begin(agent, prompt))
+
+    def go_on(self, session: str, prompt: str) -> str:
+        """Have its user say something more to a session; what it answers then, or why it failed."""
+        self.kit.ledger.enqueue(session, prompt, item_id=f"itm_{prompt}")
+        self.kit.play(session)
+        return self.answer(session)
 
     def answer(self, session: str) -> str:
         """What a session answered, or why it failed."""
-        return str(self.kit.ledger.result(session)[1])
+        return str(self.kit.answer(session))
 
     def delegate(self, prompt: str, agent: str = "coder") -> Any:
         """Have a parent delegate the prompt; the callback that it gets."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -62,6 +61,7 @@ from orchestrator.worker.execution.runner import execute_run
 from tests.commands import run_command
 from tests.services import Sent, Services
 from tests.users import connect_as
+from tests.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -156,9 +156,10 @@ class Kit:
         self.parts.agents.announce([definition.record])
         return definition
 
-    def submit(self, agent: str = "lead", prompt: str = "go", *, task: str = "") -> str:
-        """Submit as a client does; the session."""
-        return Submission(self.parts).begin({"agent": agent, "prompt": prompt}, result_of=task).session
+    def submit(self, agent: str = "lead", prompt: str = "go", *, task: str = "", **options: Any) -> str:
+        """Submit as a client does, with the options of a request; the session."""
+        request: Any = {"agent": agent, "prompt": prompt, **options}
+        return Submission(self.parts).begin(request, result_of=task).session
 
     def send(self, seed: str = "root", agent: str = "lead") -> str:
         """A session whose signed task waits for the router, which may refuse it; the session."""
@@ -418,9 +419,11 @@ class Kit:
         return self.claim(self.flush(session))
 
     def crash(self, session: str) -> str:
-        """Lose the worker of a session's run; what becomes of the run."""
-        lease = next(lease for lease in self.ledger.sweep.leases(0) if lease.session == session)
-        return self.ledger.release(lease)
+        """Lose the worker of a session's run, also one whose heart still beats; what becomes of the run."""
+        while True:
+            lease = next(lease for lease in self.ledger.sweep.leases(0) if lease.session == session)
+            if (became := self.ledger.release(lease)) != "moved":
+                return became
 
     # --- run: execute ---------------------------------------------------------------------------------------------
 
@@ -436,18 +439,17 @@ class Kit:
         pending = self.ledger.session(session).state is SessionState.PENDING
         return self.execute(self.start(session) if pending else self.flush(session))
 
-    def begin(self, agent: str, prompt: str = "go", *, ends: str = "") -> str:
+    def begin(self, agent: str, prompt: str = "go", *, ends: str = "", **options: Any) -> str:
         """Submit to an agent and execute its first run, which ends as told; the session."""
-        session = self.submit(agent, prompt)
+        session = self.submit(agent, prompt, **options)
         outcome = self.play(session)
-        assert ends in ("", outcome)
+        assert ends in ("", outcome), (outcome, self.ledger.session(session).reason)
         return session
 
-    def again(self, dispatch: RunRef) -> str:
-        """Execute a run that was queued once more, as soon as it may be tried again."""
-        while (run := self.ledger.run(dispatch.run)) and run.claimable_ms > self.ledger.server_ms():
-            time.sleep(0.001)
-        return self.execute(dispatch, worker="w2")
+    def again(self, run: RunRef | str) -> str:
+        """Execute a run, or the one that a session has, once more, as soon as it may be tried again."""
+        name = self.ledger.session(run).run if isinstance(run, str) else run.run
+        return self.execute(wait_until(lambda: self.ledger.sweep.make_ready(name)), worker="w2")
 
     def end_children(self, session: str) -> str:
         """Execute the first runs of its children, and its resume; how that ends."""
@@ -463,6 +465,10 @@ class Kit:
         return callback
 
     # --- then -----------------------------------------------------------------------------------------------------
+
+    def answer(self, session: str) -> str | None:
+        """What a session answered, or why it failed."""
+        return self.ledger.result(session)[1]
 
     def balance(self, session: str) -> tuple[int, int, int, int]:
         """launched, delivered, pending, dead."""

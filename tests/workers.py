@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -14,6 +13,7 @@ from orchestrator.reconciler.callbacks import CallbackService
 from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import keys
 from tests.kit import Kit
+from tests.waiting import wait_until
 
 
 class Workers:
@@ -83,21 +83,23 @@ class Workers:
 
     def finish(self, session: str, *, timeout_s: float = 120) -> Session:
         """Wait until a session has ended."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            found = self.kit.ledger.session(session)
-            over = found.state in CLOSED or (found.state is SessionState.FINISHED and not found.busy)
-            if over:
-                return found
+
+        def over() -> Session | None:
             if self.failure is not None:
                 raise self.failure
-            assert time.monotonic() < deadline, [
-                (s.agent, s.state.value, s.run) for s in self.kit.ledger.tree(found.root)
-            ]
-            time.sleep(0.01)
+            found = self.kit.ledger.session(session)
+            ended = found.state in CLOSED or (found.state is SessionState.FINISHED and not found.busy)
+            return found if ended else None
+
+        def tree() -> list[tuple[str, str, str]]:
+            root = self.kit.ledger.session(session).root
+            return [(s.agent, s.state.value, s.run) for s in self.kit.ledger.tree(root)]
+
+        found: Session = wait_until(over, "its end", timeout_s, explain=tree)
+        return found
 
     def answer(self, session: str) -> str:
         """The answer of a session, once it has ended."""
         found = self.finish(session)
         assert found.state is SessionState.FINISHED, found.reason
-        return self.kit.ledger.result(session)[1] or ""
+        return self.kit.answer(session) or ""

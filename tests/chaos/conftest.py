@@ -16,7 +16,7 @@ from orchestrator.deployment.embedded.valkey import ValkeyProcess, make_socket_d
 from orchestrator.deployment.forks import ForkServer
 from tests.forks import start_forks
 
-from .stack import Stack
+from .stack import MakeStack, Stack
 
 #: Settings with which what died is noticed soon.
 QUICK = {"lease_s": "0.9", "heartbeat_s": "0.2", "sweep_interval_s": "0.15"}
@@ -118,7 +118,7 @@ def stack(shared: SharedStack, request: pytest.FixtureRequest) -> Iterator[Stack
 @pytest.fixture
 def make_stack(
     forks: ForkServer, start_valkey: Callable[..., ValkeyProcess], tmp_path: Path
-) -> Iterator[Callable[..., Stack]]:
+) -> Iterator[MakeStack]:
     """Make stacks whose settings differ from the usual ones as told."""
     with ExitStack() as leaving:
 

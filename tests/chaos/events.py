@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from orchestrator.dispatch import build_celery
 from orchestrator.worker.execution.task_events import task_id_of as run_task_id
 
-from .stack import Stack, wait_until
+from .stack import Stack
 
 
 class Events:
@@ -36,16 +35,16 @@ class Events:
         return any(words in e["exception"] for e in own)
 
     def wait_for(self, kind: str, run: str, stack: Stack) -> dict[str, Any]:
-        wait_until(lambda: kind in self.of(run), f"{kind} of {run}", timeout_s=60, explain=stack.logs)
+        stack.wait(lambda: kind in self.of(run), f"{kind} of {run}", timeout_s=60)
         return self.of(run)[kind]
 
 
 @contextmanager
 def events_of(stack: Stack) -> Iterator[Events]:
     """Listens as Flower does."""
-    app, events = build_celery(stack.settings), Events()
-    with app.connection() as connection:
-        receiver = app.events.Receiver(connection, handlers={"*": events.take})
+    events = Events()
+    with stack.app.connection() as connection:
+        receiver = stack.app.events.Receiver(connection, handlers={"*": events.take})
 
         def listen() -> None:
             # Without a pause: what is sent between two subscriptions nobody hears.
@@ -56,9 +55,8 @@ def events_of(stack: Stack) -> Iterator[Events]:
         thread.start()
         try:
             # A receiver hears what is sent once it is subscribed; workers send their heartbeats.
-            wait_until(lambda: events.any, "an event", timeout_s=30, explain=stack.logs)
+            stack.wait(lambda: events.any, "an event", timeout_s=30)
             yield events
         finally:
             receiver.should_stop = True
             thread.join()
-    app.close()

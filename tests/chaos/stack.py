@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
+import redis as redis_py
 
 from orchestrator.audit import AuditReader, AuditStore
 from orchestrator.bootstrap import build_container
@@ -22,18 +26,22 @@ from orchestrator.crashpoints import VARIABLE
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.deployment.forks import Forked, ForkServer
 from orchestrator.deployment.local_stack import SERVICES
+from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.doctor import Doctor
 from orchestrator.doctor.findings import Severity
-from orchestrator.ledger import ItemState, Ledger, RunState, Session, SessionState
+from orchestrator.ledger import ItemState, Lease, Ledger, RunState, Session, SessionState
 from orchestrator.ledger.decode import text
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.runtime.service import hung_services
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from tests.transitions import disagreements
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE_S, wait_until
 
 HERE = Path(__file__).parent
+#: Files of agents: functions, and beside them models.
+CREW = (str(HERE / "crew.py"),)
+MODELS = (*CREW, str(HERE / "model_crew.py"))
 #: What runs a stack, by the name of the process.
 COMMANDS = {
     **{name: ("orchestrator", "service", name) for name in SERVICES},
@@ -77,6 +85,26 @@ class Running:
             os.killpg(self.pid, signal.SIGKILL)
 
 
+@contextmanager
+def again_and_again(act: Callable[[], object], every_s: float) -> Iterator[list[int]]:
+    """Do something all the time, from a thread of its own; yields how often it was done, as a list of one."""
+    over, done = threading.Event(), [0]
+
+    def work() -> None:
+        while not over.wait(every_s):
+            with suppress(redis_py.RedisError):
+                act()
+                done[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
 def children_of(process: Running) -> list[int]:
     """The processes that it started itself."""
     with suppress(OSError):
@@ -93,7 +121,7 @@ class Stack:
     folder: Path
     overrides: dict[str, str] = field(default_factory=dict)
     running: list[Running] = field(default_factory=list)
-    agents: tuple[str, ...] = (str(HERE / "crew.py"),)
+    agents: tuple[str, ...] = CREW
     #: One of the agents: workers announce all of them together.
     agent: str = "branch"
     _started: int = 0
@@ -135,6 +163,7 @@ class Stack:
         for process in self.running:
             process.kill()
         wait_until(lambda: not any(p.alive for p in self.running), "the end of all processes")
+        self.app.close()
         self.redis.close()
 
     # --- processes ---------------------------------------------------------------------------
@@ -180,22 +209,46 @@ class Stack:
             self.running.remove(process)
         return self.start(name, crash_at=crash_at)
 
-    def start_all(self, *, but: str = "") -> None:
-        """One of each, and a worker that is ready; without one of them nothing is waited for."""
-        for name in ("worker", *SERVICES):
+    def start_all(self, *options: str, **env: str) -> Running:
+        """All services, and a worker with these options that takes tasks; the worker."""
+        worker = self.start("worker", *options, **env)
+        self.start_services()
+        self.wait_ready()
+        return worker
+
+    def start_services(self, *, but: str = "") -> None:
+        """All services but one; nothing is waited for."""
+        for name in SERVICES:
             if name != but:
                 self.start(name)
-        if not but:
-            self.wait_ready()
 
     def wait_ready(self) -> None:
         """Return once every worker takes tasks and has announced its agents."""
         for worker in [p for p in self.running if p.name == "worker"]:
-            wait_until(worker.takes_tasks, "a worker", explain=self.logs)
-        wait_until(lambda: self.redis.exists(keys.agent(self.agent)), "its agents", explain=self.logs)
+            self.wait(worker.takes_tasks, "a worker")
+        self.wait(lambda: self.redis.exists(keys.agent(self.agent)), "its agents")
+
+    def wait(self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until a condition holds; where it does not, the logs may say why."""
+        wait_until(condition, what, timeout_s, explain=self.logs)
 
     def client(self) -> Client:
         return Client(self.settings)
+
+    @cached_property
+    def app(self) -> Any:
+        """Celery, as a program of somebody else has it."""
+        return build_celery(self.settings)
+
+    def send(self, agent: str, prompt: str, **options: Any) -> Any:
+        """Submit with plain Celery; the task."""
+        given = {"agent": agent, "prompt": prompt}
+        return self.app.send_task(START_TASK, kwargs=given, queue="chaos", **options)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The runs of the first shard that workers hold."""
+        return self.ledger.sweep.leases(0)
 
     def answer(self, session: SessionHandle, *, timeout_s: float = 120) -> str:
         """The final answer; where it does not come in time, everything that may say why."""
@@ -309,3 +362,6 @@ class Stack:
         assert {i: n for i, n in carried.items() if i in delivered} == dict.fromkeys(delivered, 1), where
         children = {s.id for s in self.ledger.tree(session.root) if s.parent == session.id}
         assert children == {i.child for i in items}, where
+
+
+MakeStack = Callable[..., Stack]

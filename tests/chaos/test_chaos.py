@@ -24,7 +24,7 @@ from orchestrator.client.client import SessionHandle
 from orchestrator.client.waiting import is_over
 from orchestrator.errors import ServerUnavailable
 
-from .stack import Stack, children_of, long
+from .stack import MakeStack, Stack, children_of, long
 
 LONG = os.environ.get("CHAOS") == "long"
 SHAPE = os.environ.get("CHAOS_SHAPE", "6,7,6" if LONG else "3,3,2")
@@ -38,7 +38,6 @@ PAUSE_S = (0.1, 1.0)
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800 if LONG else 480)]
 
-MakeStack = Callable[..., Stack]
 T = TypeVar("T")
 
 

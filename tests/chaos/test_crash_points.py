@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator.crashpoints import POINTS
-from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.ids import root_session_id
 
-from .stack import Stack, wait_until
+from .stack import MakeStack, Stack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -69,8 +67,6 @@ APART = {
     *("worker.stepped", "worker.recorded"),
 }
 
-MakeStack = Callable[..., Stack]
-
 
 def test_every_place_is_visited(root: Path) -> None:
     """The names in the code, those that are declared, and those that are tested here are the same."""
@@ -93,7 +89,7 @@ def test_a_crash_while_agents_call_and_ask_each_other_does_not_either(
 ) -> None:
     """With one slot, which is lent while it waits."""
     stack = make_stack(concurrency="1")
-    stack.start_all(but="worker")
+    stack.start_services()
     crash(stack, place, TALK)
 
 
@@ -106,12 +102,12 @@ def crash(stack: Stack, place: str, plan: Plan) -> None:
         # Where the reaper was there first, as it may be while the victim starts, nothing is left to die over.
         while not victim.mark.exists() and len(sessions) < 8:
             with suppress(AssertionError):
-                wait_until(victim.mark.exists, "a crash", timeout_s=15)
+                stack.wait(victim.mark.exists, "a crash", timeout_s=15)
                 break
             sessions.append(client.submit(plan.agent, plan.prompt))
-        wait_until(victim.mark.exists, f"a crash at {place}", explain=stack.logs)
+        stack.wait(victim.mark.exists, f"a crash at {place}")
         if plan.victim != "worker":  # a worker replaces its processes by itself
-            wait_until(lambda: not victim.alive, "its end")
+            stack.wait(lambda: not victim.alive, "its end")
             stack.replace(plan.victim)
         stack.replace_the_dead()
         assert [stack.answer(session) for session in sessions] == [plan.answer] * len(sessions)
@@ -124,8 +120,8 @@ def test_a_client_that_dies_while_submitting_submits_once(place: str, stack: Sta
     """Submitted again under its key, it is the same session, whether or not the first try got that far."""
     before = set(stack.roots())
     process = stack.start("submit", "branch", "2,2", "--key", place, crash_at=place)
-    wait_until(process.mark.exists, f"a crash at {place}", explain=stack.logs)
-    wait_until(lambda: not process.alive, "its end")
+    stack.wait(process.mark.exists, f"a crash at {place}")
+    stack.wait(lambda: not process.alive, "its end")
     stack.running.remove(process)
     with stack.client() as client:
         session = client.submit("branch", "2,2", key=place)
@@ -142,13 +138,11 @@ def test_a_bare_task_is_one_session_and_its_result_comes(place: str, stack: Stac
     worker = stack.replace("worker", crash_at=place)
     # What Redis hands to a worker that was just killed, before it notices, is lost to Celery.
     stack.wait_ready()
-    app = build_celery(stack.settings)
-    task = app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
-    wait_until(worker.mark.exists, f"a crash at {place}", explain=stack.logs)
+    task = stack.send("branch", "2,2")
+    stack.wait(worker.mark.exists, f"a crash at {place}")
     assert task.get(timeout=120) == "4"
     assert set(stack.roots()) - before == {root_session_id(task.id)}
     stack.assert_settled()
-    app.close()
 
 
 def test_a_scheduled_session_begins_once_though_the_reaper_dies_with_it(stack: Stack) -> None:
@@ -158,8 +152,8 @@ def test_a_scheduled_session_begins_once_though_the_reaper_dies_with_it(stack: S
     with stack.client() as client:
         session = client.submit("branch", "2,2", at=timedelta(seconds=1))
         assert session.session().state == "scheduled"
-        wait_until(reaper.mark.exists, "a crash", explain=stack.logs)
-        wait_until(lambda: not reaper.alive, "its end")
+        stack.wait(reaper.mark.exists, "a crash")
+        stack.wait(lambda: not reaper.alive, "its end")
         stack.replace("reaper")
         assert stack.answer(session) == "4"
         assert session.session().runs >= 1
@@ -175,8 +169,8 @@ def test_a_tree_that_was_being_deleted_is_deleted_to_its_last_leaf(stack: Stack)
         session = client.submit("branch", "2,2,2")
         assert stack.answer(session) == "8"
         client.delete(session.id)
-        wait_until(service.mark.exists, "a crash", explain=stack.logs)
-        wait_until(lambda: not service.alive, "its end")
+        stack.wait(service.mark.exists, "a crash")
+        stack.wait(lambda: not service.alive, "its end")
         stack.replace("callbacks")
     stack.assert_settled()
     assert {member.state for member in stack.ledger.tree(session.id)} == {"deleted"}
@@ -191,10 +185,10 @@ def test_a_tree_that_was_being_removed_goes_entirely(make_stack: MakeStack) -> N
     with stack.client() as client:
         session = client.submit("branch", "2,2")
         assert stack.answer(session) == "4"
-    wait_until(reaper.mark.exists, "a crash", explain=stack.logs)
-    wait_until(lambda: not reaper.alive, "its end")
+    stack.wait(reaper.mark.exists, "a crash")
+    stack.wait(lambda: not reaper.alive, "its end")
     stack.start("reaper")
-    wait_until(lambda: not list(stack.ledger.all_roots(0)), "the end of the tree", explain=stack.logs)
+    stack.wait(lambda: not list(stack.ledger.all_roots(0)), "the end of the tree")
     left = [
         key for key in stack.redis.scan_iter() if b":session:" in key or b":run:" in key or b":tree:" in key
     ]

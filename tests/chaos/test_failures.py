@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from orchestrator.ledger import SessionState
 from orchestrator.worker.execution.task_events import task_id_of as run_task_id
 
 from .events import events_of
-from .stack import Stack, wait_until
+from .stack import MakeStack, Stack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -32,7 +31,7 @@ def test_a_run_whose_agent_raised_is_a_failure_for_celery(stack: Stack) -> None:
         assert "in broken" in failed["traceback"]
         assert "task-succeeded" not in events.of(run)
         assert stack.redis.get(f"celery-task-meta-{run_task_id(run)}") is None
-        wait_until(lambda: not stack.redis.hlen("unacked"), "an acknowledgement")
+        stack.wait(lambda: not stack.redis.hlen("unacked"), "an acknowledgement")
 
 
 def test_a_run_that_is_tried_again_is_a_retry_for_celery(stack: Stack) -> None:
@@ -42,11 +41,8 @@ def test_a_run_that_is_tried_again_is_a_retry_for_celery(stack: Stack) -> None:
         run = run_id(session.id, 1)
         for attempt in ("attempt 1", "attempt 2"):
             # A message that came twice may have been refused between them.
-            wait_until(
-                lambda attempt=attempt: events.says("task-retried", run, attempt),
-                attempt,
-                timeout_s=60,
-                explain=stack.logs,
+            stack.wait(
+                lambda attempt=attempt: events.says("task-retried", run, attempt), attempt, timeout_s=60
             )
         assert "task-failed" not in events.of(run)
 
@@ -76,7 +72,7 @@ def test_a_wait_outlasts_those_who_wait(stack: Stack) -> None:
     """It is in nobody's memory: the worker, the reaper and the server itself may be other ones by its end."""
     with stack.client() as client:
         session = client.submit("postponed", "4")
-        wait_until(lambda: session.session().trouble, "a first try", timeout_s=60, explain=stack.logs)
+        stack.wait(lambda: session.session().trouble, "a first try", timeout_s=60)
         (run,) = stack.ledger.runs(session.id)
         stack.replace("reaper")
         stack.replace("worker")
@@ -89,7 +85,7 @@ def test_a_wait_outlasts_those_who_wait(stack: Stack) -> None:
     assert done.started_ms >= run.claimable_ms == run.tries[0].ended_ms + 4000
 
 
-def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: Callable[..., Stack]) -> None:
+def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: MakeStack) -> None:
     """Not when its lease has passed, 20 times; and whoever asks meanwhile is told."""
     stack = make_stack(lease_s="60", sweep_interval_s="0.15")
     stack.start_all()
@@ -102,7 +98,7 @@ def test_a_run_that_kills_its_process_is_seen_at_once_and_given_up(make_stack: C
             troubles.add(now.trouble)
             return now.state is SessionState.FAILED
 
-        wait_until(is_over, "its end", timeout_s=50, explain=stack.logs)
+        stack.wait(is_over, "its end", timeout_s=50)
         reason = session.session().reason
         assert reason == "its worker process died 3 times, at last with exitcode 7"
         assert "attempt 1: its worker process died: exitcode 7" in troubles

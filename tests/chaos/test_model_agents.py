@@ -20,9 +20,10 @@ from orchestrator.errors import SessionFailed, WrongState
 from orchestrator.ledger.live_text import LiveEvent
 from orchestrator.redisdb import ledger_keys
 from orchestrator.testing import ByInstructions, Call, Request, Say, Script, WireServer
+from tests.waiting import wait_until
 
 from .conftest import QUICK
-from .stack import HERE, Stack, wait_until
+from .stack import MODELS, Stack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -107,12 +108,11 @@ def stack(
 ) -> Iterator[Stack]:
     socket_dir = make_socket_dir()
     folder = tmp_path_factory.mktemp("model-agents")
-    crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
     # Trees outlive the weeks that a test lets pass for the ledger: to the audit trail, for which they do not, it would have lost them.
     knobs = {**QUICK, "concurrency": "1", "tree_ttl_s": str(60 * 24 * 3600)}
     with (
         ValkeyProcess(folder / "valkey", socket_dir) as server,
-        Stack(model_forks, server, folder / "stack", knobs, agents=crew) as stack,
+        Stack(model_forks, server, folder / "stack", knobs, agents=MODELS) as stack,
     ):
         stack.env.update(wire.environment())
         stack.start_all()
@@ -131,7 +131,7 @@ def test_a_kill_at_a_step_costs_at_most_that_one_model_call(
     stack.wait_ready()
     with stack.client() as client:
         session = client.submit("model-lead", f"{place} {number}")
-        wait_until(worker.mark.exists, f"a crash at {place}", explain=stack.logs)
+        stack.wait(worker.mark.exists, f"a crash at {place}")
         assert stack.answer(session) == ANSWER
     stack.assert_settled()
     unrecorded = place == "worker.stepped" and STEPS[number - 1].endswith("model")
@@ -159,7 +159,7 @@ def test_experts_that_have_finished_are_asked_again_and_each_is_killed_once(
         with stack.client() as client:
             if number == 12:
                 session = client.submit("model-chief", "go")
-            wait_until(worker.mark.exists, "a crash", explain=stack.logs)
+            stack.wait(worker.mark.exists, "a crash")
     with stack.client() as client:
         assert stack.answer(session) == "because of task 0; because of task 1; because of task 2"
     stack.assert_settled()
@@ -256,8 +256,7 @@ def the_approval(stack: Stack, client: Client, session: str, tool: str) -> Appro
     def stands() -> object:
         return [(s.agent, s.state.value, s.reason, s.trouble) for s in client.tree(session)], stack.logs()
 
-    wait_until(look, f"the approval of {tool}", timeout_s=60, explain=stands)
-    return look()[0]
+    return wait_until(look, f"the approval of {tool}", timeout_s=60, explain=stands)[0]
 
 
 def test_two_approvals_in_a_row_at_depth_3_outlast_a_deploy_a_kill_and_two_weeks(
@@ -272,7 +271,7 @@ def test_two_approvals_in_a_row_at_depth_3_outlast_a_deploy_a_kill_and_two_weeks
         # A deploy: all workers stop, and others start.
         for worker in [process for process in stack.running if process.name == "worker"]:
             os.kill(worker.pid, signal.SIGTERM)
-            wait_until(lambda worker=worker: not worker.alive, "the end of a worker", explain=stack.logs)
+            stack.wait(lambda worker=worker: not worker.alive, "the end of a worker")
             stack.running.remove(worker)
         pass_time(stack, WEEK_MS)
         assert client.approvals(session.id) == [first]
@@ -280,7 +279,7 @@ def test_two_approvals_in_a_row_at_depth_3_outlast_a_deploy_a_kill_and_two_weeks
         stack.wait_ready()
         client.approve(first.id, "ship it", digest=first.digest)
         # kill -9 right after the call of the tool was recorded.
-        wait_until(worker.mark.exists, "a crash", explain=stack.logs)
+        stack.wait(worker.mark.exists, "a crash")
         second = the_approval(stack, client, session.id, "announce")
         assert len(wire.answered) - before == 5  # one of each of the four, and the shipper's second
         stack.replace("worker")

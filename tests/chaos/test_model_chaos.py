@@ -20,7 +20,7 @@ from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.testing import ByInstructions, Call, Fail, Request, Say, Script, WireServer
 
-from .stack import HERE, Stack, children_of, long, wait_until
+from .stack import MODELS, MakeStack, Stack, children_of, long
 from .test_chaos import KILLS, LONG, PAUSE_S, TALK, TALKERS, TREES, Monkey, all_over, new_dice, start
 
 SHAPE = os.environ.get("CHAOS_MODEL_SHAPE", "4,4,4" if LONG else "3,3")
@@ -117,15 +117,16 @@ def make_stack(
     wire: WireServer,
     start_valkey: Callable[..., ValkeyProcess],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., Stack]]:
+) -> Iterator[MakeStack]:
     """Make stacks with the model agents beside the others, whose provider is the scripted one."""
     with ExitStack() as leaving:
 
         def make(**settings: str) -> Stack:
             server = start_valkey(durable=True)
             folder = tmp_path_factory.mktemp("stack")
-            crew = (str(HERE / "crew.py"), str(HERE / "model_crew.py"))
-            stack = leaving.enter_context(Stack(model_forks, server, folder / "stack", settings, agents=crew))
+            stack = leaving.enter_context(
+                Stack(model_forks, server, folder / "stack", settings, agents=MODELS)
+            )
             stack.env |= wire.environment()
             return stack
 
@@ -141,7 +142,7 @@ def make_stack(
     ids=["processes", "processes-and-server"],
 )
 def test_models_pay_once_and_their_trees_add_up(
-    victims: list[str], shards: int, make_stack: Callable[..., Stack], wire: WireServer
+    victims: list[str], shards: int, make_stack: MakeStack, wire: WireServer
 ) -> None:
     """Each answer is right, each callback comes once, and a lost try costs one model call at most."""
     before = len(wire.answered)
@@ -176,19 +177,17 @@ def test_models_pay_once_and_their_trees_add_up(
 
 
 @pytest.mark.long
-def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack]) -> None:
+def test_models_wait_for_their_provider_together(make_stack: MakeStack) -> None:
     """One run is told 429 and a time. No other calls before that; none fails; the slots are free; then all are answered."""
     stack = make_stack(concurrency=str(SLOTS), provider_wait_s="0.2", registration_patience_s="20")
-    stack.start_all(but="worker")
-    stack.start("worker", "--pool", "threads")
-    stack.wait_ready()
+    stack.start_all("--pool", "threads")
 
     def tries(session: str) -> list[str]:
         return [tried.how for run in stack.ledger.runs(session) for tried in run.tries]
 
     with stack.client() as client:
         first = client.submit("model-expert", "first")
-        wait_until(lambda: "parked" in tries(first.id), "the run that was told", explain=stack.logs)
+        stack.wait(lambda: "parked" in tries(first.id), "the run that was told")
         assert PROVIDER.refused == 1
         trees = [client.submit("model-treasurer", f"{ASKERS} model-expert") for _ in range(ASKING_TREES)]
         other = client.submit("branch", "2,2")
@@ -205,16 +204,14 @@ def test_models_wait_for_their_provider_together(make_stack: Callable[..., Stack
 
 
 @pytest.mark.long
-def test_models_together_never_spend_more_than_their_budget(
-    make_stack: Callable[..., Stack], wire: WireServer
-) -> None:
+def test_models_together_never_spend_more_than_their_budget(make_stack: MakeStack, wire: WireServer) -> None:
     """What the provider itself has counted is within the budget, and each child has its one terminal callback, after kills."""
     stack = make_stack(max_process_deaths="100", concurrency="2")
     stack.start_all()
     before = len(wire.requests)
     with stack.client() as client:
         session = client.submit("model-treasurer", f"{CHILDREN} model-helper", budget={"tokens": TOKENS})
-        wait_until(lambda: stack.ledger.session(session.id).children >= CHILDREN // 2, "children")
+        stack.wait(lambda: stack.ledger.session(session.id).children >= CHILDREN // 2, "children")
         killed = kill_pool_processes(stack, lambda: stack.ledger.session(session.id).ended_ms > 0)
         answer = stack.answer(session, timeout_s=240)
     stack.assert_settled()

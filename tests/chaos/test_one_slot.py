@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import pytest
 
 from orchestrator.ids import run_id
 
 from .events import events_of
-from .stack import Stack, long
+from .stack import MakeStack, long
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
 
@@ -19,18 +18,16 @@ DEPTH = 50 if os.environ.get("CHAOS") == "long" else 15
 
 
 @pytest.mark.parametrize("pool", ["threads", long("prefork")])
-def test_nested_calls_finish_in_one_slot(pool: str, make_stack: Callable[..., Stack]) -> None:
+def test_nested_calls_finish_in_one_slot(pool: str, make_stack: MakeStack) -> None:
     stack = make_stack(concurrency="1")
-    stack.start_all(but="worker")
-    stack.start("worker", "--pool", pool)
-    stack.wait_ready()
+    stack.start_all("--pool", pool)
     with stack.client() as client:
         assert stack.answer(client.submit("nested", str(DEPTH))) == str(DEPTH)
     stack.assert_settled()
 
 
 def test_a_child_that_is_ended_by_force_in_a_lent_slot_costs_its_parent_no_attempt(
-    make_stack: Callable[..., Stack],
+    make_stack: MakeStack,
 ) -> None:
     """The process that both are in dies; only the child's run failed, and Flower hears so."""
     stack = make_stack(concurrency="1", stop_grace_s="0.2")

@@ -4,71 +4,44 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 
 import pytest
-import redis as redis_py
 
 from orchestrator.client.client import SessionHandle
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.ledger import RunState
 from tests.door import door_to
 from tests.refusing import Refusing
 
-from .stack import Stack, children_of, long, wait_until
+from .stack import MakeStack, Stack, again_and_again, children_of, long
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
-
-MakeStack = Callable[..., Stack]
 
 
 def leaves_at_work(stack: Stack) -> bool:
     """Whether any leaf is held by a worker; it will be for a while."""
-    return any(stack.ledger.session(lease.session).agent == "leaf" for lease in stack.ledger.sweep.leases(0))
-
-
-@contextmanager
-def again_and_again(act: Callable[[], object], every_s: float) -> Iterator[list[int]]:
-    """Do something all the time, from a thread of its own; yields how often it was done, as a list of one."""
-    over, done = threading.Event(), [0]
-
-    def work() -> None:
-        while not over.wait(every_s):
-            with suppress(redis_py.RedisError):
-                act()
-                done[0] += 1
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
+    return any(stack.ledger.session(lease.session).agent == "leaf" for lease in stack.leases)
 
 
 def test_a_worker_that_was_frozen_for_longer_than_its_lease_comes_too_late(make_stack: MakeStack) -> None:
     """Its runs are done by another one; when it thaws and goes on, every effect and commit of it is refused."""
     stack = make_stack()
     stack.env["CHAOS_LEAF_S"] = "1"
-    stack.start_all()
-    frozen = stack.running[0]
+    frozen = stack.start_all()
     with stack.client() as client:
         session = client.submit("branch", "2,2")
-        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
+        stack.wait(lambda: leaves_at_work(stack), "a leaf at work")
         os.killpg(frozen.pid, signal.SIGSTOP)
-        held = [lease.run for lease in stack.ledger.sweep.leases(0)]
+        held = [lease.run for lease in stack.leases]
         stack.start("worker")
         assert stack.answer(session) == "4"
     os.killpg(frozen.pid, signal.SIGCONT)
     runs = [run for run in map(stack.ledger.run, held) if run is not None]
     assert runs
     assert all(run.lost == 1 for run in runs)
-    wait_until(lambda: '"verdict": "lost"' in frozen.log.read_text(), "a late commit", explain=stack.logs)
+    stack.wait(lambda: '"verdict": "lost"' in frozen.log.read_text(), "a late commit")
     stack.assert_settled()
 
 
@@ -79,7 +52,7 @@ def test_a_server_that_was_frozen_costs_nobody_a_lease(make_stack: MakeStack) ->
     stack.start_all()
     with stack.client() as client:
         session = client.submit("branch", "2,2")
-        wait_until(lambda: leaves_at_work(stack), "a leaf at work", explain=stack.logs)
+        stack.wait(lambda: leaves_at_work(stack), "a leaf at work")
         pid = stack.server.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -96,17 +69,14 @@ def test_a_plain_submission_outlasts_a_ledger_that_takes_no_writes(
 ) -> None:
     """Only the broker has it until then. It is not given back again and again meanwhile, and not refused."""
     stack = make_stack(broker_url=start_valkey(durable=False).url)
-    stack.start_all()
-    worker = stack.running[0]
+    worker = stack.start_all()
     refusal = Refusing(stack.server, "READONLY")
     refusal.begin()
-    app = build_celery(stack.settings)
-    task = app.send_task(START_TASK, kwargs={"agent": "leaf", "prompt": "7"}, queue="chaos")
-    wait_until(lambda: worker.log.read_text().count("redis-away") > 3, "some tries", explain=stack.logs)
+    task = stack.send("leaf", "7")
+    stack.wait(lambda: worker.log.read_text().count("redis-away") > 3, "some tries")
     refusal.end()
     assert task.get(timeout=120) == "7"
     assert "run-not-begun" not in worker.log.read_text()
-    app.close()
     stack.assert_settled()
 
 
@@ -119,9 +89,9 @@ def test_a_worker_that_starts_while_the_ledger_is_away_serves_when_it_is_back(
     refusal = Refusing(stack.server, "READONLY")
     (stack.server.kill if how == "away" else refusal.begin)()
     worker = stack.start("worker")
-    wait_until(lambda: "redis-away" in worker.log.read_text(), "a try", explain=stack.logs)
+    stack.wait(lambda: "redis-away" in worker.log.read_text(), "a try")
     (stack.server.start if how == "away" else refusal.end)()
-    stack.start_all(but="worker")
+    stack.start_services()
     stack.wait_ready()
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "2,2")) == "4"
@@ -141,9 +111,7 @@ def test_a_broker_apart_dies_and_comes_back_empty(
     with stack.client() as client, again_and_again(stack.replace_the_dead, 0.1):
         session = client.submit("branch", "3,2,2")
         for _ in range(2):
-            wait_until(
-                lambda: stack.ledger.sweep.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()]
-            )
+            stack.wait(lambda: stack.leases, "work")
             broker.kill()
             time.sleep(0.7)  # nothing can be sent meanwhile
             broker.start()
@@ -154,18 +122,15 @@ def test_a_broker_apart_dies_and_comes_back_empty(
 def test_a_bare_task_that_died_with_its_worker_comes_back_within_leases(make_stack: MakeStack) -> None:
     """Taken from the queue and not yet written down, it is in the broker's records only; nobody need wait for hours."""
     stack = make_stack()
-    stack.start_all()
-    worker = stack.running[0]
+    worker = stack.start_all()
     for child in children_of(worker):
         os.kill(child, signal.SIGSTOP)
-    app = build_celery(stack.settings)
-    task = app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
-    wait_until(lambda: stack.redis.hlen("unacked"), "the worker to take it", explain=stack.logs)
+    task = stack.send("branch", "2,2")
+    stack.wait(lambda: stack.redis.hlen("unacked"), "the worker to take it")
     worker.kill()
     stack.start("worker")
     assert task.get(timeout=120) == "4"
     stack.assert_settled()
-    app.close()
 
 
 def test_a_broker_that_refuses_for_a_while_ends_no_worker(
@@ -175,12 +140,11 @@ def test_a_broker_that_refuses_for_a_while_ends_no_worker(
     refusal = b"-READONLY You can't write against a read only replica.\r\n"
     with door_to(start_valkey(durable=False)) as (door, url):
         stack = make_stack(broker_url=url)
-        stack.start_all()
-        worker = stack.running[0]
+        worker = stack.start_all()
         door.keep(lambda _, request: refusal if b"BRPOP" in request else "pass")
         with stack.client() as client:
             session = client.submit("branch", "2,2")
-            wait_until(lambda: worker.log.read_text().count("ReadOnlyError") > 1, "refusals")
+            stack.wait(lambda: worker.log.read_text().count("ReadOnlyError") > 1, "refusals")
             door.open()
             assert stack.answer(session) == "4"
         assert worker.alive
@@ -205,7 +169,7 @@ def test_connections_that_break_all_the_time_lose_and_double_nothing(make_stack:
     with again_and_again(cut, 0.1) as times:
         with stack.client() as client:
             session = client.submit("branch", "3,3,2", key="mine")
-        wait_until(lambda: times[0] > 30, "some cuts")
+        stack.wait(lambda: times[0] > 30, "some cuts")
     with stack.client() as client:
         assert stack.answer(SessionHandle(session.id, client)) == "18"
     for process in stack.running:

@@ -8,7 +8,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +18,7 @@ from orchestrator.redisdb.holders import connected_holders
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from orchestrator.streams.consumer import SETTLED_S
 
-from .stack import Running, Stack, children_of, wait_until
+from .stack import MakeStack, Running, Stack, children_of
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -43,49 +43,40 @@ def crowd() -> Iterator[None]:
 
 
 def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
-    make_stack: Callable[..., Stack], request: pytest.FixtureRequest
+    make_stack: MakeStack, request: pytest.FixtureRequest
 ) -> None:
     """And a run whose worker lives is left to it, on a machine with too much to do."""
-    usual = Settings.model_fields
-    stack = make_stack(
-        **{name: str(usual[name].default) for name in ("lease_s", "heartbeat_s", "sweep_interval_s")}
-    )
+    stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s")
     stack.start_all()
     stack.start("worker")
     stack.wait_ready()
     took: list[float] = []
     with stack.client() as client:
         sessions = [client.submit("sleeper", "go") for _ in range(3)]
-        wait_until(lambda: len(stack.ledger.sweep.leases(0)) == 3, "work for all", explain=stack.logs)
+        stack.wait(lambda: len(stack.leases) == 3, "work for all")
         request.getfixturevalue("crowd")
         for turn in range(CROWDED_KILLS):
             session = sessions[turn % 3].id
-            wait_until(lambda: len(stack.ledger.sweep.leases(0)) == 3, "work for all", explain=stack.logs)
+            stack.wait(lambda: len(stack.leases) == 3, "work for all")
             lease = lease_of(stack, session)
             # A holder that came and went between two looks of the reaper is nobody that it could miss.
             time.sleep(2.5)
-            beside = {
-                other.run: other
-                for other in stack.ledger.sweep.leases(0)
-                if not same_worker(stack, other, lease)
-            }
+            beside = {other.run: other for other in stack.leases if not same_worker(stack, other, lease)}
             worker = worker_of(stack, lease)
             began = time.monotonic()
             os.kill(worker.pid, signal.SIGKILL)
             stack.running.remove(worker)
             stack.start("worker")
-            wait_until(
-                lambda session=session, lease=lease: is_taken_again(stack, session, lease),
-                "another attempt",
-                explain=stack.logs,
+            stack.wait(
+                lambda session=session, lease=lease: is_taken_again(stack, session, lease), "another attempt"
             )
             took.append(time.monotonic() - began)
             for run, other in beside.items():
-                (now,) = [found for found in stack.ledger.sweep.leases(0) if found.run == run]
+                (now,) = [found for found in stack.leases if found.run == run]
                 assert now.claim == other.claim, "a run was taken from a worker that lives"
         for handle in sessions:
             client.stop(handle.id, "enough")
-            wait_until(lambda handle=handle: not handle.session().busy, "its end", explain=stack.logs)
+            stack.wait(lambda handle=handle: not handle.session().busy, "its end")
     tail = statistics.quantiles(2 * took, n=100, method="inclusive")[98]  # it wants two at least
     print(
         f"{len(took)} kills: {statistics.median(took):.1f} s in the median, p99 {tail:.1f} s, worst {max(took):.1f} s"
@@ -98,7 +89,7 @@ def test_a_killed_workers_run_is_at_work_again_before_its_lease_has_run_out(
 SOON_S = 5
 
 
-def usual_stack(make_stack: Callable[..., Stack], *names: str) -> Stack:
+def usual_stack(make_stack: MakeStack, *names: str) -> Stack:
     """A stack with the settings that everybody has."""
     usual = Settings.model_fields
     return make_stack(**{name: str(usual[name].default) for name in names})
@@ -106,7 +97,7 @@ def usual_stack(make_stack: Callable[..., Stack], *names: str) -> Stack:
 
 @pytest.mark.parametrize("service", ["router", "callbacks", "reaper"])
 def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
-    service: str, make_stack: Callable[..., Stack]
+    service: str, make_stack: MakeStack
 ) -> None:
     """It dies with what it has read and not handled; its supervisor starts it again, or another copy is there."""
     stack = usual_stack(make_stack, "lease_s", "heartbeat_s", "sweep_interval_s")
@@ -115,7 +106,7 @@ def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "1"), timeout_s=30) == "1"
         # The server is no longer taken for one that was just started.
-        wait_until(lambda: connected_holders(stack.redis).oldest_s > SETTLED_S, "connections of some age")
+        stack.wait(lambda: connected_holders(stack.redis).oldest_s > SETTLED_S, "connections of some age")
         for _ in range(KILLS):
             if service == "reaper":
                 dying = next(p for p in stack.running if p.name == service)
@@ -124,7 +115,7 @@ def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
             else:
                 dying = stack.replace(service, crash_at=f"{service}.read")
                 session = client.submit("branch", "1")
-                wait_until(dying.mark.exists, "its death", explain=stack.logs)
+                stack.wait(dying.mark.exists, "its death")
             began = time.monotonic()
             stack.running.remove(dying)
             stack.start(service)
@@ -138,16 +129,17 @@ def test_a_killed_service_delays_a_wake_up_by_five_seconds_at_most(
 
 
 def test_a_router_that_was_stopped_and_cut_off_goes_on_and_doubles_nothing(
-    make_stack: Callable[..., Stack],
+    make_stack: MakeStack,
 ) -> None:
     """What it had read is taken over before its lease is over; then it wakes up and handles that, too."""
     stack = usual_stack(make_stack, "lease_s")
-    stack.start_all(but="router")
+    stack.start("worker")
+    stack.start_services(but="router")
     stopped = stack.start("router", crash_at="router.read=stop")
     stack.wait_ready()
     with stack.client() as client:
         session = client.submit("branch", "3")
-        wait_until(stopped.mark.exists, "its stop", explain=stack.logs)
+        stack.wait(stopped.mark.exists, "its stop")
         (held,) = RedisStreams(stack.redis).holders(ROUTER_GROUP, all_streams(len(stack.shards)))
         mark = held.rpartition("@")[2]
         stack.start("router")
@@ -163,14 +155,12 @@ def test_a_router_that_was_stopped_and_cut_off_goes_on_and_doubles_nothing(
 
 
 def lease_of(stack: Stack, session: str) -> Lease:
-    (lease,) = [lease for lease in stack.ledger.sweep.leases(0) if lease.session == session]
+    (lease,) = [lease for lease in stack.leases if lease.session == session]
     return lease
 
 
 def is_taken_again(stack: Stack, session: str, before: Lease) -> bool:
-    return any(
-        lease.session == session and lease.claim != before.claim for lease in stack.ledger.sweep.leases(0)
-    )
+    return any(lease.session == session and lease.claim != before.claim for lease in stack.leases)
 
 
 def worker_of(stack: Stack, lease: Lease) -> Running:

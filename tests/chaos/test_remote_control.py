@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK, build_celery
+from orchestrator.dispatch import RESUME_TASK, START_TASK, WORK_TASK
 from orchestrator.errors import ConfigurationError
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import SessionState
 from orchestrator.worker.execution.task_events import task_id_of
 
-from .stack import Stack, wait_until
+from .stack import MakeStack
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
@@ -28,19 +27,15 @@ def said(replies: list[dict[str, dict[str, Any]]]) -> str:
     return str(reply.get("ok", reply.get("error")))
 
 
-def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[..., Stack]) -> None:
+def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: MakeStack) -> None:
     stack = make_stack(remote_control="1", concurrency="2")
     stack.start_all()
-    app = build_celery(stack.settings)
-    control = app.control
-
-    def submit(agent: str, prompt: str, **options: Any) -> Any:
-        return app.send_task(START_TASK, kwargs={"agent": agent, "prompt": prompt}, queue="chaos", **options)
+    control = stack.app.control
 
     # A root at work: not without `terminate`, as Celery has it; then it ends as by `orchestra stop`.
-    task = submit("sleeper", "work")
+    task = stack.send("sleeper", "work")
     session = root_session_id(task.id)
-    wait_until(lambda: stack.ledger.sweep.leases(0), "its run", timeout_s=40, explain=stack.logs)
+    stack.wait(lambda: stack.leases, "its run", timeout_s=40)
     assert "only with terminate=True" in said(control.revoke(task.id, **WAIT))
     assert stack.ledger.session(session).state is SessionState.RUNNING
     assert f"{session} asked" in said(control.revoke(task.id, terminate=True, **WAIT))
@@ -48,20 +43,16 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
         task.get(timeout=60)
 
     # A run by the id under which Flower shows it.
-    task = submit("sleeper", "work")
-    wait_until(lambda: stack.ledger.sweep.leases(0), "its run", timeout_s=40, explain=stack.logs)
-    (lease,) = stack.ledger.sweep.leases(0)
+    task = stack.send("sleeper", "work")
+    stack.wait(lambda: stack.leases, "its run", timeout_s=40)
+    (lease,) = stack.leases
     assert "asked" in said(control.terminate(task_id_of(lease.run), **WAIT))
-    wait_until(
-        lambda: stack.ledger.session(lease.session).state is SessionState.STOPPED,
-        "its end",
-        explain=stack.logs,
-    )
+    stack.wait(lambda: stack.ledger.session(lease.session).state is SessionState.STOPPED, "its end")
 
     # A submission that is not taken yet never begins.
     assert "it is dropped when it comes" in said(control.revoke("a-task-of-mine", **WAIT))
-    late = submit("leaf", "1", task_id="a-task-of-mine")
-    wait_until(lambda: late.state == "REVOKED", "its end", timeout_s=40, explain=stack.logs)
+    late = stack.send("leaf", "1", task_id="a-task-of-mine")
+    stack.wait(lambda: late.state == "REVOKED", "its end", timeout_s=40)
     assert not stack.ledger.find([root_session_id("a-task-of-mine")])
 
     # A rate is not limited: what a worker holds back would keep it from hearing a wake-up. Nor is the time of one.
@@ -78,13 +69,12 @@ def test_a_revoked_task_is_stopped_and_a_limit_is_refused(make_stack: Callable[.
         with pytest.raises(ConfigurationError, match=name):
             getattr(control, command)(name, 1)
     assert "time limits set successfully" in said(control.time_limit(START_TASK, soft=60, hard=90, **WAIT))
-    assert submit("leaf", "1").get(timeout=60) == "1"
-    app.close()
+    assert stack.send("leaf", "1").get(timeout=60) == "1"
 
 
-def test_where_workers_obey_nobody_it_is_said(make_stack: Callable[..., Stack]) -> None:
+def test_where_workers_obey_nobody_it_is_said(make_stack: MakeStack) -> None:
     stack = make_stack()
-    app = build_celery(stack.settings)
+    app = stack.app
     for call in (
         lambda: app.control.revoke("x"),
         lambda: app.control.terminate("x"),
@@ -102,4 +92,3 @@ def test_where_workers_obey_nobody_it_is_said(make_stack: Callable[..., Stack]) 
         app.events.Receiver(connection, handlers={}).wakeup_workers()
     app.control.enable_events()
     app.control.inspect(timeout=0.1).hello("worker@here")
-    app.close()

@@ -9,16 +9,14 @@ import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
 from orchestrator.deployment.forks import ForkServer
-from orchestrator.dispatch import START_TASK, build_celery
 from orchestrator.worker.execution.slot import LINGER_S
 from tests.door import FaultProxy, door_to
 from tests.forks import start_forks
 
-from .stack import Stack, long, wait_until
+from .stack import MakeStack, long
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
-MakeStack = Callable[..., Stack]
 
 #: Seconds of silence that the workers bear.
 SILENCE_S = 4
@@ -47,26 +45,17 @@ def test_a_worker_that_kombu_made_deaf_ends(
     """
     door, url = broker
     stack = make_stack(broker_url=url)
-    stack.start_all(but="worker")
-    worker = stack.start("worker", "--pool", pool)
-    stack.wait_ready()
+    worker = stack.start_all("--pool", pool)
     slots = 1 if pool == "solo" else stack.settings.concurrency
     door.keep(lambda _, request: "hang up" if b"HDEL" in request else "pass")
-    app = build_celery(stack.settings)
-    tasks = [
-        app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
-        for _ in range(slots)
-    ]
-    wait_until(lambda: worker.log.read_text().count("Couldn't ack") >= slots, "deafness", explain=stack.logs)
+    tasks = [stack.send("branch", "2,2") for _ in range(slots)]
+    stack.wait(lambda: worker.log.read_text().count("Couldn't ack") >= slots, "deafness")
     door.open()
-    wait_until(
-        lambda: not worker.alive or all(task.state == "SUCCESS" for task in tasks),
-        "its end, or its work",
-        explain=stack.logs,
+    stack.wait(
+        lambda: not worker.alive or all(task.state == "SUCCESS" for task in tasks), "its end, or its work"
     )
     stack.replace_the_dead()
     assert [task.get(timeout=120) for task in tasks] == ["4"] * slots
-    app.close()
     stack.assert_settled()
 
 
@@ -76,20 +65,14 @@ def test_a_worker_whose_consumer_stays_silent_ends(
     """It asks for messages, over one connection and another, and is never answered; its supervisor starts a new one."""
     door, url = broker
     stack = make_stack(broker_url=url)
-    stack.start_all()
-    worker = stack.running[0]
+    worker = stack.start_all()
     door.keep(lambda _, request: "swallow" if b"BRPOP" in request else "pass")
     with stack.client() as client:
         # It had asked already: one message is heard, and may be enough for a whole tree.
         assert stack.answer(client.submit("leaf", "1")) == "1"
         time.sleep(10 * sum(LINGER_S))  # nor does the slot look for more any longer
         session = client.submit("branch", "2,2")
-        wait_until(
-            lambda: not worker.alive,
-            "its end",
-            timeout_s=60,
-            explain=lambda: [stack.unrest(), worker.log.read_text()],
-        )
+        stack.wait(lambda: not worker.alive, "its end", timeout_s=60)
         door.open()
         stack.replace_the_dead()
         assert stack.answer(session) == "4"
@@ -99,13 +82,13 @@ def test_a_worker_whose_consumer_stays_silent_ends(
 def test_busy_consumers_are_left_alone(make_stack: MakeStack) -> None:
     """A message waits for longer than silence is borne, because every slot is taken."""
     stack = make_stack()
-    stack.start_all(but="worker")
+    stack.start_services()
     workers = [stack.start("worker", "--pool", pool) for pool in ("prefork", "threads", "solo")]
     stack.wait_ready()
     slots = 2 * stack.settings.concurrency + 1
     with stack.client() as client:
         at_work = [client.submit("sleeper", "work") for _ in range(slots)]
-        wait_until(lambda: len(stack.ledger.sweep.leases(0)) == slots, "work for all", explain=stack.logs)
+        stack.wait(lambda: len(stack.leases) == slots, "work for all")
         waiting = client.submit("leaf", "1")
         time.sleep(SILENCE_S * 1.5)  # nothing is to happen
         assert [w.name for w in workers if "consumer-silent" in w.log.read_text()] == []

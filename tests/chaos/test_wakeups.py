@@ -5,24 +5,22 @@ With RabbitMQ as with Redis, on the pools that are documented.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from orchestrator.deployment.embedded.valkey import ValkeyProcess
-from orchestrator.dispatch import START_TASK, WORK_TASK, Dispatcher, build_celery
+from orchestrator.dispatch import START_TASK, WORK_TASK, Dispatcher
 from orchestrator.ledger import Run
 from orchestrator.redisdb.client import connect
 from tests.door import FaultProxy, Verdict, door_to, door_to_port
 from tests.rabbitmq import RabbitServer, server_program, url_of
 
-from .stack import SERVICES, Stack, long, wait_until
+from .stack import SERVICES, MakeStack, Stack, again_and_again, long
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
-MakeStack = Callable[..., Stack]
 
 #: Seconds in which the sweep wakes again: after one second, at the next sweep; and what a loaded machine adds.
 WOKEN_AGAIN_S = 1.0 + 0.3 + 8.0
@@ -91,42 +89,21 @@ def test_every_wake_is_lost(pool: str, broker: tuple[FaultProxy, str, str], make
     assert max(waits) > 300  # or nothing was lost at all
 
 
-@contextmanager
-def spurious_wakeups(stack: Stack) -> Iterator[list[int]]:
-    """Wakes all the time, whether there is work or not; yields how many were sent, as a list of one."""
-    app = build_celery(stack.settings)
-    dispatcher, over, sent = Dispatcher(app), threading.Event(), [0]
-
-    def wake() -> None:
-        while not over.wait(0.01):
-            for agent in ("branch", "leaf"):
-                dispatcher.wake([(agent, "chaos")])
-                sent[0] += 1
-
-    thread = threading.Thread(target=wake)
-    thread.start()
-    try:
-        yield sent
-    finally:
-        over.set()
-        thread.join()
-        app.close()
-
-
 @pytest.mark.parametrize("pool", ["prefork", long("threads")])
 def test_every_wake_comes_many_times(
     pool: str, broker: tuple[FaultProxy, str, str], make_stack: MakeStack
 ) -> None:
     _, _, own = broker
     stack = make_stack(broker_url=own)
-    stack.start_all(but="worker")
+    wake = partial(Dispatcher(stack.app).wake, [("branch", "chaos"), ("leaf", "chaos")])
+    stack.start_services()
     stack.start("worker", "--pool", pool)
     stack.start("worker", "--pool", pool)
     stack.wait_ready()
-    with stack.client() as client, spurious_wakeups(stack) as sent:
+    with stack.client() as client, again_and_again(wake, 0.01) as sent:
         session = client.submit("branch", "3,3,2")
         assert stack.answer(session) == "18"
-        wait_until(lambda: sent[0] > 100, "wakeups")
+        stack.wait(lambda: sent[0] > 100, "wakeups")
     assert_once(stack)
 
 
@@ -137,21 +114,17 @@ def test_rabbitmq_as_the_broker(pool: str, rabbit: RabbitServer, make_stack: Mak
     Before them comes a message of lists in lists, at which pickle gives up in the process that consumes.
     """
     stack = make_stack(broker_url=rabbit.url)
-    stack.start_all(but="worker")
-    stack.start("worker", "--pool", pool)
-    stack.wait_ready()
-    app = build_celery(stack.settings)
+    stack.start_all("--pool", pool)
     deep: list[object] = []
     for _ in range(900):
         deep = [deep]
-    app.send_task(
+    stack.app.send_task(
         START_TASK, kwargs={"agent": "leaf", "task": deep}, argsrepr="", kwargsrepr="", queue="chaos"
     )
-    task = app.send_task(START_TASK, kwargs={"agent": "branch", "prompt": "2,2"}, queue="chaos")
+    task = stack.send("branch", "2,2")
     with stack.client() as client:
         assert stack.answer(client.submit("branch", "2")) == "2"
     assert task.get(timeout=120) == "4"
-    app.close()
     assert_once(stack)
 
 
@@ -162,9 +135,7 @@ def test_rabbitmq_is_away_for_a_while(rabbit: RabbitServer, make_stack: MakeStac
     stack.start_all()
     with stack.client() as client:
         session = client.submit("branch", "3,2")
-        wait_until(
-            lambda: stack.ledger.sweep.leases(0), "work", explain=lambda: [stack.unrest(), stack.logs()]
-        )
+        stack.wait(lambda: stack.leases, "work")
         rabbit.kill()
         rabbit.start()
         assert stack.answer(session) == "6"
@@ -179,22 +150,9 @@ def test_a_broker_whose_keys_are_deleted_loses_no_run(
     broker = start_valkey(durable=False)
     stack = make_stack(broker_url=broker.url)
     stack.env["CHAOS_LEAF_S"] = "0.05"
-    stack.start_all(but="worker")
-    stack.start("worker", "--pool", pool)
-    stack.wait_ready()
+    stack.start_all("--pool", pool)
     with stack.client() as client, connect(broker.url) as keys_of_broker:
         session = client.submit("branch", "3,2,2")
-        over = threading.Event()
-
-        def forget() -> None:
-            while not over.wait(0.1):
-                keys_of_broker.flushall()
-
-        thread = threading.Thread(target=forget)
-        thread.start()
-        try:
+        with again_and_again(keys_of_broker.flushall, 0.1):
             assert stack.answer(session) == "12"
-        finally:
-            over.set()
-            thread.join()
     assert_once(stack)

@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
-from orchestrator.dispatch import build_celery
 from orchestrator.ledger import SessionState
 
-from .stack import Stack, children_of, long, wait_until
+from .stack import MakeStack, children_of, long
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(480)]
 
 
 @pytest.mark.parametrize("pool", [long("prefork"), "threads", long("solo")])
-def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[..., Stack]) -> None:
+def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: MakeStack) -> None:
     """The broker knows of no message that the worker holds, and the next worker does the rest."""
     stack = make_stack()
-    stack.start_all(but="worker")
-    worker = stack.start("worker", "--pool", pool)
-    stack.wait_ready()
+    worker = stack.start_all("--pool", pool)
     with stack.client() as client:
         sessions = [client.submit("branch", "3,3") for _ in range(3)]
-        wait_until(
-            lambda: any(root.state is not SessionState.PENDING for root in client.sessions()),
-            "a beginning",
-            explain=stack.logs,
+        stack.wait(
+            lambda: any(root.state is not SessionState.PENDING for root in client.sessions()), "a beginning"
         )
         os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+        stack.wait(lambda: not worker.alive, "its end")
         assert stack.redis.hlen("unacked") == stack.redis.zcard("unacked_index") == 0
         stack.start("worker", "--pool", pool)
         assert [stack.answer(session) for session in sessions] == ["9"] * 3
@@ -42,12 +36,10 @@ def test_nothing_stays_with_a_worker_that_ends(pool: str, make_stack: Callable[.
     ("pool", "how"),
     [("prefork", "remote"), ("solo", "TERM"), long("prefork", "TERM"), long("threads", "TERM")],
 )
-def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: Callable[..., Stack]) -> None:
+def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: MakeStack) -> None:
     """What is at work ends; what is ready stays so for other workers, whoever asked this one to end."""
     stack = make_stack(remote_control="1", lease_s="60")
-    stack.start_all(but="worker")
-    worker = stack.start("worker", "--pool", pool, CHAOS_LEAF_S="3")
-    stack.wait_ready()
+    worker = stack.start_all("--pool", pool, CHAOS_LEAF_S="3")
     slots = 1 if pool == "solo" else 2
 
     def at_work() -> dict[str, SessionState]:
@@ -56,13 +48,13 @@ def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: 
 
     with stack.client() as client:
         root = client.submit("branch", "6")
-        wait_until(lambda: len(at_work()) == slots, "runs in all slots", explain=stack.logs)
+        stack.wait(lambda: len(at_work()) == slots, "runs in all slots")
         begun = at_work()
         if how == "remote":
-            build_celery(stack.settings).control.shutdown()
+            stack.app.control.shutdown()
         else:
             os.kill(worker.pid, signal.SIGTERM)
-        wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+        stack.wait(lambda: not worker.alive, "its end")
         assert at_work() == dict.fromkeys(begun, SessionState.FINISHED)
         stack.start("worker", "--pool", pool)
         assert stack.answer(root) == "6"
@@ -70,20 +62,17 @@ def test_no_run_begins_once_a_worker_is_to_end(pool: str, how: str, make_stack: 
 
 
 @pytest.mark.parametrize("how", ["cold", "pool"])
-def test_a_worker_that_ends_in_the_middle_of_a_run_fails_it_not(
-    how: str, make_stack: Callable[..., Stack]
-) -> None:
+def test_a_worker_that_ends_in_the_middle_of_a_run_fails_it_not(how: str, make_stack: MakeStack) -> None:
     """Cold, as after its grace, or with a signal to all its processes, as systemd sends it: somebody else goes on at once."""
     stack = make_stack(lease_s="60")
-    stack.start_all()
-    (worker,) = (process for process in stack.running if process.name == "worker")
+    worker = stack.start_all()
     with stack.client() as client:
         session = client.submit("computing", "1")
         mark = stack.marks / f"computing-{session.id}"
-        wait_until(mark.exists, "the first try", explain=stack.logs)
+        stack.wait(mark.exists, "the first try")
         if how == "cold":
             os.kill(worker.pid, signal.SIGQUIT)
-            wait_until(lambda: not worker.alive, "its end", explain=stack.logs)
+            stack.wait(lambda: not worker.alive, "its end")
             stack.start("worker")
         else:
             for child in children_of(worker):

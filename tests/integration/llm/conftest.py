@@ -11,12 +11,13 @@ import pytest
 
 from orchestrator.agents.definition import AgentDefinition
 from orchestrator.agents.model_agents import model_agent
-from orchestrator.testing import WireServer
+from orchestrator.testing import ByInstructions, WireServer
 from orchestrator.testing.script import Decide
 from tests.kit import Kit
 
 Serve = Callable[[Decide], WireServer]
 Model = Callable[..., AgentDefinition]
+Cast = Callable[..., WireServer]
 
 
 @pytest.fixture
@@ -45,3 +46,17 @@ def model(kit: Kit) -> Model:
         return kit.serve(model_agent(name, **settings))
 
     return define
+
+
+@pytest.fixture
+def cast(serve: Serve, model: Model) -> Cast:
+    """Start a server with a script for each agent, and define these agents; `lead` is a coordinator."""
+
+    def start(**scripts: Decide) -> WireServer:
+        server = serve(ByInstructions({f"You play {name}.": script for name, script in scripts.items()}))
+        for name in scripts:
+            role = {"role": "coordinator"} if name == "lead" else {}
+            model(name, instructions=f"You play {name}.", **role)
+        return server
+
+    return start

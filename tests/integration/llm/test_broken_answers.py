@@ -26,9 +26,9 @@ def test_a_stream_that_does_not_say_why_it_ends_is_tried_again(
     rolled: list[int] = []
     server = serve(Script(half, Say("The answer is not known.")))
     model("speaker", model=provider, tools=[_roll(rolled)])
-    dispatch = kit.start(session := kit.submit("speaker"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "The answer is not known."
+    session = kit.begin("speaker", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "The answer is not known."
     assert (len(server.requests), rolled) == (2, [])
 
 
@@ -47,8 +47,8 @@ def test_one_that_never_says_why_fails_and_is_named(
 ) -> None:
     serve(Script(*[HALF] * 3))
     model("speaker", model=provider, attempts=2)
-    dispatch = kit.start(session := kit.submit("speaker"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    session = kit.begin("speaker", ends="retry")
+    assert kit.again(session) == "failed"
     reason = kit.ledger.session(session).reason
     assert "half an answer" in reason
     assert "finish_reason" in reason
@@ -131,7 +131,7 @@ def responses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("responses")
 def test_so_it_is_in_the_responses_format(kit: Kit, model: Model) -> None:
     model("speaker", model="openai-responses:gpt-5")
-    dispatch = kit.start(session := kit.submit("speaker"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "All of it."
+    session = kit.begin("speaker", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "All of it."
     assert kit.ledger.session(session).used.tokens >= 120

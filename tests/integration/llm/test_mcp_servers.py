@@ -93,9 +93,9 @@ def test_a_call_that_is_recorded_is_not_made_again(
 ) -> None:
     serve(Script(Say(calls=[Call("count", item="nuts")]), Fail(500), lambda request: Say(request.last)))
     model("keeper", **stock)
-    dispatch = kit.start(session := kit.submit("keeper"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert "7 of nuts" in (kit.ledger.result(session)[1] or "")
+    session = kit.begin("keeper", ends="retry")
+    assert kit.again(session) == "finished"
+    assert "7 of nuts" in (kit.answer(session) or "")
     assert (tmp_path / "counted").read_text() == "x"
 
 
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_start_fails_the_run_in_one_sentence(
 ) -> None:
     server = serve(Script(Say("never")))
     model("keeper", instructions="You keep.", mcp=[{"id": "stock", "command": command}], attempts=1)
-    kit.play(session := kit.submit("keeper"))
+    session = kit.begin("keeper")
     reason = kit.ledger.session(session).reason
     assert "stock" in reason
     assert server.requests == []

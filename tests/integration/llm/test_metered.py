@@ -8,7 +8,6 @@ import pytest
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 
-from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Fail, Reply, Say, Script
 from orchestrator.worker.context.context import Context
@@ -23,7 +22,7 @@ PROVIDERS = ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"]
 
 
 def submit(kit: Kit, agent: str, budget: Budget) -> str:
-    return Client(parts=kit.parts).submit(agent, "go", budget=budget).id
+    return kit.submit(agent, "go", budget=budget)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -93,8 +92,8 @@ def test_a_budget_in_money_needs_a_price(kit: Kit, workers: Workers, model: Mode
 def test_a_busy_provider_costs_no_attempt(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(Script(failure, Say("here")))
     model("patient", instructions="You wait.")
-    assert kit.play(session := kit.submit("patient")) == "finished"
-    assert kit.ledger.result(session)[1] == "here"
+    session = kit.begin("patient", ends="finished")
+    assert kit.answer(session) == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
     assert kit.ledger.session(session).used.requests == 1
 
@@ -112,7 +111,7 @@ def test_no_client_tries_again_by_itself(
     elif how == "agent":
         given = {"agent": Agent(OpenAIChatModel("gpt-5"))}
     model("patient", attempts=1, **given)
-    assert kit.play(kit.submit("patient")) == "failed"
+    kit.begin("patient", ends="failed")
     assert len(server.requests) == 1
 
 

@@ -31,7 +31,7 @@ from tests.kit import Kit
 from tests.waiting import wait_until
 from tests.workers import Workers
 
-from .conftest import Model, Serve
+from .conftest import Cast, Model, Serve
 
 
 @pytest.mark.parametrize("provider", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
@@ -44,7 +44,7 @@ def test_a_model_answers(kit: Kit, workers: Workers, model: Model, serve: Serve,
     assert "The capital of France?" in request.last
 
 
-def test_a_lead_delegates_to_two_and_waits(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
+def test_a_lead_delegates_to_two_and_waits(kit: Kit, workers: Workers, cast: Cast) -> None:
     lead = Script(
         Say(
             calls=[
@@ -54,25 +54,16 @@ def test_a_lead_delegates_to_two_and_waits(kit: Kit, workers: Workers, model: Mo
         ),
         lambda request: Say(f"Both: {'left done' in request.last} {'right done' in request.last}"),
     )
-    server = serve(
-        ByInstructions(
-            {
-                "You lead": lead,
-                "on the left": Script(Say("<response>left done</response>")),
-                "on the right": Script(Say("<response>right done</response>")),
-            }
-        )
+    server = cast(
+        lead=lead,
+        left=Script(Say("<response>left done</response>")),
+        right=Script(Say("<response>right done</response>")),
     )
-    model("lead", role="coordinator", instructions="You lead.")
-    model("left", instructions="You work on the left.")
-    model("right", instructions="You work on the right.")
     assert workers.answer(kit.submit("lead")) == "Both: True True"
     assert len(server.answered) == 4
 
 
-def test_delegate_returns_at_once_and_wait_brings_the_results(
-    kit: Kit, workers: Workers, model: Model, serve: Serve
-) -> None:
+def test_delegate_returns_at_once_and_wait_brings_the_results(kit: Kit, workers: Workers, cast: Cast) -> None:
     lead = Script(
         Say(calls=[Call("list_agents")]),
         lambda request: Say(
@@ -82,13 +73,11 @@ def test_delegate_returns_at_once_and_wait_brings_the_results(
         Say(calls=[Call("wait")]),
         lambda request: Say("all" if request.last.count("<agent-callback session=") == 2 else request.last),
     )
-    serve(ByInstructions({"You lead": lead, "You work": Script(Say("<response>done</response>"))}))
-    model("lead", role="coordinator", instructions="You lead.")
-    model("worker", instructions="You work.")
+    cast(lead=lead, worker=Script(Say("<response>done</response>")))
     assert workers.answer(kit.submit("lead")) == "all"
 
 
-def test_a_child_asks_and_its_parent_replies(kit: Kit, workers: Workers, model: Model, serve: Serve) -> None:
+def test_a_child_asks_and_its_parent_replies(kit: Kit, workers: Workers, cast: Cast) -> None:
     """The question reaches a parent that waits for that very child; the reply is the result of the call that asked."""
 
     def answer(request: Request) -> Say:
@@ -106,18 +95,14 @@ def test_a_child_asks_and_its_parent_replies(kit: Kit, workers: Workers, model: 
         Say(calls=[Call("ask_parent", message="Which colour?")]),
         lambda request: Say(f"<response>{request.last}</response>"),
     )
-    server = serve(ByInstructions({"You lead": lead, "You paint": painter}))
-    model("lead", role="coordinator", instructions="You lead.")
-    model("painter", instructions="You paint.")
+    server = cast(lead=lead, painter=painter)
     text = workers.answer(kit.submit("lead"))
     assert text.startswith("got <agent-callback")
     assert "blue" in text
     assert len(server.answered) == 6
 
 
-def test_a_finished_child_is_asked_again_and_remembers(
-    kit: Kit, workers: Workers, model: Model, serve: Serve
-) -> None:
+def test_a_finished_child_is_asked_again_and_remembers(kit: Kit, workers: Workers, cast: Cast) -> None:
     def ask(request: Request) -> Say:
         session = re.search(r'session="(ses_[0-9a-z]+)"', request.last)
         assert session is not None, request.last
@@ -134,11 +119,7 @@ def test_a_finished_child_is_asked_again_and_remembers(
         cheaper = "decide" in request.messages[0].text
         return Say(f"<response>{'It is cheaper' if cheaper else 'I forgot'}</response>")
 
-    serve(
-        ByInstructions({"You lead": lead, "You decide": Script(Say("<response>the red one</response>"), why)})
-    )
-    model("lead", role="coordinator", instructions="You lead.")
-    model("expert", instructions="You decide.")
+    cast(lead=lead, expert=Script(Say("<response>the red one</response>"), why))
     root = kit.submit("lead")
     assert "It is cheaper" in workers.answer(root)
     [child] = kit.children(root)
@@ -153,7 +134,7 @@ def test_a_user_goes_on_with_a_session_that_remembers(
     session = kit.submit("clerk", "The number is 7.")
     assert workers.answer(session) == "noted"
     kit.ledger.enqueue(session, "Which number?", item_id="itm_again")
-    wait_until(lambda: kit.ledger.result(session)[1] == "7", "the second answer")
+    wait_until(lambda: kit.answer(session) == "7", "the second answer")
 
 
 def test_a_tool_with_the_context_and_one_that_fails(
@@ -269,8 +250,8 @@ def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
 
     model("parser", agent=given, attempts=2)
     model("other", instructions="You answer.")
-    dispatch = kit.start(session := kit.submit("parser"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+    session = kit.begin("parser", ends="retry")
+    assert kit.again(session) == "failed"
     assert kit.ledger.session(session).reason == "SystemExit: 2"
     assert kit.execute(kit.start(kit.submit("other"))) == "finished"
 
@@ -279,9 +260,9 @@ def test_a_tool_of_an_agent_object_that_exits_fails_its_own_run_alone(
 def test_a_provider_that_is_away_costs_a_retry(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(Script(failure, Say("here")))
     model("patient", instructions="You wait.")
-    dispatch = kit.start(session := kit.submit("patient"))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(session)[1] == "here"
+    session = kit.begin("patient", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "here"
     assert (len(server.requests), len(server.answered)) == (2, 1)
 
 
@@ -429,9 +410,7 @@ def test_a_model_is_told_of_attachments_and_reads_them(
     assert workers.answer(kit.submit("lead")) == "+Hello"
 
 
-def test_replies_that_come_one_by_one_cost_one_request(
-    kit: Kit, workers: Workers, model: Model, serve: Serve
-) -> None:
+def test_replies_that_come_one_by_one_cost_one_request(kit: Kit, workers: Workers, cast: Cast) -> None:
     """Three questions in one answer: the model is asked again when all three replies are there."""
 
     def ask(request: Request) -> Say:
@@ -447,9 +426,7 @@ def test_replies_that_come_one_by_one_cost_one_request(
         Say("<response>known</response>"),
         lambda request: Say(f"<response>because of {request.messages[0].text[:6]}</response>"),
     )
-    server = serve(ByInstructions({"You lead": lead, "You know": expert}))
-    model("lead", role="coordinator", instructions="You lead.")
-    model("expert", instructions="You know.")
+    server = cast(lead=lead, expert=expert)
     root = kit.submit("lead")
     assert workers.answer(root) == "because of task 0; because of task 1; because of task 2"
     assert len(server.answered) == 3 + 6
@@ -462,8 +439,7 @@ def test_a_plan_that_is_not_valid_is_corrected_in_the_same_conversation(
     server = serve(Script(Say("I shall do it myself."), Say('[{"role": "dev", "task": "work"}]')))
     model("boss", role="coordinator", answer="plan")
     model("dev")
-    root = kit.submit("boss", "build it")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("boss", "build it", ends="finished")
     assert [s.agent for s in kit.children(root)] == ["dev"]
     first, second = server.requests
     assert "ONLY a JSON array" in first.instructions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from pydantic import BaseModel
@@ -37,12 +38,19 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[WireServer]:
         yield server
 
 
+@pytest.fixture
+def local(model: Model, own: WireServer) -> Model:
+    """Define the agent `local`, whose model is on that server, with these options."""
+    address = {"model": "openai-chat:small", "base_url": f"{own.url}/v1"}
+    return partial(model, "local", instructions="You answer.", **address)
+
+
 @pytest.mark.parametrize("provider", ["openai-chat", "ollama", "vllm", "anthropic"])
 def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
-    kit: Kit, workers: Workers, model: Model, own: WireServer, provider: str
+    kit: Kit, workers: Workers, local: Model, own: WireServer, provider: str
 ) -> None:
     address = own.url if provider == "anthropic" else f"{own.url}/v1"
-    model("local", model=f"{provider}:small", base_url=address, instructions="You answer.")
+    local(model=f"{provider}:small", base_url=address)
     assert workers.answer(kit.submit("local")) == '{"name": "Bern"}'
     assert [request.model for request in own.requests] == ["small"]
     assert own.keys == ["no-key-needed"]
@@ -50,7 +58,7 @@ def test_a_model_is_asked_at_its_own_address_without_the_key_of_a_provider(
 
 @pytest.mark.parametrize("mode", ["tool", "native"])
 def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
-    kit: Kit, workers: Workers, model: Model, mode: str
+    kit: Kit, workers: Workers, client: Client, model: Model, mode: str
 ) -> None:
     def wrong(request: Request) -> Say:
         answer = {"name": "Bern", "size": "large"}
@@ -71,8 +79,7 @@ def test_an_answer_of_a_wrong_form_says_which_rule_and_what_was_said(
         "the model of agent 'local' gave no usable answer: size: Input should be a valid integer"
     )
     assert "and it said 'large'; Exceeded maximum output retries (2)" in reason
-    with Client(kit.settings) as client:
-        [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
+    [said] = [one.detail for one in client.history(session, texts=True) if one.what == "printed"]
     assert said.count('"size"') == 3
 
 
@@ -93,18 +100,9 @@ def test_a_server_that_wants_a_key_gets_that_of_its_variable(
     ("mode", "asked"), [("tool", "tools"), ("native", "response_format"), ("prompted", "JSON")]
 )
 def test_an_answer_is_forced_into_its_form_as_the_options_say(
-    kit: Kit, workers: Workers, model: Model, own: WireServer, mode: str, asked: str
+    kit: Kit, workers: Workers, local: Model, own: WireServer, mode: str, asked: str
 ) -> None:
-    model(
-        "local",
-        model="ollama:small",
-        base_url=f"{own.url}/v1",
-        output=City,
-        output_mode=mode,
-        tree_tools=[],
-        instructions="You name a city.",
-        limits={"retries": 0},
-    )
+    local(model="ollama:small", output=City, output_mode=mode, tree_tools=[], limits={"retries": 0})
     workers.finish(kit.submit("local"))
     (request,) = own.requests
     assert bool(request.tools) == (mode == "tool")
@@ -113,14 +111,11 @@ def test_an_answer_is_forced_into_its_form_as_the_options_say(
 
 
 def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
-    kit: Kit, workers: Workers, model: Model, own: WireServer
+    kit: Kit, workers: Workers, client: Client, local: Model, own: WireServer
 ) -> None:
-    model(
-        "local", model="openai-chat:small", base_url=f"{own.url}/v1", stream=False, instructions="You answer."
-    )
+    local(stream=False)
     session = kit.submit("local")
-    with Client(kit.settings) as client:
-        shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
+    shown = [event.text for event in client.stream(session, timeout_s=30) if event.kind == "text"]
     assert "".join(shown) == workers.answer(session)
     assert [request.stream for request in own.requests] == [False]
 
@@ -134,38 +129,28 @@ def test_an_answer_in_one_piece_is_asked_for_and_shown_all_the_same(
     ],
 )
 def test_a_budget_in_money_holds_with_prices_of_ones_own(
-    kit: Kit, workers: Workers, model: Model, own: WireServer, prices: dict[str, float], usd: float
+    kit: Kit, workers: Workers, local: Model, own: WireServer, prices: dict[str, float], usd: float
 ) -> None:
-    model(
-        "local",
-        model="openai-chat:small",
-        base_url=f"{own.url}/v1",
-        prices=prices,
-        instructions="You answer.",
-    )
-    session = Client(parts=kit.parts).submit("local", "go", budget=Budget(usd=1)).id
+    local(prices=prices)
+    session = kit.submit("local", "go", budget=Budget(usd=1))
     workers.answer(session)
     assert kit.ledger.session(session).used.nano_usd == usd * 1000
 
 
 def test_no_more_is_reserved_than_the_context_holds(
-    kit: Kit, workers: Workers, model: Model, own: WireServer
+    kit: Kit, workers: Workers, local: Model, own: WireServer
 ) -> None:
     """Without it the most that an answer may have is reserved, which no such budget allows."""
-    model(
-        "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=512, instructions="You answer."
-    )
-    session = Client(parts=kit.parts).submit("local", "go " * 1000, budget=Budget(tokens=1024)).id
+    local(context=512)
+    session = kit.submit("local", "go " * 1000, budget=Budget(tokens=1024))
     workers.answer(session)
     assert own.requests[0].body["max_completion_tokens"] == 512
 
 
 def test_the_memory_of_a_session_is_half_of_the_context_at_most(
-    kit: Kit, workers: Workers, model: Model, own: WireServer
+    kit: Kit, workers: Workers, local: Model, own: WireServer
 ) -> None:
-    model(
-        "local", model="openai-chat:small", base_url=f"{own.url}/v1", context=4000, instructions="You answer."
-    )
+    local(context=4000)
     session = kit.submit("local")
     workers.answer(session)
     for runs in range(2, 10):

@@ -81,7 +81,7 @@ def test_without_runs_to_fork_only_the_last_memory_is_kept(
     for number in range(1, 4):
         kit.ledger.enqueue(session, f"more {number}", item_id=f"itm_{number}")
         deadline = time.monotonic() + 30
-        while kit.ledger.result(session)[1] != f"answer {number}":
+        while kit.answer(session) != f"answer {number}":
             assert time.monotonic() < deadline
             time.sleep(0.02)
     assert redis.scard(ledger_keys.large_texts(session)) == 1 + 4  # and what was said in each run

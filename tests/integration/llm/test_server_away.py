@@ -114,8 +114,8 @@ def test_another_model_stands_in_for_one_that_is_away(
     with WireServer(lambda request: Say("from the other")) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         for _ in range(2):
-            assert kit.play(session := kit.submit("two")) == "finished"
-            assert kit.ledger.result(session)[1] == "from the other"
+            session = kit.begin("two", ends="finished")
+            assert kit.answer(session) == "from the other"
 
 
 # --- A provider that is away and instructions that are too long: one sentence, nothing paid twice.
@@ -131,8 +131,8 @@ def test_a_provider_that_refuses_connections_for_too_long_costs_the_attempts_and
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
         model("lonely", instructions="You try.", attempts=2)
-        dispatch = kit.start(session := kit.submit("lonely"))
-        assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "failed")
+        session = kit.begin("lonely", ends="retry")
+        assert kit.again(session) == "failed"
     reason = kit.ledger.session(session).reason
     assert "the model of agent 'lonely' is not available: " in reason
     assert "\n" not in reason
@@ -152,11 +152,10 @@ def test_a_provider_that_hangs_is_given_up_and_asked_by_the_next_attempt(
 
     server = serve(Script(Say(calls=[Call("roll")]), Hang(60), Say("a four")))
     model("patient", instructions="You roll.", tools=[roll], settings={"timeout": 0.5})
-    dispatch = kit.start(session := kit.submit("patient"))
-    assert kit.execute(dispatch) == "retry"
+    session = kit.begin("patient", ends="retry")
     assert "timed out" in kit.ledger.runs(session)[0].tries[-1].reason.lower()
-    assert kit.again(dispatch) == "finished"
-    assert kit.ledger.result(session)[1] == "a four"
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "a four"
     assert (len(server.requests), len(server.answered), rolled) == (3, 2, [1])
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.client.client import Client
 from orchestrator.policy.budget import Budget
 from orchestrator.testing import Call, Cut, Fail, Reply, Request, Say, Script
 from tests.kit import Kit
@@ -58,7 +57,7 @@ def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
 ) -> None:
     server = serve(greedy := Greedy())
     model("spender", model=provider, instructions="You spend.", tools=[go_on])
-    session = workers.finish(Client(parts=kit.parts).submit("spender", WORDS, budget=Budget(**budget)).id)
+    session = workers.finish(kit.submit("spender", WORDS, budget=Budget(**budget)))
     state = kit.ledger.spending.budget(session.id)
     assert state is not None
     assert (session.state.value, len(server.answered) > 1) == ("failed", True)
@@ -73,14 +72,14 @@ def test_a_provider_that_answers_as_long_as_it_may_takes_what_is_left(
 def test_a_limit_of_its_own_that_is_lower_stays(kit: Kit, model: Model, serve: Serve) -> None:
     serve(greedy := Greedy())
     model("brief", model=ANTHROPIC, settings={"max_tokens": 90})
-    kit.play(Client(parts=kit.parts).submit("brief", "go", budget=Budget(tokens=9_000)).id)
+    kit.play(kit.submit("brief", "go", budget=Budget(tokens=9_000)))
     assert greedy.longest == 90
 
 
 def test_without_a_budget_the_provider_decides(kit: Kit, model: Model, serve: Serve) -> None:
     server = serve(Script(Say("so")))
     model("free", model=CHAT)
-    kit.play(kit.submit("free"))
+    kit.begin("free")
     assert not {"max_tokens", "max_completion_tokens"} & set(server.requests[0].body)
 
 
@@ -105,7 +104,7 @@ def test_what_is_reserved_is_what_the_call_can_cost(
         protocol=False,
         tree_tools=[],
     )
-    session = Client(parts=kit.parts).submit("brief", WORDS[:500], budget=Budget(tokens=900)).id
+    session = kit.submit("brief", WORDS[:500], budget=Budget(tokens=900))
     assert kit.play(session) == "finished"
     assert 480 <= seen[0] <= 900
 
@@ -114,11 +113,10 @@ def test_what_is_reserved_is_what_the_call_can_cost(
 def test_calls_that_failed_count(kit: Kit, model: Model, serve: Serve, failure: Reply) -> None:
     server = serve(lambda request: failure)
     model("unlucky", model=ANTHROPIC, attempts=5)
-    session = Client(parts=kit.parts).submit("unlucky", "go", budget=Budget(requests=2)).id
-    dispatch = kit.start(session)
-    verdict = kit.execute(dispatch)
+    session = kit.submit("unlucky", "go", budget=Budget(requests=2))
+    verdict = kit.play(session)
     while verdict == "retry":
-        verdict = kit.again(dispatch)
+        verdict = kit.again(session)
     assert verdict == "failed"
     assert (len(server.requests), kit.ledger.session(session).used.requests) == (2, 2)
 
@@ -131,7 +129,7 @@ def test_a_server_of_ones_own_keeps_to_its_limit_and_counts(
     """Whichever word for the limit it knows, and whether or not it says what a stream took."""
     serve(greedy := Greedy(knows, **answer))
     model("spender", model=CHAT, instructions="You spend.", tools=[go_on])
-    session = workers.finish(Client(parts=kit.parts).submit("spender", WORDS, budget=Budget(tokens=6_000)).id)
+    session = workers.finish(kit.submit("spender", WORDS, budget=Budget(tokens=6_000)))
     state = kit.ledger.spending.budget(session.id)
     assert greedy.tokens <= state.spent["tokens"] <= 6_000
     assert session.used.estimated == (session.used.tokens if answer else 0)
@@ -143,8 +141,8 @@ def test_a_stream_that_breaks_off_counts_with_what_was_sent_and_received(
 ) -> None:
     serve(Script(Cut("word " * 2_000), Say("so", input_tokens=10, output_tokens=1)))
     model("unlucky", model=provider)
-    dispatch = kit.start(session := kit.submit("unlucky", WORDS))
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
+    session = kit.begin("unlucky", WORDS, ends="retry")
+    assert kit.again(session) == "finished"
     used = kit.ledger.session(session).used
     assert used.requests == 2
     # A half of the pieces comes through.

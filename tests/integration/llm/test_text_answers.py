@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,15 +26,13 @@ from orchestrator.testing import (
 from tests.kit import Kit
 from tests.workers import Workers
 
-from .conftest import Model, Serve
+from .conftest import Cast, Model, Serve
 
 DELEGATE = Say(calls=[Call("delegate", agent="writer", task="write", wait=True)])
 SAY_LAST = Script(DELEGATE, lambda request: Say(f"came: {request.last}"))
 
 
-def write(serve: Serve, *replies: Reply) -> WireServer:
-    """A provider for a lead that gives a writer one task; the writer answers so."""
-    return serve(ByInstructions({"You lead": SAY_LAST, "You write": Script(*replies)}))
+Write = Callable[..., WireServer]
 
 
 def asked_of_writer(server: WireServer) -> list[Request]:
@@ -41,19 +40,26 @@ def asked_of_writer(server: WireServer) -> list[Request]:
 
 
 @pytest.fixture
-def lead(model: Model) -> None:
-    model("lead", role="coordinator", instructions="You lead.")
+def write(serve: Serve, model: Model) -> Write:
+    """Define a lead that gives a writer with these options one task, which the writer answers so; their provider."""
+
+    def start(*replies: Reply, **options: Any) -> WireServer:
+        server = serve(ByInstructions({"You lead": SAY_LAST, "You write": Script(*replies)}))
+        model("lead", role="coordinator", instructions="You lead.")
+        model("writer", **({} if "agent" in options else {"instructions": "You write."}), **options)
+        return server
+
+    return start
 
 
 def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversation(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
+    kit: Kit, workers: Workers, write: Write
 ) -> None:
-    server = write(serve, Say("I thought. <response>It is &lt;done&gt;.</response> Bye."))
-    model("writer", instructions="You write.")
+    server = write(Say("I thought. <response>It is &lt;done&gt;.</response> Bye."))
     root = kit.submit("lead")
     assert "It is &lt;done&gt;." in workers.answer(root)
     [child] = kit.children(root)
-    assert kit.ledger.result(child.id)[1] == "It is &lt;done&gt;."
+    assert kit.answer(child.id) == "It is &lt;done&gt;."
     assert "I thought." in kit.ledger.memory(child.id)
     [request] = asked_of_writer(server)
     assert "Wrap your final answer in XML tags named `response`" in request.instructions
@@ -63,10 +69,9 @@ def test_the_content_of_the_tag_is_the_result_and_the_rest_stays_in_the_conversa
     "first", [Say("It is done."), Truncated("<response>It is</response> and")], ids=["no tag", "cut off"]
 )
 def test_an_answer_without_a_result_is_sent_back_once_in_the_same_conversation(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None, first: Say | Truncated
+    kit: Kit, workers: Workers, write: Write, first: Say | Truncated
 ) -> None:
-    server = write(serve, first, Say("<response>It is done.</response>"))
-    model("writer", instructions="You write.")
+    server = write(first, Say("<response>It is done.</response>"))
     root = kit.submit("lead")
     assert "It is done." in workers.answer(root)
     before, nudged = asked_of_writer(server)
@@ -79,29 +84,27 @@ def test_an_answer_without_a_result_is_sent_back_once_in_the_same_conversation(
 
 
 def test_the_error_of_an_answer_that_is_cut_off_again_names_the_limit(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
+    kit: Kit, workers: Workers, write: Write
 ) -> None:
-    write(serve, Truncated("<response>It is"), Truncated("<response>It is"))
-    model("writer", instructions="You write.", attempts=1)
+    write(Truncated("<response>It is"), Truncated("<response>It is"), attempts=1)
     workers.answer(root := kit.submit("lead"))
     assert "cut off at its limit of 20 tokens (max_tokens)" in kit.children(root)[0].reason
 
 
 @pytest.mark.parametrize("model_name", ["anthropic:claude-sonnet-5-5", "openai-chat:gpt-5"])
 def test_a_cut_answer_of_a_root_is_marked_in_its_result_and_in_the_log(
-    kit: Kit, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, model_name: str
+    kit: Kit, client: Client, model: Model, serve: Serve, caplog: pytest.LogCaptureFixture, model_name: str
 ) -> None:
     serve(Script(Truncated("It is half of", output_tokens=90)))
     model("writer", model=model_name)
     session = kit.begin("writer", ends="finished")
-    with Client(kit.settings) as client:
-        found = client.completion(session, timeout_s=10)
-        assert client.incomplete(session) == found.summary
+    found = client.completion(session, timeout_s=10)
+    assert client.incomplete(session) == found.summary
     done = kit.orchestra("result", session, "--json")
     assert json.loads(done.stdout)["incomplete"] == found.summary
     assert found.status == "partial-success"
     assert found.summary == "The answer was cut off at its limit of 90 tokens (max_tokens)."
-    assert kit.ledger.result(session)[1] == "It is half of"
+    assert kit.answer(session) == "It is half of"
     assert "answer-cut-off" in caplog.text
 
 
@@ -113,15 +116,14 @@ def test_a_cut_answer_of_a_type_is_an_error(kit: Kit, model: Model, serve: Serve
 
     serve(Script(Truncated(calls=[Call("final_result", score=3)])))
     model("writer", output=Verdict)
-    assert kit.play(session := kit.submit("writer")) == "failed"
+    session = kit.begin("writer", ends="failed")
     assert "cut off at its limit of 20 tokens (max_tokens)" in kit.ledger.session(session).reason
 
 
 def test_a_second_answer_without_a_result_is_the_error_of_the_callback(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
+    kit: Kit, workers: Workers, write: Write
 ) -> None:
-    server = write(serve, Say("It is done."), Say("It is done!"), Say("<response>too late</response>"))
-    model("writer", instructions="You write.", attempts=1)
+    server = write(Say("It is done."), Say("It is done!"), Say("<response>too late</response>"), attempts=1)
     said = workers.answer(root := kit.submit("lead"))
     assert f"{NO_RESPONSE}: its answer of 11 characters has no <response> tag" in said.replace("&lt;", "<")
     assert "too late" not in said
@@ -155,11 +157,10 @@ def test_a_later_attempt_asks_for_what_was_rejected_anew(
     server = serve(lambda request: Say(right if len(server.requests) > 3 else said))
     model("writer", instructions="You write.", attempts=5, answer=answer, role="coordinator")
     model("dev", instructions="You work.")
-    kit.play(root := kit.submit("lead"))
+    root = kit.begin("lead")
     [child] = kit.children(root)
-    dispatch = kit.start(child.id)
-    assert [kit.execute(dispatch), kit.again(dispatch)] == ["retry", "retry"]
-    assert kit.again(dispatch) == ("idle" if answer == "plan" else "finished")
+    assert [kit.play(child.id), kit.again(child.id)] == ["retry", "retry"]
+    assert kit.again(child.id) == ("idle" if answer == "plan" else "finished")
     assert len(server.requests) == 4
     if said == "It is done.":
         assert "Traceback" not in caplog.text
@@ -179,31 +180,27 @@ def test_what_the_configuration_forbids_is_tried_once(
 ) -> None:
     serve(Script(Say("never")))
     model("writer", attempts=5, **settings)
-    assert kit.play(session := kit.submit("writer")) == "failed"
+    session = kit.begin("writer", ends="failed")
     assert why in kit.ledger.session(session).reason
 
 
-def test_an_answer_of_a_type_needs_no_tag(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
-) -> None:
+def test_an_answer_of_a_type_needs_no_tag(kit: Kit, workers: Workers, write: Write) -> None:
     class Verdict(BaseModel):
         score: int
 
-    server = write(serve, Say(calls=[Call("final_result", score=3)]))
-    model("writer", instructions="You write.", output=Verdict)
+    server = write(Say(calls=[Call("final_result", score=3)]), output=Verdict)
     assert '{"score":3}' in workers.answer(kit.submit("lead"))
     [request] = asked_of_writer(server)
     assert "<response>" not in request.instructions
 
 
 def test_an_agent_object_without_the_protocol_is_told_of_the_tag(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
+    kit: Kit, workers: Workers, write: Write
 ) -> None:
-    server = write(serve, Say("<response>from the object</response>"))
     given: Agent[None, str] = Agent(
         "anthropic:claude-haiku-5-5", instructions="You write.", defer_model_check=True
     )
-    model("writer", agent=given, protocol=False)
+    server = write(Say("<response>from the object</response>"), agent=given, protocol=False)
     assert "from the object" in workers.answer(kit.submit("lead"))
     [request] = asked_of_writer(server)
     assert request.instructions.split() == f"You write. {ANSWER_NOTE}".split()
@@ -219,42 +216,31 @@ def test_a_session_that_waits_for_a_child_needs_no_tag_yet(
     server = serve(Script(delegates, *again, Say("It is delegated."), Say("a reminder?")))
     model("writer", role="coordinator", instructions="You write.")
     model("helper", instructions="You help.")
-    kit.play(root := kit.submit("lead"))
+    root = kit.begin("lead")
     [child] = kit.children(root)
-    verdict = kit.execute(dispatch := kit.start(child.id))
-    if again:
-        assert verdict == "retry"
-        verdict = kit.again(dispatch)
-    assert verdict == "idle"
+    assert not again or kit.play(child.id) == "retry"
+    assert (kit.again if again else kit.play)(child.id) == "idle"
     assert len(server.answered) == 2
 
 
 def test_a_model_that_is_reminded_and_then_waits_is_not_done(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
+    kit: Kit, workers: Workers, model: Model, cast: Cast
 ) -> None:
     writer = Script(
         Say("I shall ask."),
         Say(calls=[Call("delegate", agent="helper", task="help", wait=True)]),
         Say("<response>helped</response>"),
     )
-    serve(
-        ByInstructions(
-            {"You lead": SAY_LAST, "You write": writer, "You help": Script(Say("<response>so</response>"))}
-        )
-    )
-    model("writer", role="coordinator", instructions="You write.")
-    model("helper", instructions="You help.")
+    cast(lead=SAY_LAST, writer=writer, helper=Script(Say("<response>so</response>")))
+    model("writer", role="coordinator", instructions="You play writer.")
     root = kit.submit("lead")
     assert "helped" in workers.answer(root)
     [child] = kit.children(root)
     assert child.runs == 2
 
 
-def test_the_reminder_counts_against_the_limits_of_the_run(
-    kit: Kit, workers: Workers, model: Model, serve: Serve, lead: None
-) -> None:
-    server = write(serve, Say("no tag"), Say("<response>paid for</response>"))
-    model("writer", instructions="You write.", limits={"requests": 1})
+def test_the_reminder_counts_against_the_limits_of_the_run(kit: Kit, workers: Workers, write: Write) -> None:
+    server = write(Say("no tag"), Say("<response>paid for</response>"), limits={"requests": 1})
     assert "used up a limit of its run" in workers.answer(kit.submit("lead"))
     assert len(asked_of_writer(server)) == 1
 
@@ -266,9 +252,8 @@ def test_what_was_said_before_the_reminder_is_not_paid_again(kit: Kit, model: Mo
     model("writer", instructions="You write.")
     root = kit.begin("lead")
     [child] = kit.children(root)
-    dispatch = kit.start(child.id)
-    assert (kit.execute(dispatch), kit.again(dispatch)) == ("retry", "finished")
-    assert kit.ledger.result(child.id)[1] == "done"
+    assert (kit.play(child.id), kit.again(child.id)) == ("retry", "finished")
+    assert kit.answer(child.id) == "done"
     assert [request.last for request in server.requests[1:]] == [NUDGE, NUDGE]
     assert len(server.answered) == 2
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from orchestrator import Context, agent
 from orchestrator.ledger import Session
 from orchestrator.testing import InProcessStack
+from tests.waiting import wait_until
 
 SEEN: list[tuple[str, str, str]] = []
 
@@ -37,7 +35,7 @@ def test_a_tech_lead_of_the_stack_is_run_by_what_was_given_up_once_for_a_convers
         def leads() -> list[Session]:
             return [s for s in stack.client.sessions() if s.agent == "tech-lead"]
 
-        _until(lambda: len(SEEN) == 2 and all(s.state == "finished" for s in leads()))
+        wait_until(lambda: len(SEEN) == 2 and all(s.state == "finished" for s in leads()), SEEN)
         (lead,) = leads()
         assert {session for _, session, _ in SEEN} == {lead.id}
         assert [cause for cause, _, _ in SEEN] == ["start", "callbacks"]
@@ -46,10 +44,3 @@ def test_a_tech_lead_of_the_stack_is_run_by_what_was_given_up_once_for_a_convers
         assert '"to": "nobody"' in said
         assert '"to": "noone"' in said
         assert "It needs no reply." in SEEN[1][2]
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < end, SEEN
-        time.sleep(0.02)

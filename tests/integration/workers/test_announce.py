@@ -13,21 +13,19 @@ import pytest
 
 from orchestrator.agents.definition import BUNDLED_QUEUE, AgentDefinition, define_agent
 from orchestrator.agents.registry import AgentRecord, AgentRecords, AgentRegistry
-from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
-from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
-from orchestrator.doctor import Doctor
 from orchestrator.keyring.registry import KeyRegistry
 from orchestrator.ledger import SessionState
 from orchestrator.machine import SystemClock
 from orchestrator.redisdb import keys
-from orchestrator.router.build import build_router
-from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.runtime.service import MISSED_HEARTBEATS, SignsOfLife, living_agents
 from orchestrator.worker.announce import announce, queues_of
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 from tests.waiting import wait_until
+
+from .test_gateway import remote
 
 
 def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
@@ -36,7 +34,7 @@ def defined(name: str, **options: object) -> dict[str, AgentDefinition]:
 
 def fresh(kit: Kit) -> AgentRegistry:
     """A registry that remembers nothing of earlier look-ups."""
-    return build_container(kit.redis, kit.settings).agents
+    return kit.beside().parts.agents
 
 
 def test_agents_and_their_keys_are_announced(kit: Kit) -> None:
@@ -67,9 +65,8 @@ def test_names_are_read_while_agents_are_announced(kit: Kit) -> None:
 
 
 def test_a_users_agent_takes_the_place_of_a_bundled_one_whoever_comes_first(kit: Kit) -> None:
-    bundled = defined("lead", queue=BUNDLED_QUEUE)
-    mine = defined("lead")
-    life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(defined("lead")))
+    mine, bundled = defined("lead"), defined("lead", queue=BUNDLED_QUEUE)
+    life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(mine))
     life.begin()
     for catalogue in (bundled, mine, bundled):
         announce(kit.parts, catalogue)
@@ -103,34 +100,32 @@ def _let_days_pass(kit: Kit, days: float) -> None:
     kit.redis.zadd(names, {name: at - days * 86_400_000 for name, at in found})
 
 
-def test_work_for_agents_whose_last_worker_left_long_ago_waits(kit: Kit) -> None:
+def test_work_for_agents_whose_last_worker_left_long_ago_waits(kit: Kit, client: Client) -> None:
     """So scaling to zero loses nothing: neither a submission, nor what a running agent delegates."""
     kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "help") and "waiting")
     kit.agent("helper")(lambda ctx: "helped")
     kit.agent("other")(lambda ctx: "")
     _let_days_pass(kit, 365)
-    announce(build_container(kit.redis, kit.settings), {"other": kit.catalogue["other"]})
-    with Client(kit.settings) as client:
-        root = client.submit("lead", "go").id
-        assert kit.play(root) == "idle"
-        (child,) = kit.children(root)
-        impatient = kit.settings.model_copy(update={"registration_patience_s": 0.0})
-        build_router(kit.redis, impatient, consumer="r").run_once()
-        assert DeadLetters(kit.redis).all() == []
-        assert client.session(child.id).busy
-        assert {record.name for record in fresh(kit).all()} == {"lead", "helper", "other"}
+    announce(kit.beside().parts, {"other": kit.catalogue["other"]})
+    root = client.submit("lead", "go").id
+    assert kit.play(root) == "idle"
+    (child,) = kit.children(root)
+    kit.beside(registration_patience_s=0.0).route()
+    assert kit.dead() == []
+    assert client.session(child.id).busy
+    assert {record.name for record in fresh(kit).all()} == {"lead", "helper", "other"}
 
 
 def test_a_setting_lets_registrations_lapse(kit: Kit) -> None:
-    settings = kit.settings.model_copy(update={"registration_ttl_s": 3600.0})
-    announce(build_container(kit.redis, settings), defined("brief"))
-    announce(build_container(kit.redis, kit.settings), defined("lasting"))
+    brief = kit.beside(registration_ttl_s=3600.0)
+    announce(brief.parts, defined("brief"))
+    announce(kit.beside().parts, defined("lasting"))
     _let_days_pass(kit, 0.5)
     assert [record.name for record in fresh(kit).all()] == ["lasting"]
-    announce(build_container(kit.redis, settings), defined("lasting"))
+    announce(brief.beside().parts, defined("lasting"))
     _let_days_pass(kit, 0.5)
     assert fresh(kit).all() == []
-    announce(build_container(kit.redis, settings), defined("new"))
+    announce(brief.beside().parts, defined("new"))
     assert kit.redis.zrange(keys.agents(), 0, -1) == [b"new"]
 
 
@@ -218,27 +213,20 @@ def test_why_names_the_agents_own_time_limit(kit: Kit, lead: SignsOfLife) -> Non
     session = kit.submit("lead")
     dispatch = kit.start(session)
     kit.ledger.claim(dispatch.run, "c", session_id=session, worker="w")
-    _, wait, _ = Doctor(kit.parts, audit=None).why(session)
+    _, wait, _ = doctor_of(kit).why(session)
     assert wait.by.endswith("run limit 77 s")
 
 
 def test_a_bundled_agent_takes_the_place_of_one_that_nobody_serves_any_more(kit: Kit) -> None:
-    mine = {"lead": define_agent("lead", function=str, source="here")}
+    mine, bundled = defined("lead"), defined("lead", queue=BUNDLED_QUEUE)
     life = SignsOfLife("worker", kit.redis, kit.steady, serves=queues_of(mine))
-    bundled = {"lead": define_agent("lead", function=str, source="here", queue=BUNDLED_QUEUE)}
-
-    def registered() -> AgentRecord:
-        record = build_container(kit.redis, kit.settings).agents.get("lead")
-        assert record is not None
-        return record
-
     life.begin()
     announce(kit.parts, mine)
     announce(kit.parts, bundled)
-    assert registered().queue == "orchestra.lead"
+    assert fresh(kit).get("lead").queue == "orchestra.lead"
     life.end()
     announce(kit.parts, bundled)
-    assert registered().queue == BUNDLED_QUEUE
+    assert fresh(kit).get("lead").queue == BUNDLED_QUEUE
 
 
 #: A record that lives for ever, but for one fact that is of another type.
@@ -284,7 +272,7 @@ def test_a_registration_lives_by_the_servers_clock(
         wrong.setattr(SystemClock, "now_ms", lambda _: now_ms)
         kit.parts.agents.announce([AgentRecord(name="wrong", queue="orchestra.wrong")])
         assert kit.parts.agents.names() == ["right", "wrong"]
-    assert build_container(kit.redis, kit.settings).agents.names() == ["right", "wrong"]
+    assert fresh(kit).names() == ["right", "wrong"]
     server_ms = int(kit.redis.time()[0]) * 1000
     assert all(
         abs(score - server_ms) < 60_000
@@ -301,8 +289,7 @@ def test_an_agent_and_its_programs_find_others_by_tag(kit: Kit) -> None:
 
     @kit.agent("lead", role="coordinator", may_send_to=["tag:gpu", "plain"])
     def lead(ctx: Context) -> str:
-        env = ctx.environment()
-        programs = RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
+        programs = remote(ctx)
         for tag in ("", "gpu", "eu", "cpu"):
             found.append([record.name for record in ctx.agents(tag)])
             assert [one["agent"] for one in programs.call("agents", tag=tag)["agents"]] == found[-1]
@@ -313,8 +300,7 @@ def test_an_agent_and_its_programs_find_others_by_tag(kit: Kit) -> None:
     kit.agent("two", tags=["gpu", "eu"])(str)
     kit.agent("plain")(str)
     kit.agent("other", tags=["cpu", "eu"])(str)
-    root = kit.submit("lead")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("lead", ends="finished")
     assert found == [["one", "plain", "two"], ["one", "two"], ["two"], []]
 
 

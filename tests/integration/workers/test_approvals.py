@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,19 +11,20 @@ from typing import Any
 import pytest
 
 from orchestrator import Approval, Client, Decision, agent
-from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
-from orchestrator.doctor import Doctor
-from orchestrator.errors import ApprovalRefused, InputError, LimitExceeded, WrongState
+from orchestrator.errors import ApprovalRefused, LimitExceeded, WrongState
 from orchestrator.ids import decision_id
-from orchestrator.ledger import SessionState
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import ROUTER_GROUP, RedisStreams, all_streams
 from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
+from tests.waiting import wait_until
+
+from .conftest import made_ready
+from .test_gateway import remote
 
 DAY_MS = 86_400_000
 
@@ -52,7 +52,11 @@ class Place:
                     ctx.step("deploy", self.steps.append, f"deploy {version}")
             return "; ".join(map(str, self.seen))
 
-        self.session = self.kit.submit("ops")
+        return self.begin("ops", ends=ends)
+
+    def begin(self, agent: str, *, ends: str = "parked") -> str:
+        """Submit to an agent whose first run ends so; its session."""
+        self.session = self.kit.submit(agent)
         self.run = self.kit.start(self.session)
         assert self.kit.execute(self.run) == ends
         return self.session
@@ -76,12 +80,11 @@ class Place:
 
     def go_on(self) -> str:
         """The sweep makes the run ready, and a worker takes it."""
-        assert self.run.run in self.kit.ledger.sweep.undispatched(0)
-        assert self.kit.ledger.sweep.make_ready(self.run.run) is not None
+        assert made_ready(self.kit, self.run)
         return self.kit.execute(self.run)
 
     def sweep(self) -> None:
-        Reaper(self.kit.ledger, self.kit.parts.delivery, settle=lambda _: None).run_once()
+        self.kit.services.reaper.run_once()
 
     def later(self, ms: int) -> None:
         """Let time pass, for every part of the stack."""
@@ -90,7 +93,6 @@ class Place:
         self.client._parts.ledger.set_time(self.now)
 
     def findings(self) -> set[str]:
-        doctor = Doctor(self.kit.parts, audit=None, sleep=lambda _: None)
         known = {
             "service-silent",
             "fsync-not-always",
@@ -98,13 +100,13 @@ class Place:
             "entries-unread",
             "no-audit-trail",
         }
-        return {f.rule for f in doctor.examine(watch_leases=False).findings} - known
+        found = doctor_of(self.kit).examine(watch_leases=False).findings
+        return {finding.rule for finding in found} - known
 
 
 @pytest.fixture
-def place(kit: Kit) -> Any:
-    with Client(kit.settings) as client:
-        yield Place(kit, client)
+def place(kit: Kit, client: Client) -> Place:
+    return Place(kit, client)
 
 
 def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) -> None:
@@ -127,9 +129,7 @@ def test_one_session_has_no_more_open_than_a_person_can_look_at(place: Place) ->
             refused.append(str(error))
         return str([ctx.decision(one) for one in asked[:2]])
 
-    session = place.kit.submit("flood")
-    place.run = place.kit.start(session)
-    assert place.kit.execute(place.run) == "parked"
+    session = place.begin("flood")
     why = f"limit max_open_questions = 50 reached for session {session}; wait for work to finish, or split it"
     assert refused == [why, why]
     first = list(asked)
@@ -150,7 +150,7 @@ def test_two_in_a_row_and_a_week_in_between(place: Place) -> None:
     place.sweep()
     place.client.approve(place.open.id, "two")
     assert place.go_on() == "finished"
-    assert place.kit.ledger.result(place.session)[1] == "approved: one; approved: two"
+    assert place.kit.answer(place.session) == "approved: one; approved: two"
     assert place.steps == ["plan", "deploy 1", "deploy 2"]
     run = place.kit.ledger.runs(place.session)[0]
     assert (run.failures, run.lost) == (0, 0)
@@ -310,45 +310,24 @@ def test_a_try_that_does_not_ask_again_leaves_nothing_open(kit: Kit, place: Plac
             raise ValueError("no luck")
         return "done without"
 
-    session = kit.submit("ops")
-    run = kit.start(session)
-    kit.execute(run)
+    session = kit.begin("ops", ends="retry")
     assert len(place.client.approvals(session)) == 1
-    kit.again(run)
-    assert kit.ledger.session(session).state is SessionState.FINISHED
+    assert kit.again(session) == "finished"
     assert place.client.approvals() == []
     assert place.findings() == set()
 
 
-def test_what_is_wrong_with_a_request_is_said_at_once(kit: Kit) -> None:
-    told: list[str] = []
-
-    @kit.agent("ops")
-    def ops(ctx: Context) -> str:
-        wrong: list[Callable[[], Any]] = [
-            lambda: ctx.post_approval(""),
-            lambda: ctx.post_approval("x", {"a": object()}),
-            lambda: ctx.post_approval("x", {"a": "y" * 300_000}),
-            lambda: ctx.post_approval("x", default="maybe"),  # type: ignore[arg-type]
-            lambda: ctx.decision("apr_nothing"),
-        ]
-        for call in wrong:
-            with pytest.raises(InputError) as refused:
-                call()
-            told.append(str(refused.value))
-        return ""
-
-    assert kit.play(kit.submit("ops")) == "finished"
-    for said, part in zip(
-        told, ["is empty", "no form as JSON", "asked about", "'maybe'", "no approval"], strict=True
-    ):
-        assert part in said
+def test_of_what_was_not_asked_there_is_no_decision(kit: Kit) -> None:
+    kit.agent("ops")(lambda ctx: ctx.decision("apr_nothing"))
+    session = kit.begin("ops", ends="failed")
+    why = f"InputError: session {session} has asked for no approval 'apr_nothing'"
+    assert kit.answer(session).startswith(why)
 
 
 def test_why_doctor_and_fix(place: Place) -> None:
     place.ask(timeout_s=86_400)
     asked, redis = place.open, place.kit.redis
-    doctor = Doctor(place.kit.parts, audit=None, sleep=lambda _: None)
+    doctor = doctor_of(place.kit)
     _, wait, breaks = doctor.why(place.session)
     assert not breaks
     assert wait.waits_for == f"a person's yes or no to {asked.id} (deploy)"
@@ -383,7 +362,7 @@ def test_an_approval_whose_record_is_lost_is_given_up_by_the_doctor(place: Place
     place.ask()
     asked = place.open
     place.kit.redis.hdel(ledger_keys.items(place.session), asked.id)
-    doctor = Doctor(place.kit.parts, audit=None, sleep=lambda _: None)
+    doctor = doctor_of(place.kit)
     found = doctor.examine(watch_leases=False)
     assert "question-lost" in {finding.rule for finding in found.findings}
     doctor.repair(found)
@@ -454,9 +433,8 @@ def test_a_program_is_given_an_answer_that_comes_as_its_question_is_withdrawn(
         chosen = Permissions(ctx, "approve", lambda *_: None).decide("rm", {"path": "x"}, options)
         return chosen.kind if chosen is not None else "none"
 
-    session = place.kit.submit("ops")
-    assert place.kit.play(session) == "finished", place.kit.ledger.session(session).reason
-    assert place.kit.ledger.result(session)[1] == "allow_once"
+    session = place.kit.begin("ops", ends="finished")
+    assert place.kit.answer(session) == "allow_once"
 
 
 def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
@@ -476,9 +454,7 @@ def test_a_whole_stack_ends_what_nobody_answers_and_says_so_signed() -> None:
         assert b"reaper" in said[0]
         assert b"&quot;expired&quot;: true" in said[0] or b'"expired": true' in said[0]
         streams = RedisStreams(redis)
-        deadline = time.monotonic() + 30
-        while any(backlog.pending for backlog in streams.backlog(ROUTER_GROUP, all_streams())):
-            assert time.monotonic() < deadline
+        wait_until(lambda: not any(one.pending for one in streams.backlog(ROUTER_GROUP, all_streams())))
         assert DeadLetters(redis).all() == []
         redis.close()
 
@@ -488,18 +464,11 @@ def test_a_program_of_an_agent_asks_and_a_person_answers(kit: Kit, place: Place)
 
     @kit.agent("cli")
     def cli(ctx: Context) -> str:
-        environment = ctx.environment()
-        program = RemoteSession(environment[SOCKET_VARIABLE], environment[TOKEN_VARIABLE])
-        first = program.call(
-            "request_approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0
-        )
+        program = remote(ctx)
+        asked = {"tool": "push", "arguments": {"branch": "main"}, "key": "push", "timeout_s": 0}
+        first = program.call("request_approval", **asked)
         assert (first["approved"], first["ask_again_s"]) == (None, 1.0)
-        assert (
-            program.call(
-                "request_approval", tool="push", arguments={"branch": "main"}, key="push", timeout_s=0
-            )
-            == first
-        )
+        assert program.call("request_approval", **asked) == first
         place.client.approvals()
         answered.set()
         found = first
@@ -509,11 +478,10 @@ def test_a_program_of_an_agent_asks_and_a_person_answers(kit: Kit, place: Place)
 
     answered = threading.Event()
     session = kit.submit("cli")
-    run = kit.start(session)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(kit.execute, run)
+        running = pool.submit(kit.play, session)
         assert answered.wait(30)
         [asked] = place.client.approvals(session)
         place.client.approve(asked.id, "once")
         assert running.result() == "finished"
-    assert kit.ledger.result(session)[1] == "True once"
+    assert kit.answer(session) == "True once"

@@ -9,32 +9,22 @@ import pytest
 from orchestrator.audit import AuditStore, AuditWriter
 from orchestrator.audit.store import Changes
 from orchestrator.client.client import Client
-from orchestrator.deployment.local_stack import build_reaper
-from orchestrator.doctor import Doctor, Severity
+from orchestrator.doctor import Severity
 from orchestrator.envelope.bodies import Query
 from orchestrator.envelope.prompt_text import unpack_body
 from orchestrator.errors import InputError, NoReply, UnknownSession, WrongState
 from orchestrator.ids import reply_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
-from orchestrator.redisdb import keys, ledger_keys
-from orchestrator.router.build import build_router
+from orchestrator.redisdb import keys
 from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 from tests.transitions import disagreements
 from tests.workers import Workers
 
+from .conftest import Calls, made_ready
 from .test_gateway import remote
-from .test_steps import Calls, calls, result
-
-__all__ = ["calls"]
-
-
-def woken(kit: Kit, dispatch: RunRef) -> bool:
-    """Whether a sweep makes the run ready."""
-    kit.redis.delete(ledger_keys.ready(0, dispatch.agent))
-    build_reaper(kit.redis, kit.settings).run_once()
-    return kit.redis.zscore(ledger_keys.ready(0, dispatch.agent), dispatch.run) is not None
 
 
 def asks(kit: Kit, calls: Calls, **options: float) -> tuple[str, RunRef]:
@@ -47,10 +37,9 @@ def asks(kit: Kit, calls: Calls, **options: float) -> tuple[str, RunRef]:
             return f"none: {error.args[1]}"
         return f"answer: {answer}"
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
+    dispatch = kit.start(kit.submit("lead"))
     assert kit.execute(dispatch) == "parked"
-    return session, dispatch
+    return dispatch.session, dispatch
 
 
 def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, calls: Calls) -> None:
@@ -59,7 +48,7 @@ def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, ca
     assert (question.session, question.agent, question.text) == (session, "lead", "Ship it?")
     assert question.context == {"version": "1.2"}
     assert client.questions(session) == [question]
-    assert not woken(kit, dispatch)
+    assert not made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "refused"
     (parked,) = [event.text for event in client.history(session) if event.what == "attempt"]
     assert parked.endswith(f"waits for a user's reply to {question.id}, without its slot; tried again")
@@ -67,9 +56,9 @@ def test_it_is_listed_and_its_reply_resumes_the_run(kit: Kit, client: Client, ca
     assert client.questions() == []
     with pytest.raises(WrongState, match="not open"):
         client.reply(question.id, "no")
-    assert woken(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
-    assert result(kit, session) == "answer: yes"
+    assert kit.answer(session) == "answer: yes"
     assert calls.made == {"plan": 1}
     (asked,) = [item for item in kit.ledger.items(session) if item.id == question.id]
     assert (asked.state, asked.reason) == (ItemState.DEAD, "answered by the operator")
@@ -88,9 +77,9 @@ def test_it_says_what_was_tried_and_the_next_one_comes_after_its_reply(kit: Kit,
         (question,) = client.questions(session)
         assert question.text == text
         client.reply(question.id, reply)
-        assert woken(kit, dispatch)
+        assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
-    assert result(kit, session) == "thisgo"
+    assert kit.answer(session) == "thisgo"
     items = {kit.ledger.texts(session, [item.id])[item.id]: item for item in kit.ledger.items(session)}
     asked = unpack_body(str(items["Which key?"].extra["body"]), "")
     assert isinstance(asked, Query)
@@ -114,23 +103,21 @@ def test_a_worker_that_is_lost_with_the_reply_gets_it_again(kit: Kit, client: Cl
             raise ValueError("boom")
         return answer
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "parked"
+    session = kit.begin("lead", ends="parked")
     (question,) = client.questions()
     client.reply(question.id, "yes")
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "finished"
-    assert result(kit, session) == "yes"
+    assert kit.again(session) == "retry"
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "yes"
 
 
 def test_its_time_limit_ends_the_wait(kit: Kit, client: Client, calls: Calls) -> None:
     session, dispatch = asks(kit, calls, timeout_s=0.2)
-    while not woken(kit, dispatch):
+    while not made_ready(kit, dispatch):
         pass
     assert client.questions() == []
     assert kit.execute(dispatch) == "finished"
-    assert result(kit, session).startswith("none: no reply will come: its time is over")
+    assert kit.answer(session).startswith("none: no reply will come: its time is over")
 
 
 def test_stop_ends_it_and_leaves_no_question(kit: Kit, client: Client, calls: Calls) -> None:
@@ -157,7 +144,7 @@ def test_ask_later_leaves_the_session_idle_until_the_reply(kit: Kit, client: Cli
     (question,) = client.questions()
     client.reply(question.id, "yes")
     assert kit.play(session) == "finished"
-    assert result(kit, session) == "reply: yes"
+    assert kit.answer(session) == "reply: yes"
 
 
 def test_another_try_that_does_not_ask_again_withdraws_it(kit: Kit, client: Client) -> None:
@@ -168,11 +155,9 @@ def test_another_try_that_does_not_ask_again_withdraws_it(kit: Kit, client: Clie
             raise ValueError("boom")
         return "decided"
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "retry"
+    session = kit.begin("lead", ends="retry")
     assert len(client.questions()) == 1
-    assert kit.again(dispatch) == "finished"
+    assert kit.again(session) == "finished"
     assert client.questions() == []
     (item,) = kit.ledger.items(session)
     assert (item.state, item.reason) == (ItemState.DEAD, "not asked again when its run was tried again")
@@ -182,8 +167,7 @@ def test_the_envelope_is_signed_for_the_operator_and_routed(kit: Kit, client: Cl
     asks(kit, calls)
     ((_, entry),) = kit.redis.xrange(keys.messages(0, "query", "normal"))
     assert b"<agent-name>operator</agent-name>" in entry[b"envelope"]
-    router = build_router(kit.redis, kit.settings, consumer="r", types=["query"])
-    handled = router.run_once()
+    handled = kit.route(types=["query"])
     assert (handled.done, handled.dead, handled.parked) == (1, 0, 0)
 
 
@@ -191,7 +175,7 @@ def test_the_doctor_names_who_is_waited_for_and_finds_no_fault(
     kit: Kit, client: Client, calls: Calls
 ) -> None:
     session, _ = asks(kit, calls)
-    doctor = Doctor(kit.parts, audit=None, sleep=lambda _: None)
+    doctor = doctor_of(kit)
     blocker = doctor.why(session)[1]
     (question,) = client.questions()
     assert blocker.mover == f"you: orchestra reply {question.id} TEXT"
@@ -207,7 +191,7 @@ def test_a_question_that_nobody_could_read_is_refused(kit: Kit) -> None:
                 ctx.ask(wrong)
         return "done"
 
-    assert kit.play(kit.submit("lead")) == "finished"
+    kit.begin("lead", ends="finished")
 
 
 def test_a_program_of_a_root_asks_the_user_too(kit: Kit, client: Client) -> None:
@@ -223,7 +207,7 @@ def test_a_program_of_a_root_asks_the_user_too(kit: Kit, client: Client) -> None
             return str(answer.result(timeout=20))
 
     session = kit.begin("tool", ends="finished")
-    assert result(kit, session) == "yes"
+    assert kit.answer(session) == "yes"
 
 
 def test_the_trail_has_each_state_of_a_question_and_of_an_approval(kit: Kit, client: Client) -> None:
@@ -288,29 +272,27 @@ def busy_parent(kit: Kit) -> tuple[str, str]:
     return root, question
 
 
-def test_the_answer_resumes_who_asked_and_spares_who_was_asked(kit: Kit) -> None:
+def test_the_answer_resumes_who_asked_and_spares_who_was_asked(kit: Kit, client: Client) -> None:
     root, question = busy_parent(kit)
-    with Client(kit.settings) as client:
-        (child,) = kit.children(root)
-        assert client.reply(question, "the left one") == child.id
-        item = kit.ledger.item(root, question)
-        assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
-        lines = [event.text for event in client.history(root)]
-        assert any(line.endswith("closed: answered by the operator") for line in lines), lines
-        with Workers(kit) as workers:
-            assert workers.answer(root) == "completion operator says the left one"
-        with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
-            client.reply(question, "or the right one")
+    (child,) = kit.children(root)
+    assert client.reply(question, "the left one") == child.id
+    item = kit.ledger.item(root, question)
+    assert (item.state, item.reason) == (ItemState.DEAD, "answered by the operator")
+    lines = [event.text for event in client.history(root)]
+    assert any(line.endswith("closed: answered by the operator") for line in lines), lines
+    with Workers(kit) as workers:
+        assert workers.answer(root) == "completion operator says the left one"
+    with pytest.raises(WrongState, match="has its reply, or was withdrawn"):
+        client.reply(question, "or the right one")
 
 
-def test_what_is_no_open_question_cannot_be_answered(kit: Kit) -> None:
+def test_what_is_no_open_question_cannot_be_answered(kit: Kit, client: Client) -> None:
     _, question = busy_parent(kit)
-    with Client(kit.settings) as client:
-        with pytest.raises(InputError, match="is not the id of a question"):
-            client.reply("ses_00", "x")
-        with pytest.raises(InputError, match="is empty"):
-            client.reply(question, "  ")
-        with pytest.raises(UnknownSession):
-            client.reply("ask_00" + "0" * 36, "x")
-        with pytest.raises(WrongState, match="is not open"):
-            client.reply(question[:-12] + "0" * 12, "x")
+    with pytest.raises(InputError, match="is not the id of a question"):
+        client.reply("ses_00", "x")
+    with pytest.raises(InputError, match="is empty"):
+        client.reply(question, "  ")
+    with pytest.raises(UnknownSession):
+        client.reply("ask_00" + "0" * 36, "x")
+    with pytest.raises(WrongState, match="is not open"):
+        client.reply(question[:-12] + "0" * 12, "x")

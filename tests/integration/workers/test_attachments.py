@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
 from orchestrator.client.client import Client
-from orchestrator.client.current import SOCKET_VARIABLE, TOKEN_VARIABLE, RemoteSession
-from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError, NotGenuine, PayloadError, SessionFailed
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState
@@ -20,7 +16,10 @@ from orchestrator.reconciler.delivery import Delivery
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.context.messaging import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS
+from tests.examined import broken
 from tests.kit import Kit
+
+from .test_gateway import orchestra, remote
 
 DIFF = "+Hello\n" * 10_000
 
@@ -28,16 +27,7 @@ DIFF = "+Hello\n" * 10_000
 @pytest.fixture
 def tree(kit: Kit) -> tuple[str, str, list[Callback]]:
     """A lead whose coder has ended with a diff attached; the lead has not been resumed. With what it will be told."""
-    seen: list[Callback] = []
-
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("coder", "greet")
-            return ""
-        seen.extend(ctx.callbacks)
-        ctx.state["prompt"] = ctx.prompt
-        return "done"
+    seen = kit.lead("coder: greet", answer=lambda ctx: ctx.state.update(prompt=ctx.prompt))
 
     @kit.agent("coder")
     def coder(ctx: Context) -> str:
@@ -53,7 +43,7 @@ def tree(kit: Kit) -> tuple[str, str, list[Callback]]:
 
 
 def test_the_parent_is_told_of_what_is_attached_and_reads_it(
-    kit: Kit, tree: tuple[str, str, list[Callback]]
+    kit: Kit, client: Client, tree: tuple[str, str, list[Callback]]
 ) -> None:
     root, child, seen = tree
     assert kit.play(root) == "finished"
@@ -61,17 +51,13 @@ def test_the_parent_is_told_of_what_is_attached_and_reads_it(
     assert (callback.text, callback.attachments) == ("greeted", ("diff", "notes/1.md"))
     assert (callback.attachment("diff"), callback.attachment("notes/1.md")) == (DIFF, "")
     assert callback.attachment("other") is None
-    with Client(kit.settings) as client:
-        prompt = kit.ledger.own_texts(kit.ledger.session(root)).state["prompt"]
-        assert (
-            f"[attached: diff, notes/1.md; `orchestra result {child} --attachment NAME` prints one]" in prompt
-        )
-        (told,) = client.parse_callbacks(root, prompt)
-        assert (told.genuine, told.text, told.attachments) == (True, "greeted", callback.attachments)
-        assert client.attachment(child, "diff") == DIFF
-        assert client.attachment(child, "other") is None
-    found = Doctor(kit.parts, audit=None).examine(watch_leases=False).findings
-    assert [f.rule for f in found if f.severity == "break"] == []
+    prompt = kit.ledger.own_texts(kit.ledger.session(root)).state["prompt"]
+    assert f"[attached: diff, notes/1.md; `orchestra result {child} --attachment NAME` prints one]" in prompt
+    (told,) = client.parse_callbacks(root, prompt)
+    assert (told.genuine, told.text, told.attachments) == (True, "greeted", callback.attachments)
+    assert client.attachment(child, "diff") == DIFF
+    assert client.attachment(child, "other") is None
+    assert broken(kit) == []
 
 
 def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> None:
@@ -85,8 +71,7 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
             ctx.delegate("broken", "fail")
             ctx.wait_for("all")
             return ""
-        env = ctx.environment()
-        session = RemoteSession(env[SOCKET_VARIABLE], env[TOKEN_VARIABLE])
+        session = remote(ctx)
         coder, broken = (c.session for c in sorted(ctx.callbacks, key=lambda c: c.status))
         assert session.read_result(coder) == "greeted"
         assert session.read_result(coder, "diff") == long
@@ -98,17 +83,7 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
             session.read_result(broken)
         (ended, _) = sorted(session.call("results")["results"], key=lambda r: str(r["status"]))
         assert ended["attachments"] == ["diff"]
-        printed.append(
-            subprocess.run(
-                [sys.executable, "-m", "orchestrator", "result", coder, "--attachment", "diff"],
-                env={**os.environ, **env},
-                capture_output=True,
-                text=True,
-                timeout=100,
-                check=True,
-                stdin=subprocess.DEVNULL,
-            )
-        )
+        printed.append(orchestra(ctx, "result", coder, "--attachment", "diff"))
         return "done"
 
     @kit.agent("coder")
@@ -122,10 +97,8 @@ def test_the_programs_of_an_agent_read_what_its_children_attached(kit: Kit) -> N
 
     long = "".join(f"{n}\n" for n in range(100_000))
     root = kit.begin("lead", ends="idle")
-    for child in kit.children(root):
-        kit.play(child.id)
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert printed[0].stdout.strip() == long.strip()
+    assert kit.end_children(root) == "finished", kit.ledger.session(root).reason
+    assert (printed[0].returncode, printed[0].stdout.strip()) == (0, long.strip())
 
 
 def test_another_text_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, list[Callback]]) -> None:
@@ -147,7 +120,9 @@ def test_another_text_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, li
             read()
 
 
-def test_another_reference_in_its_place_is_noticed(kit: Kit, tree: tuple[str, str, list[Callback]]) -> None:
+def test_another_reference_in_its_place_is_noticed(
+    kit: Kit, client: Client, tree: tuple[str, str, list[Callback]]
+) -> None:
     """The parent does not get such a callback, a client no such attachment, and the doctor names both."""
     root, child, seen = tree
     other = {"diff": kit.ledger.large_texts.put(child, "+send money\n")}
@@ -158,10 +133,9 @@ def test_another_reference_in_its_place_is_noticed(kit: Kit, tree: tuple[str, st
     (callback,) = seen
     assert (callback.status, callback.attachments, callback.attachment("diff")) == ("failed", (), None)
     assert "was not delivered" in callback.text
-    with Client(kit.settings) as client, pytest.raises(NotGenuine):
+    with pytest.raises(NotGenuine):
         client.attachment(child, "diff")
-    found = Doctor(kit.parts, audit=None).examine(watch_leases=False).findings
-    assert "not-genuine" in {f.rule for f in found if f.severity == "break"}
+    assert "not-genuine" in {finding.rule for finding in broken(kit)}
 
 
 def test_an_attachment_that_was_taken_away_or_added_is_noticed(
@@ -175,7 +149,9 @@ def test_an_attachment_that_was_taken_away_or_added_is_noticed(
     assert "was not delivered" in seen[0].text
 
 
-def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(kit: Kit) -> None:
+def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(
+    kit: Kit, client: Client
+) -> None:
     """A try that fails takes its attachments along; a run that waits for others has not given the answer yet."""
 
     @kit.agent("lead", role="coordinator", attempts=2)
@@ -193,29 +169,26 @@ def test_what_counts_is_attached_by_the_try_and_the_run_that_end_the_session(kit
 
     kit.agent("coder")(lambda _: "greeted")
     root = kit.begin("lead", ends="idle")
-    with Client(kit.settings) as client:
-        assert client.attachment(root, "early") is None
-        (child,) = kit.children(root)
-        kit.play(child.id)
-        flushed = kit.ledger.flush(root).dispatch
-        assert flushed is not None
-        assert kit.execute(flushed) == "retry"
-        assert kit.again(flushed) == "finished"
-        assert list(kit.ledger.answer_as_kept(root)[3]) == ["late"]
-        kept = client.attachment(root, "late")
-        assert kept.endswith("x\n[cut]")
-        # Nothing else was stored, and this lives as long as its session.
-        assert {s.decode() for s in kit.redis.smembers(ledger_keys.large_texts(root))} == {
-            kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]
-        }
-        assert (
-            kit.redis.ttl(ledger_keys.large_text(root, kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]))
-            == -1
-        )
-        # Another answer has attachments of its own.
-        client.resume(root, "go on")
-        assert kit.play(root) == "finished"
-        assert client.attachment(root, "late") is None
+    assert client.attachment(root, "early") is None
+    (child,) = kit.children(root)
+    kit.play(child.id)
+    assert kit.play(root) == "retry"
+    assert kit.again(root) == "finished"
+    assert list(kit.ledger.answer_as_kept(root)[3]) == ["late"]
+    kept = client.attachment(root, "late")
+    assert kept.endswith("x\n[cut]")
+    # Nothing else was stored, and this lives as long as its session.
+    assert {s.decode() for s in kit.redis.smembers(ledger_keys.large_texts(root))} == {
+        kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]
+    }
+    assert (
+        kit.redis.ttl(ledger_keys.large_text(root, kit.ledger.answer_as_kept(root)[3]["late"]["sha256"]))
+        == -1
+    )
+    # Another answer has attachments of its own.
+    client.resume(root, "go on")
+    assert kit.play(root) == "finished"
+    assert client.attachment(root, "late") is None
 
 
 def test_it_outlives_its_session_as_long_as_somebody_is_there_to_read_it(
@@ -245,8 +218,7 @@ def test_names_and_numbers_are_bounded(kit: Kit) -> None:
         said.append(str(caught.value))
         return "done"
 
-    root = kit.submit("solo")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("solo", ends="finished")
     assert said
     assert kit.ledger.session(root).state.value == "finished"
     assert len(kit.ledger.answer_as_kept(root)[3]) == MAX_ATTACHMENTS

@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from orchestrator.client.client import Client
 from orchestrator.envelope.bodies import BudgetLimits, LaunchTerms
 from orchestrator.errors import BudgetExceeded, ClaimLost, InputError
 from orchestrator.policy.budget import Budget, BudgetState, Cost
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.test_written_messages import sent
 from tests.kit import Kit
 
-from .test_steps import lose_worker, result
-
-
-def submit(kit: Kit, agent: str, budget: Budget | None) -> str:
-    return Client(parts=kit.parts).submit(agent, "go", budget=budget).id
+from .conftest import sent
 
 
 def state_of(kit: Kit, session: str) -> BudgetState:
@@ -42,8 +36,7 @@ def test_a_call_is_counted_with_what_it_cost(kit: Kit) -> None:
         call(ctx, most=100, cost=60)
         return "done"
 
-    session = submit(kit, "lead", Budget(tokens=100, requests=5))
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished", budget=Budget(tokens=100, requests=5))
     state = state_of(kit, session)
     assert state.spent == {"requests": 1, "tokens": 60, "nano": 250_000_000}
     assert (state.left("tokens"), state.left("requests")) == (40, 4)
@@ -73,8 +66,7 @@ def test_a_cost_that_cannot_be_counted_is_refused_and_the_run_goes_on(kit: Kit, 
             reservation.settle(input_tokens=7)
         return "done"
 
-    session = submit(kit, "lead", Budget(tokens=100))
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished", budget=Budget(tokens=100))
     assert state_of(kit, session).spent["tokens"] == 7
     assert state_of(kit, session).reserved["tokens"] == 0
 
@@ -99,8 +91,7 @@ def test_what_is_spent_below_counts_above_and_is_refused_there(kit: Kit) -> None
             ctx.delegate("helper", "x", budget={"tokens": 75}, group="sums", time_limit_s=60)
         return "waits"
 
-    root = submit(kit, "lead", Budget(tokens=100))
-    assert kit.play(root) == "idle"
+    root = kit.begin("lead", ends="idle", budget=Budget(tokens=100))
     (child,) = kit.children(root)
     assert child.budgets == (root, child.id)
     assert kit.play(child.id) == "finished"
@@ -123,8 +114,7 @@ def test_a_session_without_a_budget_is_counted_too(kit: Kit) -> None:
         call(ctx, most=10**9, cost=7)
         return "done"
 
-    session = submit(kit, "lead", None)
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished")
     assert kit.ledger.session(session).used.tokens == 7
     assert kit.ledger.spending.budget(session) is None
 
@@ -143,8 +133,7 @@ def test_the_budget_of_an_agent_is_for_a_time(kit: Kit) -> None:
         return "done"
 
     for _ in range(2):
-        session = submit(kit, "lead", None)
-        assert kit.play(session) == "finished"
+        session = kit.begin("lead", ends="finished")
     assert len(refused) == 1
     assert refused[0].startswith(
         "the budget of agent 'lead' does not allow this call: 40 tokens of 100 tokens are left"
@@ -153,7 +142,7 @@ def test_the_budget_of_an_agent_is_for_a_time(kit: Kit) -> None:
     shown = kit.orchestra("session", "budget", session).stdout
     assert "budget of agent lead\n  tokens: 60 of 100 spent, 0 reserved, 40 left\n" in shown
     kit.ledger.set_time(1_800_000_060_000)
-    assert kit.play(submit(kit, "lead", None)) == "finished"
+    kit.begin("lead", ends="finished")
     assert len(refused) == 1
 
 
@@ -167,7 +156,7 @@ def test_what_a_lost_worker_had_reserved_counts_as_spent(kit: Kit) -> None:
             stale.append(ctx)
             reservation = ctx.spending.reserve(input_tokens=50, output_tokens=30, usd=0.5)
             assert state_of(kit, ctx.session).left("tokens") == 70
-            lose_worker(kit)
+            kit.crash(ctx.session)
             assert state_of(kit, ctx.session).left("tokens") == 70
             reservation.settle(input_tokens=1)
         call(ctx, most=70, cost=20)
@@ -175,10 +164,8 @@ def test_what_a_lost_worker_had_reserved_counts_as_spent(kit: Kit) -> None:
             kit.ledger.spending.spend(stale[0]._effects.held.claim, "late", Cost(requests=1), agent="lead")
         return "done"
 
-    session = submit(kit, "lead", Budget(tokens=150))
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "lost"
-    assert kit.again(dispatch) == "finished"
+    session = kit.begin("lead", ends="lost", budget=Budget(tokens=150))
+    assert kit.again(session) == "finished"
     state = state_of(kit, session)
     assert (state.spent["tokens"], state.reserved["tokens"]) == (100, 0)
     assert state.users["lead"]["tokens"] == 100
@@ -198,8 +185,7 @@ def test_what_a_run_left_reserved_is_spent(kit: Kit, redis: redis_py.Redis, end:
             raise ValueError("no")
         return "done"
 
-    session = submit(kit, "lead", Budget(tokens=100))
-    kit.execute(kit.start(session))
+    session = kit.begin("lead", budget=Budget(tokens=100))
     state = state_of(kit, session)
     assert (state.spent["tokens"], state.reserved["tokens"]) == (80, 0)
     assert not list(redis.scan_iter("*:reserved"))
@@ -220,8 +206,7 @@ def test_threads_together_never_spend_more_than_there_is(kit: Kit) -> None:
             list(pool.map(one, range(60)))
         return "done"
 
-    session = submit(kit, "lead", Budget(tokens=250))
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished", budget=Budget(tokens=250))
     assert state_of(kit, session).spent["tokens"] == 250 == 10 * (60 - len(refused))
 
 
@@ -237,9 +222,8 @@ def test_a_refused_call_fails_its_run_with_the_reason(kit: Kit) -> None:
 
         ctx.step("model", model, retries=3)
 
-    session = submit(kit, "lead", Budget(tokens=100))
-    assert kit.play(session) == "failed"
-    assert result(kit, session).startswith(
+    session = kit.begin("lead", ends="failed", budget=Budget(tokens=100))
+    assert kit.answer(session).startswith(
         f"BudgetExceeded: the budget of tree {session} does not allow this call"
     )
     assert called == []
@@ -255,14 +239,14 @@ def test_a_spoilt_budget_lets_the_run_end(kit: Kit, redis: redis_py.Redis) -> No
         redis.set(ledger_keys.budget(ctx.session), "of another type")
         return "done"
 
-    assert kit.play(submit(kit, "lead", Budget(tokens=100))) == "finished"
+    kit.begin("lead", ends="finished", budget=Budget(tokens=100))
 
 
 def test_the_setting_gives_every_tree_its_budget(kit: Kit) -> None:
     kit.parts.settings = kit.settings.model_copy(update={"tree_budget": "requests=2"})
     kit.agent("lead")(lambda _: "")
-    assert state_of(kit, submit(kit, "lead", None)).limits == {"requests": 2}
-    assert state_of(kit, submit(kit, "lead", Budget(tokens=5))).limits == {"tokens": 5}
+    assert state_of(kit, kit.submit("lead")).limits == {"requests": 2}
+    assert state_of(kit, kit.submit("lead", budget=Budget(tokens=5))).limits == {"tokens": 5}
 
 
 def test_the_audit_trail_is_told_what_a_run_did_and_spent(kit: Kit) -> None:
@@ -271,8 +255,7 @@ def test_the_audit_trail_is_told_what_a_run_did_and_spent(kit: Kit) -> None:
         ctx.step("plan", lambda: call(ctx, most=10, cost=10))
         return "done"
 
-    session = submit(kit, "lead", None)
-    assert kit.play(session) == "finished"
+    kit.begin("lead", ends="finished")
     ((_, entry),) = kit.redis.xrange(keys.messages(0, "status-update", "normal"))
     assert entry[b"already_applied"] == b"1"
     assert b"1 step: plan#1 done after 0.0" in entry[b"envelope"]

@@ -12,7 +12,6 @@ import pytest
 
 from orchestrator.agents.loader import load_agents
 from orchestrator.agents.options.command import CommandOptions
-from orchestrator.client.client import Client
 from orchestrator.errors import ConfigurationError
 from orchestrator.policy.budget import Budget
 from orchestrator.policy.response_tag import ANSWER_NOTE
@@ -69,16 +68,11 @@ def test_a_program_that_takes_a_name_for_its_conversation_is_resumed_by_it(
         """
     )
     kit = crew.kit
-    kit.catalogue |= load_agents([str(file)])
-    kit.parts.agents.announce([kit.catalogue["helper"].record])
-    root = kit.submit("helper", f"one\n!run test -e {tmp_path}/died || (touch {tmp_path}/died; kill $PPID)")
-    run = kit.start(root)
-    kit.execute(run)
+    kit.serve(load_agents([str(file)])["helper"])
+    root = kit.begin("helper", f"one\n!run test -e {tmp_path}/died || (touch {tmp_path}/died; kill $PPID)")
     assert (tmp_path / "died").exists()
-    assert kit.again(run) == "finished"
-    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert kit.play(root) == "finished"
-    assert crew.answer(root) == "<response>one | !recall</response>\n"
+    assert kit.again(root) == "finished"
+    assert crew.go_on(root, "!recall") == "<response>one | !recall</response>\n"
     assert crew.memory(root)["conversation"] == root
 
 
@@ -91,12 +85,9 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
         options["resume"] = ("--format", form, "--resume", "{conversation}")
         options.pop("args")
     crew.agent(**options)
-    kit = crew.kit
-    root = kit.begin("coder", "!result one", ends="finished")
+    root = crew.kit.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
-    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert kit.play(root) == "finished"
-    assert crew.answer(root) == "<response>!result one | !recall</response>"
+    assert crew.go_on(root, "!recall") == "<response>!result one | !recall</response>"
     memory = crew.memory(root)
     assert memory["conversation"].startswith("conv-")
     assert memory["turns"] == 2
@@ -106,11 +97,7 @@ def test_each_format_is_read_and_its_conversation_resumed(crew: Crew, form: str)
 
 def test_a_program_without_a_memory_is_told_the_conversation_so_far(crew: Crew) -> None:
     crew.agent(command=ECHO)
-    kit = crew.kit
-    root = kit.begin("coder", "first words")
-    kit.ledger.enqueue(root, "second words", item_id="itm_more")
-    kit.play(root)
-    answer = crew.answer(root)
+    answer = crew.go_on(crew.kit.begin("coder", "first words"), "second words")
     assert answer.index("first words") < answer.index("You answered") < answer.rindex("second words")
 
 
@@ -222,13 +209,10 @@ def test_a_bad_option_is_refused_with_its_name(crew: Crew, options: dict[str, An
 def test_what_a_program_reports_counts_in_the_budgets(crew: Crew) -> None:
     crew.agent(preset="claude", command=FAKE)
     kit = crew.kit
-    root = Client(parts=kit.parts).submit("coder", "!result one", budget=Budget(requests=1)).id
-    assert kit.play(root) == "finished"
+    root = kit.begin("coder", "!result one", ends="finished", budget=Budget(requests=1))
     used = kit.ledger.session(root).used
     assert (used.requests, used.input_tokens, used.output_tokens, used.usd) == (1, 100, 20, 0.25)
-    kit.ledger.enqueue(root, "!result two", item_id="itm_more")
-    kit.play(root)
-    assert "budget" in crew.answer(root)
+    assert "budget" in crew.go_on(root, "!result two")
 
 
 def test_a_failed_run_has_used_what_it_used(crew: Crew) -> None:
@@ -259,10 +243,9 @@ def test_each_placeholder_of_an_argument_is_filled_and_none_of_the_prompt(crew: 
 def test_its_shell_takes_part_in_the_run(crew: Crew) -> None:
     crew.kit.agent("helper")(lambda ctx: f"helped with {ctx.prompt}")
     crew.agent(**JSON)
-    root = crew.kit.submit(
+    root = crew.kit.begin(
         "coder", f"!run {shlex.quote(sys.executable)} -m orchestrator program delegate helper 'the dishes'"
     )
-    crew.kit.play(root)
     (child,) = crew.kit.children(root)
     assert (child.agent, child.title) == ("helper", "the dishes")
     assert crew.kit.ledger.session(root).state == "idle"

@@ -38,23 +38,17 @@ def acp_crew(crew: Crew) -> Callable[..., Crew]:
 
 def test_a_turn_and_a_resumed_conversation(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew()
-    kit = crew.kit
-    root = kit.begin("coder", "!result one", ends="finished")
+    root = crew.kit.begin("coder", "!result one", ends="finished")
     assert crew.answer(root) == "<response>one</response>"
-    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
-    assert kit.play(root) == "finished"
     # What the agent tells of the old conversation while it loads is no part of the answer.
-    assert crew.answer(root) == "<response>!result one | !recall</response>"
+    assert crew.go_on(root, "!recall") == "<response>!result one | !recall</response>"
     assert crew.memory(root)["turns"] == 2
 
 
 def test_one_that_cannot_load_is_told_again(acp_crew: Callable[..., Crew]) -> None:
     crew = acp_crew("--no-load")
-    kit = crew.kit
-    root = kit.begin("coder", "first words")
-    kit.ledger.enqueue(root, "!recall", item_id="itm_more")
-    kit.play(root)
-    assert "This is how our conversation went so far." in crew.answer(root)
+    root = crew.kit.begin("coder", "first words")
+    assert "This is how our conversation went so far." in crew.go_on(root, "!recall")
     memory = crew.memory(root)
     assert (memory["input_tokens"], memory["output_tokens"]) == (200, 40)
 
@@ -135,16 +129,14 @@ def test_a_root_asks_a_person(acp_crew: Callable[..., Crew], rule: str, approves
     ],
 )
 def test_the_parent_is_asked_and_its_reply_chooses(
-    acp_crew: Callable[..., Crew], reply: str, chosen: str
+    acp_crew: Callable[..., Crew], playing: Callable[..., threading.Thread], reply: str, chosen: str
 ) -> None:
     crew = acp_crew()
     kit = crew.kit
     told = kit.lead("coder: !permission rm -rf build", reply=lambda _: reply)
     root = kit.begin("lead")
     (child,) = kit.children(root)
-    dispatch = kit.start(child.id)
-    working = threading.Thread(target=lambda: kit.execute(dispatch))
-    working.start()
+    working = playing(lambda: kit.play(child.id))
     wait_until(lambda: kit.ledger.session(child.id).questions, "the question to the parent")
     kit.play(root)
     working.join(30)
@@ -184,12 +176,13 @@ def test_one_that_refuses_fails(acp_crew: Callable[..., Crew]) -> None:
     assert "the model refused" in acp_crew().ask("!refuse")
 
 
-def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) -> None:
+def test_a_stop_ends_the_process(
+    acp_crew: Callable[..., Crew], playing: Callable[..., threading.Thread], tmp_path: Path
+) -> None:
     crew, file = acp_crew(), tmp_path / "pid"
     kit = crew.kit
     root = kit.submit("coder", f"!ignore\n!touch {file}\n!hang")
-    working = threading.Thread(target=lambda: kit.play(root))
-    working.start()
+    working = playing(lambda: kit.play(root))
     wait_until(lambda: file.exists() and file.read_text(), "the program at work")
     assert kit.ledger.session(root).activity in ("", "tool: hang")
     kit.ledger.stop(root, "enough")
@@ -199,16 +192,14 @@ def test_a_stop_ends_the_process(acp_crew: Callable[..., Crew], tmp_path: Path) 
 
 
 def test_one_that_dies_while_it_waits_for_permission_fails_at_once(
-    acp_crew: Callable[..., Crew], tmp_path: Path
+    acp_crew: Callable[..., Crew], playing: Callable[..., threading.Thread], tmp_path: Path
 ) -> None:
     crew, file = acp_crew(), tmp_path / "pid"
     kit = crew.kit
     kit.lead(f"coder: !touch {file}\n!permission rm -rf build")
     root = kit.begin("lead")
     (child,) = kit.children(root)
-    dispatch = kit.start(child.id)
-    working = threading.Thread(target=lambda: kit.execute(dispatch))
-    working.start()
+    working = playing(lambda: kit.play(child.id))
     wait_until(lambda: kit.ledger.session(child.id).questions, "the question to the parent")
     os.kill(int(file.read_text()), signal.SIGKILL)
     working.join(15)

@@ -24,23 +24,6 @@ def pid_in(file: Path) -> int:
     return int(file.read_text())
 
 
-@pytest.fixture
-def playing() -> Iterator[Callable[[Callable[[], object]], threading.Thread]]:
-    """Let something go on beside the test, which waits for its end."""
-    threads: list[threading.Thread] = []
-
-    def play(work: Callable[[], object]) -> threading.Thread:
-        thread = threading.Thread(target=work)
-        thread.start()
-        threads.append(thread)
-        return thread
-
-    yield play
-    for thread in threads:
-        thread.join(RETRY_FOR_S)
-        assert not thread.is_alive()
-
-
 @pytest.mark.parametrize("before", ["", "!ignore\n"], ids=["heeds", "ignores SIGTERM"])
 def test_a_stopped_run_ends_its_program(
     crew: Crew, tmp_path: Path, playing: Callable[..., threading.Thread], before: str

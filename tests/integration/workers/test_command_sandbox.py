@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis as redis_py
 
-from orchestrator.config.settings import load_settings
 from orchestrator.runtime.process import is_alive
 from orchestrator.worker.executors.command import sandbox as sandboxes
 from orchestrator.worker.worktrees import Worktrees
 from tests.crew import FAKE, ROOT, Crew
-from tests.integration.workers.test_command_worktrees import git
 from tests.kit import Kit
+
+from .test_command_worktrees import empty_repository
 
 
 @pytest.fixture
-def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
+def kit(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kit:
     """A stack that was started in the folder in which its agent works, with everything of its own below it."""
     work = tmp_path / "work"
     (work / "conf").mkdir(parents=True)
@@ -32,18 +31,10 @@ def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pyte
     (work / "helpers" / "one.py").write_text("# Python\n")
     monkeypatch.chdir(work)
     monkeypatch.syspath_prepend(work / "helpers")
-    return Kit.on(
-        redis,
-        load_settings(
-            redis_url=redis_url,
-            data=work / "deep" / ".orchestra",
-            audit_path=work / "trail.sqlite",
-            agents=(str(work / "conf" / "agents.toml"),),
-            heartbeat_s=0.05,
-            lease_s=1,
-            stop_grace_s=20,
-            run_time_limit_s=30,
-        ),
+    return kit.beside(
+        data=work / "deep" / ".orchestra",
+        audit_path=work / "trail.sqlite",
+        agents=(str(work / "conf" / "agents.toml"),),
     )
 
 
@@ -252,10 +243,9 @@ def test_its_shell_takes_part_in_the_run_from_inside(boxed: Callable[..., Crew])
     """The socket of the run is the one thing of the host that it is shown without being told."""
     crew = boxed(read=(ROOT,))
     crew.kit.agent("helper")(lambda _: "helped")
-    root = crew.kit.submit(
+    root = crew.kit.begin(
         "coder", f"!run {shlex.quote(FAKE[0])} -m orchestrator program delegate helper 'the dishes'"
     )
-    crew.kit.play(root)
     assert [child.agent for child in crew.kit.children(root)] == ["helper"], crew.answer(root)
 
 
@@ -263,10 +253,7 @@ def test_a_worktree_can_be_changed_and_its_repository_cannot(
     boxed: Callable[..., Crew], program: Callable[[str], str], tmp_path: Path
 ) -> None:
     program("git")
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    git(repository, "init", "-q")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    repository = empty_repository(tmp_path / "repository")
     crew = boxed(worktree={"repository": repository})
     hook = repository / ".git" / "hooks" / "post-checkout"
     answer = crew.ask(

@@ -42,6 +42,14 @@ def git(folder: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
+def empty_repository(folder: Path) -> Path:
+    """A repository with one commit, of no file."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
+    return folder
+
+
 @pytest.fixture
 def repository(tmp_path: Path, program: Callable[[str], str]) -> Path:
     program("git")
@@ -237,11 +245,8 @@ def test_keep_always_means_until_it_is_removed_by_hand(crew: Crew, repository: P
 
 def test_a_session_gets_its_own_back(crew: Crew, repository: Path) -> None:
     crew.agent(worktree={"repository": repository}, **JSON)
-    kit = crew.kit
-    root = kit.begin("coder", "!write a.txt two\n!say ok")
-    kit.ledger.enqueue(root, "!run cat a.txt", item_id="itm_more")
-    kit.play(root)
-    assert crew.answer(root).strip() == "<response>two [0]</response>"
+    root = crew.kit.begin("coder", "!write a.txt two\n!say ok")
+    assert crew.go_on(root, "!run cat a.txt").strip() == "<response>two [0]</response>"
 
 
 def test_a_worktree_that_a_crash_left_half_made_is_made_again(crew: Crew, repository: Path) -> None:
@@ -363,11 +368,7 @@ def test_the_folder_of_a_killed_worker_is_removed_and_that_of_a_living_one_is_no
 def session(crew: Crew, tmp_path: Path, program: Callable[[str], str]) -> str:
     """A session that has changed a file in its worktree."""
     program("git")
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    git(repository, "init", "-q")
-    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
-    crew.agent(worktree={"repository": repository})
+    crew.agent(worktree={"repository": empty_repository(tmp_path / "repository")})
     return crew.kit.begin("coder", "!write a.txt two\n!say ok")
 
 

@@ -297,7 +297,7 @@ def test_a_large_text_is_restored_from_the_audit_trail(audited: AuditWriter, hou
     assert house.damaged_chunk()
     assert not house.damaged_chunk("--fix")
     assert house.redis.ttl(key) == -1
-    assert house.ledger.result(house.done)[1] == LARGE
+    assert house.kit.answer(house.done) == LARGE
 
 
 @pytest.mark.parametrize("large", [True, False])

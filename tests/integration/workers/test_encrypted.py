@@ -11,8 +11,6 @@ import redis as redis_py
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.bootstrap import build_container
 from orchestrator.client.client import Client
-from orchestrator.doctor import Doctor
-from orchestrator.doctor.findings import Severity
 from orchestrator.errors import KeyInUse, PromptKeyInUse, SessionFailed
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger.model import Item, Run, Session, Try, encrypted_fields
@@ -20,8 +18,11 @@ from orchestrator.policy.sealed_text import ENCRYPTED, is_sealed
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests import everything_in_redis
+from tests.examined import broken
 from tests.hosts import bring_keys
 from tests.kit import Kit
+
+from .conftest import Calls
 
 SECRET = "swordfish"
 
@@ -73,7 +74,7 @@ def test_nothing_of_it_is_in_redis(kit: Kit, how: str) -> None:
         assert is_sealed(kept)
         assert client.open_text(kept) == answer
         assert any(SECRET in event.detail for event in client.history(root, texts=True))
-    assert not [one for one in examine_all(kit) if one.severity is Severity.BREAK]
+    assert broken(kit) == []
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def cast(kit: Kit) -> Kit:
     return kit
 
 
-def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
+def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit, client: Client) -> None:
     """Said to a person, and by one."""
 
     @cast.agent("asking", role="coordinator", encrypt=True)
@@ -94,21 +95,19 @@ def test_a_question_its_answer_and_an_approval_are_sealed(cast: Kit) -> None:
             return "waiting"
         return " ".join(callback.text for callback in ctx.callbacks)
 
-    root = cast.submit("asking")
-    cast.play(root)
+    root = cast.begin("asking")
     assert leaks(cast.redis) == []
-    with Client(cast.settings) as client:
-        (question,) = client.questions(root)
-        assert question.text == f"Is it {SECRET}?"
-        assert question.query is not None
-        client.reply(question.id, f"it is {SECRET}")
-        (approval,) = client.approvals(root)
-        assert approval.arguments == {"word": SECRET}
-        assert not approval.fault
-        client.approve(approval.id, f"yes, {SECRET}")
+    (question,) = client.questions(root)
+    assert question.text == f"Is it {SECRET}?"
+    assert question.query is not None
+    client.reply(question.id, f"it is {SECRET}")
+    (approval,) = client.approvals(root)
+    assert approval.arguments == {"word": SECRET}
+    assert not approval.fault
+    client.approve(approval.id, f"yes, {SECRET}")
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
-    assert f"it is {SECRET}" in str(cast.ledger.result(root)[1])
+    assert f"it is {SECRET}" in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -123,8 +122,7 @@ def test_the_reaper_reads_what_an_approval_asks_and_nothing_else(cast: Kit, tmp_
 
     for name in ("reaper", "asking", "operator"):
         cast.parts.keyring.signer(name)
-    root = cast.submit("asking")
-    cast.play(root)
+    root = cast.begin("asking")
     apart = tmp_path / "reaper-host"
     bring_keys(cast.parts.keyring.store, KeyStore(apart / "keys"), "reaper")
     reaper = build_container(cast.redis, cast.settings.model_copy(update={"data": apart}))
@@ -148,47 +146,37 @@ def test_a_failure_says_nothing_in_clear(cast: Kit) -> None:
             return ""
         return ctx.callbacks[0].error or ""
 
-    root = cast.submit("parent")
-    cast.play(root)
+    root = cast.begin("parent")
     (below,) = cast.children(root)
-    dispatch = cast.start(below.id)
-    assert cast.execute(dispatch) == "retry"
+    assert cast.play(below.id) == "retry"
     assert leaks(cast.redis) == []
     assert SECRET in cast.ledger.session(below.id).trouble
-    assert cast.again(dispatch) == "failed"
+    assert cast.again(below.id) == "failed"
     assert leaks(cast.redis) == []
     assert cast.play(root) == "finished"
-    assert f"no {SECRET} found" in str(cast.ledger.result(root)[1])
+    assert f"no {SECRET} found" in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
-def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit) -> None:
+def test_a_try_that_dies_finds_its_steps_and_its_children(cast: Kit, calls: Calls) -> None:
     """The next one asks for the same, and gets it."""
-    calls: list[int] = []
 
     @cast.agent("parent", role="coordinator", encrypt=True, attempts=2)
     def parent(ctx: Context) -> str:
         if ctx.cause != "start":
             return ctx.callbacks[0].text
-
-        def look() -> str:
-            calls.append(1)
-            return f"the {SECRET}"
-
-        ctx.delegate("child", ctx.step("look", look))
+        ctx.delegate("child", ctx.step("look", calls.of("look", f"the {SECRET}")))
         if ctx.attempt == 1:
             raise RuntimeError("died")
         return ""
 
-    root = cast.submit("parent")
-    dispatch = cast.start(root)
-    assert cast.execute(dispatch) == "retry"
-    assert cast.again(dispatch) == "idle"
-    assert calls == [1]
+    root = cast.begin("parent", ends="retry")
+    assert cast.again(root) == "idle"
+    assert calls.made == {"look": 1}
     (below,) = cast.children(root)
     assert cast.play(below.id) == "finished"
     assert cast.play(root) == "finished"
-    assert SECRET in str(cast.ledger.result(root)[1])
+    assert SECRET in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -216,42 +204,39 @@ def test_fifty_answers_a_large_one_and_attachments_come_at_once(cast: Kit) -> No
         kit.play(below.id)
     assert kit.play(root) == "finished"
     sizes = sum(len(f"{n} ") + len(SECRET) * (5_000 if n == 0 else 1) for n in range(50))
-    assert kit.ledger.result(root)[1] == f"50 {sizes}"
+    assert kit.answer(root) == f"50 {sizes}"
     assert leaks(kit.redis) == []
 
 
-def test_the_same_submission_is_the_same_session(cast: Kit) -> None:
+def test_the_same_submission_is_the_same_session(cast: Kit, client: Client) -> None:
     """What is sealed twice differs, and is compared as it was said."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
-    with Client(cast.settings) as client:
-        first = client.submit("parent", f"a {SECRET}", key="k")
-        assert client.submit("parent", f"a {SECRET}", key="k").id == first.id
-        with pytest.raises(KeyInUse):
-            client.submit("parent", "another", key="k")
-        cast.play(first.id)
-        again = client.resume(first.id, f"more {SECRET}", key="r")
-        assert client.resume(first.id, f"more {SECRET}", key="r") == again
-        with pytest.raises(PromptKeyInUse):
-            client.resume(first.id, "something else", key="r")
+    first = client.submit("parent", f"a {SECRET}", key="k")
+    assert client.submit("parent", f"a {SECRET}", key="k").id == first.id
+    with pytest.raises(KeyInUse):
+        client.submit("parent", "another", key="k")
+    cast.play(first.id)
+    again = client.resume(first.id, f"more {SECRET}", key="r")
+    assert client.resume(first.id, f"more {SECRET}", key="r") == again
+    with pytest.raises(PromptKeyInUse):
+        client.resume(first.id, "something else", key="r")
     assert leaks(cast.redis) == []
 
 
-def test_a_fork_is_sealed_anew(cast: Kit) -> None:
+def test_a_fork_is_sealed_anew(cast: Kit, client: Client) -> None:
     """It belongs to another tree, and only what was sealed for a tree is opened in it."""
     cast.agent("parent", role="coordinator", encrypt=True)(everything)
-    root = cast.submit("parent", f"the {SECRET}")
-    cast.play(root)
+    root = cast.begin("parent", f"the {SECRET}")
     for below in cast.children(root):
         cast.play(below.id)
     cast.play(root)
-    with Client(cast.settings) as client:
-        fork = client.fork(root, "2").id
+    fork = client.fork(root, "2").id
     assert cast.play(fork) == "finished"
-    assert f"Find {SECRET}" in str(cast.ledger.result(fork)[1])
+    assert f"Find {SECRET}" in str(cast.answer(fork))
     assert leaks(cast.redis) == []
 
 
-def test_state_of_another_tree_is_not_opened(cast: Kit) -> None:
+def test_state_of_another_tree_is_not_opened(cast: Kit, client: Client) -> None:
     """Somebody who can write to Redis puts it there, to be told it by the agent."""
 
     @cast.agent("keeper", encrypt=True)
@@ -266,8 +251,7 @@ def test_state_of_another_tree_is_not_opened(cast: Kit) -> None:
     kept = cast.redis.hget(ledger_keys.bodies(theirs), "state")
     assert kept is not None
     cast.redis.hset(ledger_keys.bodies(mine), "state", kept)
-    with Client(cast.settings) as client:
-        client.resume(mine, "tell me")
+    client.resume(mine, "tell me")
     assert cast.play(mine) == "failed"
     _, why = cast.ledger.result(mine)
     assert "sealed for another tree" in str(why)
@@ -279,7 +263,7 @@ def test_a_mark_that_was_taken_off_changes_nothing(cast: Kit) -> None:
     root = cast.submit("keeper", SECRET)
     cast.redis.hdel(ledger_keys.session(root), "encrypted")
     assert cast.play(root) == "finished"
-    assert SECRET in str(cast.ledger.result(root)[1])
+    assert SECRET in str(cast.answer(root))
     assert leaks(cast.redis) == []
 
 
@@ -293,7 +277,7 @@ def test_a_copied_sealed_text_is_not_opened(cast: Kit) -> None:
     for agent in ("keeper", "open"):
         mine = cast.submit(agent, stolen)
         cast.play(mine)
-        assert SECRET not in str(cast.ledger.result(mine)[1])
+        assert SECRET not in str(cast.answer(mine))
 
 
 def test_a_worker_without_the_key_says_so(cast: Kit, tmp_path: Path) -> None:
@@ -326,14 +310,9 @@ def test_a_program_without_a_key_is_refused_at_once(cast: Kit) -> None:
         ctx.delegate("partner", SECRET)
         return ""
 
-    root = cast.submit("parent")
-    assert cast.play(root) == "failed"
-    assert "orchestra keys generate partner --use encrypt" in str(cast.ledger.result(root)[1])
+    root = cast.begin("parent", ends="failed")
+    assert "orchestra keys generate partner --use encrypt" in str(cast.answer(root))
     assert cast.children(root) == []
-
-
-def examine_all(kit: Kit) -> list[Any]:
-    return list(Doctor(kit.parts, audit=None, sleep=lambda _: None).examine().findings)
 
 
 #: Texts of the ledger that name things: ids, agents, kinds, versions, and words that the stack itself says.

@@ -33,31 +33,30 @@ def genuine(client: Client, session: str, text: str) -> list[bool | None]:
 
 
 def test_a_callback_is_genuine_only_where_it_was_delivered_and_word_for_word(
-    kit: Kit, workers: Workers, prompts: dict[str, list[str]]
+    kit: Kit, workers: Workers, client: Client, prompts: dict[str, list[str]]
 ) -> None:
     first, second = kit.submit("lead", "a"), kit.submit("lead", "b")
     assert workers.answer(first) == workers.answer(second) == "True"
     told = prompts[first][1]
-    with Client(kit.settings) as client:
-        assert genuine(client, first, told) == [True]
-        assert genuine(client, second, told) == [False]  # the id is known, but to another session
-        for forged in (
-            told.replace("all is well", "send money"),
-            told.replace('status="completed"', 'status="failed"'),
-            told.replace('agent="echo"', 'agent="boss"'),
-            told.replace(' id="cb_', ' id="cb_f'),
-        ):
-            assert forged != told
-            assert genuine(client, first, forged) == [False]
+    assert genuine(client, first, told) == [True]
+    assert genuine(client, second, told) == [False]  # the id is known, but to another session
+    for forged in (
+        told.replace("all is well", "send money"),
+        told.replace('status="completed"', 'status="failed"'),
+        told.replace('agent="echo"', 'agent="boss"'),
+        told.replace(' id="cb_', ' id="cb_f'),
+    ):
+        assert forged != told
+        assert genuine(client, first, forged) == [False]
 
     async def ask() -> bool | None:
-        async with AsyncClient(kit.settings) as client:
-            return (await client.parse_callbacks(first, told))[0].genuine
+        async with AsyncClient(kit.settings) as asking:
+            return (await asking.parse_callbacks(first, told))[0].genuine
 
     assert asyncio.run(ask()) is True
 
 
-def test_nothing_of_a_callback_can_be_altered_unnoticed(kit: Kit, workers: Workers) -> None:
+def test_nothing_of_a_callback_can_be_altered_unnoticed(kit: Kit, workers: Workers, client: Client) -> None:
     """Neither what its delegation was called, nor what an asker added to its question, nor how urgent it is."""
     told: list[str] = []
     believed: list[bool | None] = []
@@ -83,10 +82,9 @@ def test_nothing_of_a_callback_can_be_altered_unnoticed(kit: Kit, workers: Worke
     root = kit.submit("lead")
     workers.finish(root)
     assert believed == [True, False, False, False, True, False]
-    with Client(kit.settings) as client:
-        for text in told:
-            assert genuine(client, root, text) == [True]
-            assert all(genuine(client, root, forged) == [False] for forged in forgeries(text))
+    for text in told:
+        assert genuine(client, root, text) == [True]
+        assert all(genuine(client, root, forged) == [False] for forged in forgeries(text))
 
 
 def test_an_agent_does_not_believe_what_stands_in_its_task(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from orchestrator.client.client import Client
-from orchestrator.doctor import Doctor, examination
 from orchestrator.errors import EmptyPrompt, InputError, KeyInUse, UnknownSession
 from orchestrator.ids import root_session_id
 from orchestrator.ledger import RunRef, RunState, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 from tests.waiting import wait_until
 from tests.workers import Workers
@@ -291,10 +291,9 @@ def test_the_same_key_is_the_same_fork(kit: Kit, workers: Workers, client: Clien
 
 
 def test_nothing_that_the_first_run_of_a_fork_does_reaches_the_old_tree(
-    kit: Kit, workers: Workers, client: Client, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, workers: Workers, client: Client
 ) -> None:
     """A question that it was asked there is not answered here, and the promise holds for both trees."""
-    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
     replied: list[str] = []
 
     @kit.agent("lead", role="coordinator")
@@ -320,7 +319,7 @@ def test_nothing_that_the_first_run_of_a_fork_does_reaches_the_old_tree(
     assert fork.result(timeout_s=60) == "done"
     assert replied == [f"{session} True", f"{fork.id} False"]
     assert everything(kit, session) == before
-    seen = Doctor(kit.parts, audit=None, sleep=lambda _: None).examine(watch_leases=False)
+    seen = doctor_of(kit).examine(watch_leases=False)
     assert seen.holds, seen.findings
 
 
@@ -331,10 +330,8 @@ def test_a_worker_that_dies_at_the_first_run_of_a_fork_changes_nothing(kit: Kit,
     client.resume(session, "two")
     kit.play(session)
     fork = client.fork(session, "2").id
-    run = kit.start(fork)
-    assert kit.ledger.claim(run.run, "c" * 32, session_id=fork, worker="w") is not None
-    (lease,) = kit.ledger.sweep.leases(0)
-    assert kit.ledger.release(lease) == "queued"
-    assert kit.again(run) == "finished"
-    assert kit.ledger.result(fork)[1] == "one two"
+    kit.run(fork)
+    assert kit.crash(fork) == "queued"
+    assert kit.again(fork) == "finished"
+    assert kit.answer(fork) == "one two"
     assert seen[-1][2] == {"words": ["one"]}

@@ -20,10 +20,9 @@ from orchestrator.worker import announce
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.gateway import FOLDER_PREFIX
 from orchestrator.worker.worktrees import Worktrees
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
-
-from .test_waiting import breaks
 
 
 def orchestra(ctx: Context, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,18 +45,8 @@ def remote(ctx: Context) -> RemoteSession:
 
 def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, workers: Workers) -> None:
     """A program delegates and waits, asks and raises; each is an effect of the session and counted as one."""
-    heard: list[str] = []
     said: dict[str, tuple[int, str]] = {}
-
-    @kit.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("tool", "use your tools")
-        for callback in ctx.callbacks:
-            heard.append(f"{callback.kind}: {callback.text}")
-            if callback.can_reply:
-                ctx.reply(callback, f"about {callback.text}: yes")
-        return "done"
+    told = kit.lead("tool: use your tools", reply=lambda asked: f"about {asked.text}: yes")
 
     @kit.agent("tool", role="coordinator")
     def tool(ctx: Context) -> str:
@@ -71,13 +60,13 @@ def test_the_commands_reach_the_run_of_the_agent_that_started_them(kit: Kit, wor
         return "used"
 
     kit.agent("helper")(lambda ctx: ctx.prompt.upper())
-    root = kit.submit("boss")
-    workers.answer(root)
+    workers.answer(kit.submit("lead"))
     assert said["delegate"] == (0, "HELP ME")
     assert said["ask"] == (0, "about may I?: yes")
     assert (said["raise"][0], json.loads(said["raise"][1])) == (0, {"reply": "about no config: yes"})
-    assert sorted(heard) == ["blocker: no config", "completion: used", "query: may I?"]
-    assert breaks(kit) == []
+    heard = sorted(f"{callback.kind}: {callback.text}" for callback in told)
+    assert heard == ["blocker: no config", "completion: used", "query: may I?"]
+    assert broken_by_the_trail(kit) == []
 
 
 def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(kit: Kit) -> None:
@@ -92,10 +81,8 @@ def test_a_run_that_is_tried_again_gets_the_children_of_its_programs_back(kit: K
         return ""
 
     kit.agent("helper")(lambda _: "")
-    root = kit.submit("tool")
-    dispatch = kit.start(root)
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "idle"
+    root = kit.begin("tool", ends="retry")
+    assert kit.again(root) == "idle"
     assert children[:2] == children[2:]
     assert len(kit.children(root)) == 2
 
@@ -126,7 +113,7 @@ def test_a_token_is_refused_after_its_run_and_by_other_runs(kit: Kit) -> None:
     assert kit.ledger.session(first).progress == 50
     with pytest.raises(ServerUnavailable, match="has ended"):
         kept[0].status(60)
-    assert kit.play(kit.submit("tool", "again")) == "finished"
+    kit.begin("tool", "again", ends="finished")
     assert [folder.exists() for folder in folders] == [False, False]
 
 
@@ -183,8 +170,7 @@ def test_what_is_wrong_with_a_request_is_said(kit: Kit) -> None:
         assert session.raise_callback("anybody?") is None
         return ""
 
-    root = kit.submit("tool")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("tool", ends="finished")
     assert "there is no operation 'destroy'" in said[0]
     assert said[1] == "delegate: task is missing"
     assert "less than or equal to 50" in said[2]
@@ -224,8 +210,7 @@ def test_a_request_that_is_too_large_is_answered_and_the_connection_goes_on(kit:
             assert b"JSON object" in answers.readline()
         return ""
 
-    root = kit.submit("tool")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("tool", ends="finished")
 
 
 def test_a_program_sees_and_answers_the_questions_of_its_children(kit: Kit, workers: Workers) -> None:

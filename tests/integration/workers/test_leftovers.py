@@ -7,24 +7,20 @@ from typing import Any
 
 import pytest
 
-from orchestrator.doctor import Doctor, examination
-from orchestrator.doctor.findings import Severity
+from orchestrator.doctor import Severity
 from orchestrator.ledger.leftovers import RULES
+from orchestrator.policy.budget import Budget
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 
 LARGE = "x" * 200_000
 
 
-@pytest.fixture(autouse=True)
-def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(examination, "SECOND_LOOKS", (0.0,))
-
-
 def diagnose(kit: Kit, *, mend: bool = False) -> list[tuple[str, str]]:
     """Rule and subject of what is left; with ``mend``, after it was put right."""
-    doctor = Doctor(kit.parts, audit=None, sleep=lambda _: None)
+    doctor = doctor_of(kit)
     found = doctor.examine(watch_leases=False)
     if mend:
         doctor.repair(found)
@@ -55,11 +51,7 @@ def spent(
                 kept[name.decode()] = kit.redis.dump(name)
         return "done"
 
-    from orchestrator.client.client import Client
-    from orchestrator.policy.budget import Budget
-
-    session = Client(parts=kit.parts).submit("lead", "go", budget=Budget.of({"tokens": 1000})).id
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished", budget=Budget(tokens=1000))
     (run,) = kit.ledger.runs(session)
     return session, run.id, kept
 

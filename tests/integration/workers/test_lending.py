@@ -22,8 +22,20 @@ from orchestrator.worker.execution.slot_sharing import (
 from tests.kit import Kit
 
 
-def needed(kit: Kit, session: str, queues: frozenset[str] = frozenset()) -> RunRef | None:
-    return Queued(kit.ledger, serves(kit.catalogue, queues)).needed_by(session)
+def queued(kit: Kit, *queues: str) -> Queued:
+    """What is queued for a worker of these queues; of none: of all."""
+    return Queued(kit.ledger, serves(kit.catalogue, frozenset(queues)))
+
+
+def needed(kit: Kit, session: str, *queues: str) -> RunRef | None:
+    return queued(kit, *queues).needed_by(session)
+
+
+@pytest.fixture
+def root(kit: Kit) -> str:
+    """A submitted session of a coordinator, which is still to be started."""
+    kit.agent("lead", role="coordinator")(lambda _: "")
+    return kit.submit("lead")
 
 
 def tree(kit: Kit) -> tuple[str, list[str]]:
@@ -40,9 +52,7 @@ def tree(kit: Kit) -> tuple[str, list[str]]:
     return root, [child.id for child in kit.children(root)]
 
 
-def test_a_session_needs_its_own_run_first(kit: Kit) -> None:
-    kit.agent("lead", role="coordinator")(lambda _: "")
-    root = kit.submit("lead")
+def test_a_session_needs_its_own_run_first(kit: Kit, root: str) -> None:
     assert needed(kit, root) is None
     dispatch = kit.start(root)
     assert needed(kit, root) == dispatch
@@ -56,8 +66,8 @@ def test_an_idle_session_needs_the_runs_of_its_children(kit: Kit) -> None:
     assert needed(kit, root) is None
     dispatch = kit.start(children[1])
     assert needed(kit, root) == dispatch
-    assert needed(kit, root, frozenset({"far", "near"})) == dispatch
-    assert needed(kit, root, frozenset({"near"})) is None
+    assert needed(kit, root, "far", "near") == dispatch
+    assert needed(kit, root, "near") is None
     kit.ledger.claim(dispatch.run, "c" * 32, session_id=children[1], worker="w")
     assert needed(kit, root) is None
 
@@ -69,14 +79,12 @@ def test_what_this_worker_does_not_serve_is_not_its_to_take(kit: Kit) -> None:
     assert needed(kit, root) is None
 
 
-def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(kit: Kit) -> None:
+def test_another_tree_may_have_the_slot_when_it_has_waited_for_long(kit: Kit, root: str) -> None:
     """So that workers that wait for each other's agents do not stand still."""
-    kit.agent("lead", role="coordinator")(lambda _: "")
-    queued = Queued(kit.ledger, serves(kit.catalogue, frozenset()))
-    dispatch = kit.start(kit.submit("lead"))
-    assert queued.any(0) is None
+    dispatch = kit.start(root)
+    assert queued(kit).any(0) is None
     kit.ledger.set_time(kit.ledger.server_ms() + round(SHARE_WITH_OTHERS_AFTER_S * 1000) + 1)
-    assert queued.any(0) == dispatch
+    assert queued(kit).any(0) == dispatch
 
 
 class Started(SlotSharing):
@@ -105,13 +113,10 @@ def look_for(shared_slot: SharedSlot, seconds: float) -> None:
         time.sleep(min(0.02, shared_slot.next_look_s + 0.001))
 
 
-def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(kit: Kit) -> None:
+def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(kit: Kit, root: str) -> None:
     """Not before: a free slot is faster. One thread for one wait."""
-    kit.agent("lead", role="coordinator")(lambda _: "")
-    root = kit.submit("lead")
     slot_sharing = Started()
-    queued = Queued(kit.ledger, serves(kit.catalogue, frozenset()))
-    with SharedSlot(slot_sharing, queued, nothing, awaited=root) as shared_slot:
+    with SharedSlot(slot_sharing, queued(kit), nothing, awaited=root) as shared_slot:
         look_for(shared_slot, 0.3)
         assert slot_sharing.asked == 0
         kit.start(root)
@@ -119,14 +124,11 @@ def test_a_slot_is_lent_once_what_it_waits_for_has_stayed_queued(kit: Kit) -> No
         assert slot_sharing.asked == 1
 
 
-def test_a_system_that_gives_no_thread_is_asked_again(kit: Kit) -> None:
-    kit.agent("lead", role="coordinator")(lambda _: "")
-    root = kit.submit("lead")
+def test_a_system_that_gives_no_thread_is_asked_again(kit: Kit, root: str) -> None:
     kit.start(root)
     slot_sharing = Started()
     slot_sharing.error = RuntimeError("no more threads")
-    queued = Queued(kit.ledger, serves(kit.catalogue, frozenset()))
-    with SharedSlot(slot_sharing, queued, nothing, awaited=root) as shared_slot:
+    with SharedSlot(slot_sharing, queued(kit), nothing, awaited=root) as shared_slot:
         look_for(shared_slot, 1.5)
     assert slot_sharing.asked > 1
 

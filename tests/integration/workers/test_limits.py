@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
-from orchestrator.ledger import ClaimedRun, Concurrency, EndedRun, Outcome, Outgoing, PollRequest, Slot
+from orchestrator.ledger import ClaimedRun, Concurrency, PollRequest, Slot
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.context.context import Context
@@ -21,11 +21,16 @@ from tests.kit import Kit
 from .test_slot import started, work
 
 
+def poll(kit: Kit, *agents: str, slot: str = "s1") -> PollRequest:
+    """What a slot that serves these agents is given."""
+    asked = PollRequest(slot=Slot(name=slot, worker="w1", agents=agents), claim=new_claim_id())
+    kit.ledger.claim_next(0, asked)
+    return asked
+
+
 def take(kit: Kit, *agents: str, slot: str = "s1") -> ClaimedRun | None:
     """What a slot that serves these agents takes next."""
-    poll = PollRequest(slot=Slot(name=slot, worker="w1", agents=agents or ("helper",)), claim=new_claim_id())
-    kit.ledger.claim_next(0, poll)
-    return poll.held
+    return poll(kit, *(agents or ("helper",)), slot=slot).held
 
 
 def take_all(kit: Kit, *agents: str) -> list[ClaimedRun]:
@@ -38,15 +43,7 @@ def take_all(kit: Kit, *agents: str) -> list[ClaimedRun]:
 
 def end(kit: Kit, held: ClaimedRun, status: str = "completed") -> Sequence[str]:
     """Let a run end; the agents whose workers are to be told of what may begin now."""
-    envelope = Outgoing(data=b"<x/>", type="task-completion", priority="normal", message_id="m")
-    done = kit.ledger.commit(
-        EndedRun(
-            held.claim,
-            Outcome(status=status, text="x"),
-            make_envelope=lambda: envelope,  # type: ignore[arg-type]
-        )
-    )
-    return getattr(done, "wake", ())
+    return getattr(kit.commit(held.claim, "x", status=status), "wake", ())
 
 
 def at_work(kit: Kit) -> dict[str, int]:
@@ -55,7 +52,8 @@ def at_work(kit: Kit) -> dict[str, int]:
 
 @pytest.fixture
 def limits(kit: Kit) -> Concurrency:
-    kit.agent("helper")(lambda ctx: "done")
+    for name in ("helper", "other"):
+        kit.agent(name)(lambda ctx: "done")
     return kit.parts.concurrency
 
 
@@ -86,7 +84,6 @@ def test_a_limit_of_a_definition_counts_until_somebody_sets_another(kit: Kit, li
 
 
 def test_the_runs_of_other_agents_go_on_beside_a_limit(kit: Kit, limits: Concurrency) -> None:
-    kit.agent("other")(lambda ctx: "done")
     started(kit, *["helper"] * 3, *["other"] * 3)
     limits.limit_agent("helper", 1)
     assert Counter(held.session.agent for held in take_all(kit, "helper", "other")) == {
@@ -99,23 +96,20 @@ def test_a_slot_that_turns_to_another_agent_has_somebody_take_what_may_begin(
     kit: Kit, limits: Concurrency
 ) -> None:
     """The run that ended made room for one of its agent; the slot itself took one of another agent."""
-    kit.agent("other")(lambda ctx: "done")
     started(kit, "helper", "helper", "other")
     limits.limit_agent("helper", 1)
     first = take(kit, "helper")
     assert first is not None
     kit.redis.hdel(ledger_keys.turns(0, "helper"), "woken", "wakeups")
     end(kit, first)
-    poll = PollRequest(slot=Slot(name="s1", worker="w1", agents=("other", "helper")), claim=new_claim_id())
-    kit.ledger.claim_next(0, poll)
-    assert poll.held is not None
-    assert poll.held.session.agent == "other"
-    assert poll.more == ("helper",)
+    given = poll(kit, "other", "helper")
+    assert given.held is not None
+    assert given.held.session.agent == "other"
+    assert given.more == ("helper",)
 
 
 def test_no_more_runs_of_a_tree_are_taken_than_its_limit(kit: Kit, limits: Concurrency) -> None:
     """What is beyond it is blocked, in its order, and every end lets one more begin, of whichever agent it is."""
-    kit.agent("other")(lambda ctx: "done")
     first = started(kit, *["helper", "other"] * 3)
     second = started(kit, *["helper"] * 2)
     limits.limit_trees(2)
@@ -137,7 +131,6 @@ def test_no_more_runs_of_a_tree_are_taken_than_its_limit(kit: Kit, limits: Concu
 
 
 def test_an_end_tells_the_workers_of_the_agent_that_may_begin(kit: Kit, limits: Concurrency) -> None:
-    kit.agent("other")(lambda ctx: "done")
     started(kit, "helper", "other")
     limits.limit_trees(1)
     held = take(kit, "helper")
@@ -206,7 +199,7 @@ def test_a_run_that_waits_in_a_call_does_not_count(kit: Kit, limits: Concurrency
             if member.state == "pending" and not member.run:
                 kit.start(member.id)
         loop.join(0.02)
-    assert kit.ledger.result(root)[1] == "from the child"
+    assert kit.answer(root) == "from the child"
     assert [one["agent:caller"] for one in counts] == [1, 1]
     assert recounted == [(0, 0)]
     assert not at_work(kit)

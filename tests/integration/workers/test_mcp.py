@@ -24,15 +24,14 @@ from mcp.client.streamable_http import streamable_http_client
 from orchestrator import Completion, ErrorReport
 from orchestrator.client.client import Client as Stack
 from orchestrator.client.current import TOKEN_VARIABLE
-from orchestrator.envelope.validate import check
 from orchestrator.ledger import SessionState
 from orchestrator.mcp.operator_server import build_operator_server
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 from tests.workers import Workers
 
-from .test_waiting import breaks
+from .conftest import sent
 
 Call = Callable[..., Awaitable[dict[str, Any]]]
 
@@ -53,6 +52,14 @@ def with_tools(server: Any, work: Callable[[Call], Awaitable[Any]], *, mode: str
             return await work(call)
 
     return anyio.run(main)
+
+
+async def end_of(call: Call, child: str) -> dict[str, Any]:
+    """How a child ends, asked for until it has."""
+    ended: list[dict[str, Any]] = []
+    while not ended:
+        ended = (await call("wait", sessions=[child]))["ended"]
+    return ended[0]
 
 
 def stdio(ctx: Context) -> StdioServerParameters:
@@ -78,16 +85,12 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
             retry_policy={"max_attempts": 7, "backoff_strategy": "linear", "timeout_seconds": 60},
             time_limit_s=300,
         )
-        found = await call("wait", sessions=[done["session"]])
-        while not found["ended"]:
-            found = await call("wait", sessions=[done["session"]])
-        seen.update(found["ended"][0]["completion"], child=done["session"])
-        assert found["ended"][0]["error_report"] is None
+        ended = await end_of(call, done["session"])
+        seen.update(ended["completion"], child=done["session"])
+        assert ended["error_report"] is None
         refused = await call("delegate", agent="breaker", task="Break.")
-        found = await call("wait", sessions=[refused["session"]])
-        while not found["ended"]:
-            found = await call("wait", sessions=[refused["session"]])
-        seen["error"] = found["ended"][0]["error_report"]["recommended_action"]
+        ended = await end_of(call, refused["session"])
+        seen["error"] = ended["error_report"]["recommended_action"]
         return "done"
 
     kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work, mode="auto"))
@@ -110,31 +113,18 @@ def test_a_task_is_given_in_full_and_its_end_is_typed(kit: Kit, workers: Workers
     assert seen["quality_metrics"] == [{"name": "time", "text": "90"}]
     child = next(one for one in kit.children(root) if one.id == seen["child"])
     assert child.priority == "critical"
-    sent = [
-        check(fields[b"envelope"]).message
-        for _, fields in kit.redis.xrange(keys.messages(0, "task-delegation", "critical"))
-    ]
-    (header,) = [m.header for m in sent if m is not None and m.header.message_id == child.message]
+    delegated = sent(kit, "task-delegation", "critical")
+    (header,) = [m.header for m in delegated if m.header.message_id == child.message]
     assert header.expiration is not None
     assert header.retry_policy is not None
     assert (header.retry_policy.max_attempts, header.retry_policy.timeout_seconds) == (7, 60)
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mode: str) -> None:
     """It delegates, waits, answers its child, asks its parent and shows its progress, by tools alone."""
-    heard: list[str] = []
-
-    @kit.agent("boss", role="coordinator")
-    def boss(ctx: Context) -> str:
-        if ctx.cause == "start":
-            ctx.delegate("cli", "use your tools")
-        for callback in ctx.callbacks:
-            heard.append(f"{callback.kind}: {callback.text}")
-            if callback.can_reply:
-                ctx.reply(callback, f"{callback.text} Yes.")
-        return "done"
+    told = kit.lead("cli: use your tools", reply=lambda asked: f"{asked.text} Yes.")
 
     async def work(call: Call) -> str:
         me = await call("session")
@@ -169,14 +159,13 @@ def test_an_agent_takes_full_part_in_its_session(kit: Kit, workers: Workers, mod
         ctx.attach("notes", "note")
         return ctx.ask("why?")
 
-    root = kit.submit("boss")
-    workers.answer(root)
-    assert sorted(heard) == [
+    workers.answer(kit.submit("lead"))
+    assert sorted(f"{callback.kind}: {callback.text}" for callback in told) == [
         "blocker: no config",
         "completion: because May I? Yes. no config Yes.",
         "query: May I?",
     ]
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Workers) -> None:
@@ -185,21 +174,20 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Wo
 
     @kit.agent("cli", role="coordinator")
     def cli(ctx: Context) -> str:
-        async def first(call: Call) -> None:
+        async def ask(call: Call) -> None:
             child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
             seen.append((child, (await call("wait", sessions=[child]))["ended"]))
+
+        async def ask_and_kill(call: Call) -> None:
+            await ask(call)
             servers = children_of(os.getpid())
             assert len(servers) == 1
             os.kill(servers[0], signal.SIGKILL)
             await call("session")
 
-        async def second(call: Call) -> None:
-            child = (await call("delegate", agent="helper", task="help me", key="one"))["session"]
-            seen.append((child, (await call("wait", sessions=[child]))["ended"]))
-
         with pytest.raises(BaseExceptionGroup):
-            with_tools(stdio(ctx), first)
-        with_tools(stdio(ctx), second)
+            with_tools(stdio(ctx), ask_and_kill)
+        with_tools(stdio(ctx), ask)
         return "done"
 
     kit.agent("helper")(lambda _: "helped")
@@ -208,7 +196,7 @@ def test_a_server_that_is_killed_loses_and_doubles_nothing(kit: Kit, workers: Wo
     assert seen[0] == seen[1]
     assert seen[0][1][0]["text"] == "helped"
     assert len(kit.children(root)) == 1
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_over_http_the_token_of_the_session_is_asked_for(kit: Kit, unused_port: int) -> None:
@@ -245,9 +233,8 @@ def test_over_http_the_token_of_the_session_is_asked_for(kit: Kit, unused_port: 
             result = await client.call_tool("session", {})
             return str(result.structured_content["agent"])
 
-    root = kit.submit("cli")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert kit.ledger.result(root)[1] == "cli"
+    root = kit.begin("cli", ends="finished")
+    assert kit.answer(root) == "cli"
 
 
 def test_what_is_wrong_is_told_to_the_model(kit: Kit) -> None:
@@ -265,8 +252,7 @@ def test_what_is_wrong_is_told_to_the_model(kit: Kit) -> None:
             said.append(str(caught.value))
 
     kit.agent("cli", role="coordinator")(lambda ctx: with_tools(stdio(ctx), work))
-    root = kit.submit("cli")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    kit.begin("cli", ends="finished")
     assert "needs an agent and a description" in said[0]
     assert "is not a child of" in said[1]
     assert "less than or equal to 50" in said[2]

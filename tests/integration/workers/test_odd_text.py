@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
 import pytest
-import redis as redis_py
 
-from orchestrator.config.settings import load_settings
 from orchestrator.ledger import SessionState
 from orchestrator.policy.callback_text import parse_callbacks
 from orchestrator.redisdb import ledger_keys
@@ -107,8 +104,8 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture
-def kit(redis: redis_py.Redis, redis_url: str, tmp_path: Path) -> Kit:
-    return Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, lease_s=120))
+def kit(kit: Kit) -> Kit:
+    return kit.beside(lease_s=120)
 
 
 def test_five_mebibytes_cross_from_child_to_parent(kit: Kit) -> None:
@@ -129,16 +126,12 @@ def test_five_mebibytes_cross_from_child_to_parent(kit: Kit) -> None:
         assert ctx.all_results[0].full() == callback.result
         return hashlib.sha256(callback.full().encode()).hexdigest()
 
-    @kit.agent("worker")
-    def worker(_: Context) -> str:
-        return text
-
+    kit.agent("worker")(lambda _: text)
     root = kit.begin("lead")
+    assert kit.end_children(root) == "finished"
     (child,) = kit.children(root)
-    assert kit.play(child.id) == "finished"
-    assert kit.play(root) == "finished"
     assert kit.ledger.result(root) == (SessionState.FINISHED, digest)
-    assert hashlib.sha256((kit.ledger.result(child.id)[1] or "").encode()).hexdigest() == digest
+    assert hashlib.sha256((kit.answer(child.id) or "").encode()).hexdigest() == digest
     (parsed,) = parse_callbacks(prompts[0])
     assert parsed.size == len(text.encode())
     assert text.startswith(parsed.text)
@@ -153,9 +146,6 @@ def test_an_answer_that_no_store_takes_fails_its_session_with_that_reason(
 ) -> None:
     monkeypatch.setattr("orchestrator.worker.execution.ending.MAX_PAYLOAD_BYTES", 1000)
 
-    @kit.agent("lead", role="coordinator")
-    def lead(_: Context) -> str:
-        return "x" * 1001
-
+    kit.agent("lead", role="coordinator")(lambda _: "x" * 1001)
     root = kit.begin("lead", ends="failed")
-    assert "is larger than 1000 bytes" in (kit.ledger.result(root)[1] or "")
+    assert "is larger than 1000 bytes" in (kit.answer(root) or "")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from orchestrator.agents.definition import define_agent
-from orchestrator.envelope.bodies import TaskDelegation
-from orchestrator.envelope.codec import decode
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
+from tests.waiting import wait_until
 from tests.workers import Workers
 
-from .test_waiting import breaks
+from .conftest import sent
 
 
 def plan_of(*assignments: tuple[str, str, int, str | None]) -> str:
@@ -28,12 +26,8 @@ def plan_of(*assignments: tuple[str, str, int, str | None]) -> str:
 
 def launches(kit: Kit) -> dict[str, list[str]]:
     """What each delegated task waits for, by its description, from the envelopes."""
-    found = {}
-    for _, fields in kit.redis.xrange(keys.messages(0, "task-delegation", "high")):
-        body = decode(fields[b"envelope"]).body
-        assert isinstance(body, TaskDelegation)
-        found[body.task.description] = [d.task_id for d in body.task.dependencies]
-    return found
+    tasks = [message.body.task for message in sent(kit, "task-delegation", "high")]
+    return {task.description: [one.task_id for one in task.dependencies] for task in tasks}
 
 
 def test_each_assignment_is_a_delegation_that_waits_for_the_sequence_before(kit: Kit) -> None:
@@ -151,7 +145,7 @@ def test_questions_and_ends_go_to_the_caller_that_the_plan_names(kit: Kit, worke
         "writer completion: chief says yes",
         "writer query: may I write?",
     ]
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_without_a_caller_there_is_nobody_to_ask(kit: Kit, workers: Workers) -> None:
@@ -177,11 +171,9 @@ def test_a_run_that_is_tried_again_launches_its_plan_once(kit: Kit) -> None:
             raise RuntimeError("broken")
         return ""
 
-    root = kit.submit("boss")
-    dispatch = kit.start(root)
-    assert kit.execute(dispatch) == "retry"
+    root = kit.begin("boss", ends="retry")
     before = {s.id for s in kit.children(root)}
-    assert kit.again(dispatch) == "idle"
+    assert kit.again(root) == "idle"
     assert tries == [1, 2]
     assert {s.id for s in kit.children(root)} == before
     assert len(before) == 3
@@ -189,10 +181,11 @@ def test_a_run_that_is_tried_again_launches_its_plan_once(kit: Kit) -> None:
 
 def settled(kit: Kit, root: str) -> None:
     """Wait until no session of a tree has anything queued."""
-    deadline = time.monotonic() + 60
-    while any(s.busy or s.pending for s in kit.ledger.tree(root)):
-        assert time.monotonic() < deadline, [(s.agent, s.state, s.pending) for s in kit.ledger.tree(root)]
-        time.sleep(0.01)
+
+    def left() -> list[tuple[str, str, int]]:
+        return [(s.agent, s.state, s.pending) for s in kit.ledger.tree(root) if s.busy or s.pending]
+
+    wait_until(lambda: not left(), "rest", explain=left)
 
 
 def test_a_coordinator_that_waits_first_has_given_no_plan_yet(kit: Kit, workers: Workers) -> None:
@@ -225,9 +218,7 @@ def test_a_program_corrects_its_plan_in_the_same_conversation(kit: Kit, tmp_path
         answer="plan",
         options={"command": (sys.executable, "-c", script), "folder": tmp_path},
     )
-    kit.catalogue["boss"] = definition
-    kit.parts.agents.announce([definition.record])
+    kit.serve(definition)
     kit.agent("dev")(lambda _: "")
-    root = kit.submit("boss")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
+    root = kit.begin("boss", ends="finished")
     assert [s.agent for s in kit.children(root)] == ["dev"]

@@ -6,10 +6,7 @@ import pytest
 
 from orchestrator.errors import StreamFull
 from orchestrator.ledger import SessionState
-from orchestrator.redisdb.scripts import Scripts
-from orchestrator.router.build import build_router
-from orchestrator.router.delayed.parked import DelayedMessages
-from orchestrator.streams import RedisStreams, all_streams, stream_key
+from orchestrator.streams import all_streams, stream_key
 from orchestrator.streams.pressure import Backpressure
 from orchestrator.worker.context.context import Context
 from tests.kit import Kit
@@ -77,13 +74,11 @@ def test_what_waited_comes_back_into_a_full_stream(kit: Kit) -> None:
     kit.agent("lead", role="coordinator")(lambda _: "")
     kit.submit("lead")
     kit.parts.agents.withdraw("lead")
-    router = build_router(kit.redis, kit.settings, consumer="r", dispatcher=object())  # type: ignore[arg-type]
-    assert router.run_once().parked == 1
+    assert kit.route().parked == 1
     stream = next(s for s in all_streams() if (s.type, s.priority) == ("task-delegation", "high"))
     for _ in range(5):
         kit.redis.xadd(stream_key(stream), {"envelope": b"x"})
-    parking = DelayedMessages(Scripts(kit.redis), shards=[0], mark_ms=60_000)
-    (parked,) = parking.all()
-    assert parking.release([parked])
-    (row,) = RedisStreams(kit.redis).backlog("router", [stream])
+    assert len(kit.delayed.all()) == 1
+    kit.wake()
+    (row,) = kit.streams.backlog("router", [stream])
     assert row.published >= 6

@@ -56,8 +56,7 @@ def test_a_finished_run_is_committed_once_when_writes_are_taken_again(
         enders[0].start()
         return "the answer"
 
-    session = kit.submit("solo", task="task-1")
-    assert kit.play(session) == "finished"
+    session = kit.begin("solo", task="task-1", ends="finished")
     enders[0].join()
     assert calls == [1]
     assert kit.ledger.result(session) == (SessionState.FINISHED, "the answer")

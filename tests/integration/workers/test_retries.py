@@ -11,13 +11,13 @@ from orchestrator import Retry, machine
 from orchestrator.agents.loader import load_agents
 from orchestrator.cli.render import tree_lines
 from orchestrator.client.history import history
-from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError
 from orchestrator.ids import new_claim_id
 from orchestrator.ledger import Run, RunRef, RunState, SessionState
 from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution.ending import release_runs_of
+from tests.examined import doctor_of
 from tests.kit import Kit
 
 NOW = 1_800_000_000_000
@@ -119,7 +119,7 @@ def test_a_stop_ends_a_run_that_waits(kit: Kit) -> None:
 def test_why_names_the_wait_and_the_attempt(kit: Kit) -> None:
     dispatch = failing(kit, attempts=3, backoff_s=1000)
     kit.execute(dispatch)
-    _, wait, _ = Doctor(kit.parts, audit=None).why(dispatch.session)
+    _, wait, _ = doctor_of(kit).why(dispatch.session)
     assert f"{dispatch.run} waits for its attempt 2, 1 of 3 allowed failures so far" in wait.waits_for
     assert "ValueError: no luck 1" in wait.waits_for
     assert wait.by.startswith("2027-01-15T08:")
@@ -166,10 +166,9 @@ def test_a_run_that_goes_well_in_the_end_is_in_no_trouble(kit: Kit) -> None:
             raise ValueError("no luck")
         return "done"
 
-    dispatch = kit.start(kit.submit("stumbler"))
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "finished"
-    assert kit.ledger.session(dispatch.session).trouble == ""
+    session = kit.begin("stumbler", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.ledger.session(session).trouble == ""
 
 
 def test_a_run_whose_process_dies_has_a_limit_of_its_own(kit: Kit) -> None:
@@ -219,7 +218,7 @@ def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(kit
 
 def warnings(kit: Kit) -> list[str]:
     """What the doctor says of processes that died."""
-    found = Doctor(kit.parts, audit=None).examine(watch_leases=False).findings
+    found = doctor_of(kit).examine(watch_leases=False).findings
     return [f.message.partition(":")[0] for f in found if f.rule == "process-died"]
 
 

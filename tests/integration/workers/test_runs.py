@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,7 @@ from celery.result import AsyncResult
 
 from orchestrator.agents.registry import AgentRecord
 from orchestrator.config.settings import load_settings
-from orchestrator.dispatch import Dispatcher
 from orchestrator.envelope.bodies import ErrorReport, Task
-from orchestrator.envelope.validate import check
 from orchestrator.errors import (
     ClaimLost,
     LimitExceeded,
@@ -35,17 +34,15 @@ from orchestrator.errors import (
 from orchestrator.ids import new_message_id
 from orchestrator.ledger import ItemState, Ledger, RunState, SessionState
 from orchestrator.messages.factory import Thread
-from orchestrator.reconciler.reaper import Reaper
 from orchestrator.redisdb import keys, ledger_keys
 from orchestrator.redisdb.client import connect
 from orchestrator.redisdb.scripts import Batch
-from orchestrator.router.build import build_router
-from orchestrator.streams import RedisStreams, StreamId
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.execution import runner
 from tests.kit import Kit
-from tests.ready import ready_runs
 from tests.waiting import wait_until
+
+from .conftest import sent
 
 
 def _is_to_stop(ctx: Context) -> bool:
@@ -54,10 +51,6 @@ def _is_to_stop(ctx: Context) -> bool:
     except SessionStopped:
         return True
     return False
-
-
-def wait_for_event(event: threading.Event) -> None:
-    assert event.wait(60)
 
 
 def test_an_answer_finishes_the_session(kit: Kit) -> None:
@@ -72,7 +65,7 @@ def test_an_answer_finishes_the_session(kit: Kit) -> None:
 def test_what_an_agent_returns_becomes_text(kit: Kit, value: object, text: str) -> None:
     kit.agent("solo")(lambda ctx: value)
     session = kit.begin("solo")
-    assert kit.ledger.result(session)[1] == text
+    assert kit.answer(session) == text
 
 
 def test_an_agent_may_be_a_coroutine_function(kit: Kit) -> None:
@@ -81,7 +74,7 @@ def test_an_agent_may_be_a_coroutine_function(kit: Kit) -> None:
         return ctx.prompt
 
     session = kit.begin("solo", "later")
-    assert kit.ledger.result(session)[1] == "later"
+    assert kit.answer(session) == "later"
 
 
 def test_a_failure_names_the_agents_own_line(kit: Kit) -> None:
@@ -217,6 +210,19 @@ LONG = "x" * 300_000
             lambda ctx: [ctx.post_approval("x", {"n": n}, key="k") for n in (1, 1, 2)],
             "KeyInUse: key 'k' is that of session apr_",
         ),
+        (
+            lambda ctx: ctx.post_approval(""),
+            "InputError: an approval names what is to be approved: tool is empty",
+        ),
+        (
+            lambda ctx: ctx.post_approval("x", {"a": object()}),
+            "InputError: the arguments of 'x' have no form as JSON",
+        ),
+        (
+            lambda ctx: ctx.post_approval("x", {"a": "y" * 300_000}),
+            "InputError: the arguments of 'x' have 300008 bytes; a person is asked about",
+        ),
+        (lambda ctx: ctx.post_approval("x", default="maybe"), "InputError: default = 'maybe': choose"),
         (lambda ctx: ctx.attach("report", 7), "InputError: text = 7 is not text"),
         (
             lambda ctx: ctx.ask("x", timeout_s=math.inf),
@@ -259,9 +265,8 @@ def test_a_provider_holds_nobody_back_for_longer_than_a_day(kit: Kit) -> None:
             ctx.limits.acquire("stub", "m")
         return str(float(parked.value.args[1]))
 
-    root = kit.submit("solo")
-    assert kit.play(root) == "finished", kit.ledger.session(root).reason
-    assert 86_000 < float(kit.ledger.result(root)[1]) <= 86_400
+    root = kit.begin("solo", ends="finished")
+    assert 86_000 < float(kit.answer(root)) <= 86_400
 
 
 class Speechless(Exception):
@@ -306,21 +311,17 @@ def test_what_a_task_of_an_agent_raises_means_what_it_means_elsewhere(kit: Kit) 
             else:
                 raise ExceptionGroup("both", [KeyError(name) for name in ctx.prompt.split()])
 
-    waits = kit.submit("solo", "wait")
-    dispatch = kit.start(waits)
-    assert kit.execute(dispatch) == "parked"
-    delayed = kit.start(kit.submit("solo", "delay"))
-    assert kit.execute(delayed) == "retry"
-    run = kit.ledger.run(delayed.run)
+    kit.begin("solo", "wait", ends="parked")
+    delayed = kit.begin("solo", "delay", ends="retry")
+    (run,) = kit.ledger.runs(delayed)
     assert run.claimable_ms - run.tries[0].ended_ms == 1_234_000
     for errors, text in (
         ("one", "KeyError: 'one'"),
         ("one two", "a TaskGroup (1 sub-exception): KeyError: 'one'; KeyError: 'two' ("),
     ):
-        failing = kit.start(kit.submit("solo", errors))
-        assert kit.execute(failing) == "retry"
-        found = kit.ledger.run(failing.run)
-        assert text in found.tries[0].reason
+        failing = kit.begin("solo", errors, ends="retry")
+        (run,) = kit.ledger.runs(failing)
+        assert text in run.tries[0].reason
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
@@ -342,15 +343,14 @@ def test_a_fork_of_an_agents_process_cannot_end_its_run(
         return str(os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]))
 
     session = kit.begin("solo", ends="finished")
-    assert kit.ledger.result(session)[1] == str(code)
+    assert kit.answer(session) == str(code)
 
 
 def test_a_run_is_executed_once(kit: Kit) -> None:
     calls = []
     kit.agent("solo")(lambda ctx: calls.append(1))
     dispatch = kit.start(kit.submit("solo"))
-    assert kit.execute(dispatch) == "finished"
-    assert kit.execute(dispatch) == "refused"
+    assert [kit.execute(dispatch), kit.execute(dispatch)] == ["finished", "refused"]
     assert calls == [1]
 
 
@@ -372,9 +372,8 @@ def test_a_parent_hears_of_its_children_and_keeps_its_state(kit: Kit) -> None:
     assert kit.ledger.flush(session).outcome == "waits"
     kit.play(second.id)
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "Say a: aa,Say b: bb"
-    found = kit.ledger.session(session)
-    assert (found.launched, found.delivered, found.pending, found.dead) == (2, 2, 0, 0)
+    assert kit.answer(session) == "Say a: aa,Say b: bb"
+    assert kit.balance(session) == (2, 2, 0, 0)
 
 
 @pytest.mark.parametrize("cut", range(6))
@@ -393,11 +392,10 @@ def test_an_agent_that_dies_between_two_delegations_and_is_tried_again_has_each_
         return "asked"
 
     kit.agent("helper")(lambda ctx: "done")
-    dispatch = kit.start(kit.submit("lead"))
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "idle"
-    assert len(kit.children(dispatch.session)) == 5
-    assert kit.ledger.session(dispatch.session).launched == 5
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "idle"
+    assert len(kit.children(session)) == 5
+    assert kit.ledger.session(session).launched == 5
 
 
 def test_a_delegation_may_be_told_apart_by_a_key(kit: Kit) -> None:
@@ -409,7 +407,7 @@ def test_a_delegation_may_be_told_apart_by_a_key(kit: Kit) -> None:
         made.append(ctx.delegate("helper", "same", key="one"))
         made.append(ctx.delegate("helper", "same", key="two"))
 
-    kit.play(kit.submit("lead"))
+    kit.begin("lead")
     assert made[0] == made[1] != made[2]
 
 
@@ -419,10 +417,7 @@ def test_a_delegation_without_a_callback_owes_nothing(kit: Kit) -> None:
     assert kit.ledger.session(session).launched == 0
 
 
-def test_a_limit_refuses_a_delegation_and_changes_nothing_else(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path
-) -> None:
-    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path))
+def test_a_limit_refuses_a_delegation_and_changes_nothing_else(kit: Kit) -> None:
     object.__setattr__(kit.ledger.limits, "max_children", 2)
     caught = []
 
@@ -449,10 +444,7 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(kit: Kit) -> None:
 
     @kit.agent("solo")
     def solo(ctx: Context) -> str:
-        (lease,) = kit.ledger.sweep.leases(0)
-        # The heartbeat may move the lease between these two lines; then it is looked at again.
-        while kit.ledger.release(lease) == "moved":
-            (lease,) = kit.ledger.sweep.leases(0)
+        kit.crash(ctx.session)
         while not ctx.stopping:
             threading.Event().wait(0.01)
         try:
@@ -462,8 +454,7 @@ def test_an_agent_that_works_on_is_told_that_it_lost_its_run(kit: Kit) -> None:
             raise
         return "never"
 
-    dispatch = kit.start(kit.submit("solo"))
-    assert kit.execute(dispatch) == "lost"
+    kit.begin("solo", ends="lost")
     assert [type(error) for error in told] == [ClaimLost]
 
 
@@ -503,16 +494,13 @@ def test_a_user_can_stop_a_running_agent(kit: Kit) -> None:
         while True:
             ctx.status(activity="busy")
 
-    dispatch = kit.start(kit.submit("solo"))
-    verdicts: list[str] = []
-    thread = threading.Thread(target=lambda: verdicts.append(kit.execute(dispatch)))
-    thread.start()
-    wait_for_event(began)
-    assert kit.ledger.stop(dispatch.session, "enough").outcome == "asked"
-    thread.join(10)
-    assert verdicts == ["stopped"]
-    found = kit.ledger.session(dispatch.session)
-    assert (found.state, found.reason) == (SessionState.STOPPED, "enough")
+    session = kit.submit("solo")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(kit.play, session)
+        assert began.wait(60)
+        assert kit.ledger.stop(session, "enough").outcome == "asked"
+        assert running.result(10) == "stopped"
+    assert kit.ledger.result(session) == (SessionState.STOPPED, "enough")
 
 
 def test_a_run_that_is_asked_to_stop_between_effects_hears_of_it(kit: Kit) -> None:
@@ -546,8 +534,7 @@ def test_a_run_that_takes_too_long_fails_with_that_reason(kit: Kit) -> None:
 @pytest.mark.parametrize("swept", [False, True], ids=["no sweep has noticed", "it was asked to stop"])
 def test_an_answer_after_the_time_of_its_session_is_a_timeout(kit: Kit, swept: bool) -> None:
     """It is reported as such, and its parent hears of nothing else."""
-    parts, heard = kit.parts, list[Any]()
-    sweep = Reaper(parts.ledger, parts.delivery, settle=lambda _: None).run_once
+    heard: list[Any] = []
 
     @kit.agent("lead", role="coordinator")
     def lead(ctx: Context) -> str:
@@ -561,7 +548,7 @@ def test_an_answer_after_the_time_of_its_session_is_a_timeout(kit: Kit, swept: b
         due = kit.redis.zscore(ledger_keys.timers(0), f"limit|{ctx.session}")
         wait_until(lambda: kit.ledger.server_ms() > due, "the time has passed")
         for _ in range(2 * swept):  # it is asked to stop for as long as it does not
-            sweep()
+            kit.services.reaper.run_once()
         if swept:
             wait_until(lambda: _is_to_stop(ctx), "it hears of that, and does not heed it")
         return "done after all"
@@ -571,17 +558,14 @@ def test_an_answer_after_the_time_of_its_session_is_a_timeout(kit: Kit, swept: b
     assert kit.play(child.id) == "failed"
     kit.play(root)
     assert heard == [("failed", "it was not done within its time limit")]
-    reports = kit.redis.xrange(keys.messages(0, "error", "critical"))
-    bodies = [check(fields[b"envelope"]).message.body for _, fields in reports]  # type: ignore[union-attr]
-    assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]  # type: ignore[union-attr]
+    bodies = [message.body for message in sent(kit, "error", "critical")]
+    assert [(body.error_type, body.message) for body in bodies] == [("timeout", heard[0][1])]
     assert kit.redis.zscore(ledger_keys.timers(0), f"limit|{child.id}") is None
 
 
-def test_an_answer_that_takes_long_to_commit_counts(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_takes_long_to_commit_counts(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent has returned, so the end of the grace period ends nothing by force."""
-    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.05))
+    kit = kit.beside(stop_grace_s=0.05)
     kit.agent("solo", time_limit_s=0.1)(lambda ctx: "in time")
     commit, agent_thread = kit.ledger.commit_all, threading.current_thread()
     tried_by: list[threading.Thread] = []
@@ -598,10 +582,8 @@ def test_an_answer_that_takes_long_to_commit_counts(
     assert tried_by == [agent_thread]
 
 
-def test_an_agent_that_heeds_nothing_is_ended_from_outside(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path
-) -> None:
-    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+def test_an_agent_that_heeds_nothing_is_ended_from_outside(kit: Kit) -> None:
+    kit = kit.beside(stop_grace_s=0.1)
     ended = threading.Event()
 
     @kit.agent("solo", time_limit_s=0.1)
@@ -620,10 +602,10 @@ def test_an_agent_that_heeds_nothing_is_ended_from_outside(
 
 
 def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_be_written(
-    redis: redis_py.Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slot would be lost for good."""
-    kit = Kit.on(redis, load_settings(redis_url=redis_url, data=tmp_path, stop_grace_s=0.1))
+    kit = kit.beside(stop_grace_s=0.1)
     killed, commit = threading.Event(), kit.ledger.commit_all
 
     def refuse(*args: Any, **given: Any) -> Any:
@@ -639,7 +621,7 @@ def test_a_process_that_is_blocked_is_ended_although_the_end_of_its_run_cannot_b
     monkeypatch.setattr(runner, "current_process", lambda: SimpleNamespace(name="ForkPoolWorker-1"))
     monkeypatch.setattr(os, "kill", lambda *_: killed.set())
     monkeypatch.setattr(kit.ledger, "commit_all", refuse)
-    assert kit.play(kit.submit("solo")) == "lost"
+    kit.begin("solo", ends="lost")
     assert killed.is_set()
 
 
@@ -652,7 +634,7 @@ def test_progress_is_shown_in_the_ledger(kit: Kit) -> None:
         found = kit.ledger.session(ctx.session)
         seen.append((found.progress, found.activity))
 
-    kit.play(kit.submit("solo"))
+    kit.begin("solo")
     assert seen == [(40, "counting")]
 
 
@@ -680,7 +662,7 @@ def test_a_user_resumes_a_finished_session(kit: Kit) -> None:
     session = kit.begin("solo", "first")
     kit.ledger.enqueue(session, "and <response>second</response>", item_id="itm_00x")
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "user 2: and &lt;response>second&lt;/response>"
+    assert kit.answer(session) == "user 2: and &lt;response>second&lt;/response>"
 
 
 def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> None:
@@ -690,8 +672,8 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> N
     def bad(ctx: Context) -> None:
         raise ValueError("not fine")
 
-    kit.play(kit.submit("good", task="t-good"))
-    kit.play(kit.submit("bad", task="t-bad"))
+    kit.begin("good", task="t-good")
+    kit.begin("bad", task="t-bad")
     assert AsyncResult("t-good", app=kit.app).get(timeout=60) == "fine"
     with pytest.raises(SessionFailed, match="not fine"):
         AsyncResult("t-bad", app=kit.app).get(timeout=60)
@@ -700,7 +682,7 @@ def test_the_callers_of_roots_get_the_final_answer_or_the_failure(kit: Kit) -> N
 
 def test_the_caller_of_a_root_that_waits_sees_that_it_does(kit: Kit) -> None:
     kit.agent("lead", role="coordinator")(lambda ctx: ctx.delegate("helper", "x"))
-    kit.play(kit.submit("lead", task="t-waits"))
+    kit.begin("lead", task="t-waits")
     assert AsyncResult("t-waits", app=kit.app).state == "WAITING"
 
 
@@ -740,16 +722,14 @@ def test_an_outage_of_redis_in_the_middle_of_a_run_changes_nothing(
         ctx.delegate("helper", "after")
         return "both"
 
-    dispatch = kit.start(kit.submit("lead"))
-    verdicts: list[str] = []
-    thread = threading.Thread(target=lambda: verdicts.append(kit.execute(dispatch)))
-    thread.start()
-    wait_for_event(killed)
-    server.start()
-    thread.join(30)
-    assert verdicts == ["idle"]
-    assert [child.title for child in kit.children(dispatch.session)] == ["before", "after"]
-    owed = [item.state for item in Ledger(kit.redis).items(dispatch.session)]
+    session = kit.submit("lead")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(kit.play, session)
+        assert killed.wait(60)
+        server.start()
+        assert running.result(30) == "idle"
+    assert [child.title for child in kit.children(session)] == ["before", "after"]
+    owed = [item.state for item in Ledger(kit.redis).items(session)]
     assert owed == [ItemState.OWED, ItemState.OWED]
 
 
@@ -779,7 +759,7 @@ def test_an_agent_is_not_blamed_for_a_ledger_that_refuses(kit: Kit, what: str) -
         SessionState.RUNNING,
     )
     kit.redis.delete(refusing)
-    assert kit.ledger.release(kit.ledger.sweep.leases(0)[0]) == "queued"
+    assert kit.crash(dispatch.session) == "queued"
     assert kit.again(dispatch) == "finished"
 
 
@@ -825,27 +805,17 @@ def test_what_a_program_asked_for_is_reported_under_its_own_task_id(
         task=Task(title="Count", description="the lines"),
         thread=Thread(correlation=new_message_id()),
     )
-    streams = RedisStreams(kit.redis)
-    streams.publish(StreamId(0, outgoing.type, outgoing.priority), outgoing.data)
-    router = build_router(kit.redis, kit.settings, consumer="r", dispatcher=Dispatcher(kit.app))
-    router.run_once()
-    ((dispatch, _),) = ready_runs(kit.parts)
+    kit.publish(outgoing.data, outgoing.type, outgoing.priority)
+    kit.route()
+    ((dispatch, _),) = kit.sent.runs
     kit.execute(dispatch)
-    said = [
-        check(fields[b"envelope"]).message
-        for stream in (
-            ("status-update", "normal"),
-            (ends, "high" if ends == "task-completion" else "critical"),
-        )
-        for _, fields in kit.redis.xrange(keys.messages(0, *stream))
-    ]
+    priority = "high" if ends == "task-completion" else "critical"
+    said = sent(kit, "status-update", "normal") + sent(kit, ends, priority)
     assert len(said) == 2
     for message in said:
         assert message.header.recipient.agent_name == "partner"
         body = message.body
         named = (
-            json.loads(body.details.context_data)["task"]  # type: ignore[union-attr, arg-type]
-            if isinstance(body, ErrorReport)
-            else body.task_id  # type: ignore[union-attr]
+            json.loads(body.details.context_data)["task"] if isinstance(body, ErrorReport) else body.task_id
         )
         assert named == "T-1"

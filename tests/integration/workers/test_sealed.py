@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,12 +20,10 @@ from orchestrator.envelope.validate import check
 from orchestrator.ids import new_message_id
 from orchestrator.keyring.store import KeyStore
 from orchestrator.ledger import Session, SessionState
-from orchestrator.router.build import build_router
-from orchestrator.router.deadletters.store import DeadLetter, DeadLetters
-from orchestrator.streams import all_streams, stream_key
+from orchestrator.router.deadletters.store import DeadLetter
+from tests.everything_in_redis import leaks
 from tests.hosts import bring_keys
 from tests.kit import Kit
-from tests.ready import ready_runs
 from tests.waiting import wait_until
 
 SECRET = "swordfish"
@@ -39,10 +36,6 @@ class Scene:
 
     kit: Kit
     router_data: Path
-    rounds: int = 0
-
-    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
-        """Play the broker for the router."""
 
     def message(
         self,
@@ -74,12 +67,8 @@ class Scene:
         """Append any message, signed by `partner`."""
         now_ms = int(self.kit.redis.time()[0]) * 1000
         data = sign_message(message, self.kit.parts.keyring.signer("partner"), now_ms=now_ms)
-        name = next(
-            stream_key(s)
-            for s in all_streams(types=[message.body.type])
-            if s.priority == self.kit.parts.routing[message.body.type].priority
-        )
-        self.kit.redis.xadd(name, {"envelope": data})
+        kind = message.body.type
+        self.kit.publish(data, kind, self.kit.parts.routing[kind].priority)
 
     def seal(self, message: AgentMessage) -> AgentMessage:
         ring = self.kit.parts.keyring
@@ -88,20 +77,12 @@ class Scene:
 
     def route(self, data: Path | None = None) -> list[DeadLetter]:
         """One round of a router; all dead letters so far."""
-        facts = {"data": data or self.router_data, "registration_patience_s": 0}
-        settings = self.kit.settings.model_copy(update=facts)
-        self.rounds += 1
-        build_router(
-            self.kit.redis,
-            settings,
-            consumer=f"r{self.rounds}",
-            dispatcher=self,  # type: ignore[arg-type]
-        ).run_once()
-        return DeadLetters(self.kit.redis).all()
+        self.kit.beside(data=data or self.router_data, registration_patience_s=0).route()
+        return self.kit.dead()
 
     def work(self) -> list[str]:
         """Execute what the router made ready."""
-        return [self.kit.execute(run) for run, _ in ready_runs(self.kit.parts)]
+        return [self.kit.execute(run) for run, _ in self.kit.sent.runs]
 
     def session(self) -> Session:
         (session,) = self.kit.ledger.roots(0)
@@ -109,27 +90,13 @@ class Scene:
 
     def errors(self) -> list[tuple[str, str, str]]:
         """Sender, recipient and text of every error in the streams, which is what the audit trail gets."""
-        rows = [row for s in all_streams(types=["error"]) for row in self.kit.redis.xrange(stream_key(s))]
         found = []
-        for _, fields in rows:
-            message = check(fields[b"envelope"]).message
+        for envelope in self.kit.published("error"):
+            message = check(envelope).message
             header: Any = message.header
             body: Any = self.kit.parts.opener.open(message).body
             found.append((header.sender.agent_name, header.recipient.agent_name, body.message))
         return found
-
-    def everything_in_redis(self) -> bytes:
-        """All values of all keys, as far as they are no compressed blobs."""
-        parts: list[Any] = []
-        for name in self.kit.redis.scan_iter():
-            match self.kit.redis.type(name):
-                case b"hash":
-                    parts.append(self.kit.redis.hgetall(name))
-                case b"stream":
-                    parts.append(self.kit.redis.xrange(name))
-                case b"string":
-                    parts.append(self.kit.redis.get(name))
-        return repr(parts).encode()
 
 
 @pytest.fixture
@@ -164,7 +131,7 @@ def test_a_secret_task_is_read_by_its_agent_alone(scene: Scene) -> None:
     assert scene.work() == ["finished"]
     said = f"was told {len(f'the word is {SECRET}')} characters"
     assert scene.kit.ledger.result(session.id) == (SessionState.FINISHED, said)
-    assert SECRET.encode() not in scene.everything_in_redis()
+    assert leaks(scene.kit.redis, SECRET) == []
 
 
 def test_a_router_that_has_the_key_does_not_use_it_either(scene: Scene) -> None:
@@ -172,7 +139,7 @@ def test_a_router_that_has_the_key_does_not_use_it_either(scene: Scene) -> None:
     scene.send(scene.message(task()))
     assert scene.route(scene.kit.settings.data) == []
     assert scene.work() == ["finished"]
-    assert SECRET.encode() not in scene.everything_in_redis()
+    assert leaks(scene.kit.redis, SECRET) == []
 
 
 @pytest.mark.parametrize("size", [100_000, 2_000_000])
@@ -184,7 +151,7 @@ def test_a_large_secret_is_compressed_or_stored_and_still_arrives(scene: Scene, 
     assert scene.work() == ["finished"]
     said = f"was told {len(text)} characters"
     assert scene.kit.ledger.result(scene.session().id) == (SessionState.FINISHED, said)
-    assert SECRET.encode() not in scene.everything_in_redis()
+    assert leaks(scene.kit.redis, SECRET) == []
 
 
 def test_secret_questions_and_words_reach_a_session_unread(scene: Scene) -> None:
@@ -195,7 +162,7 @@ def test_secret_questions_and_words_reach_a_session_unread(scene: Scene) -> None
     scene.send(scene.message(Message(content=f"it was {SECRET}"), chain=(launch,)))
     scene.send(scene.message(Query(query_type="ask-for-help", subject=f"not {SECRET}?"), chain=(launch,)))
     assert scene.route() == []
-    assert SECRET.encode() not in scene.everything_in_redis()
+    assert leaks(scene.kit.redis, SECRET) == []
     assert scene.kit.play(scene.session().id) == "finished"
     state, said = scene.kit.ledger.result(scene.session().id)
     assert (state, sorted(str(said).split(" | "))) == (
@@ -267,7 +234,7 @@ def test_a_word_that_cannot_be_decrypted_does_not_stop_its_session(scene: Scene)
     scene.publish(word)
     assert scene.route() == []
     assert scene.kit.play(scene.session().id) == "finished"
-    assert "this message from partner cannot be read" in str(scene.kit.ledger.result(scene.session().id)[1])
+    assert "this message from partner cannot be read" in str(scene.kit.answer(scene.session().id))
     (error,) = scene.errors()
     assert error[:2] == ("vault", "partner")
     assert word.header.message_id in error[2]

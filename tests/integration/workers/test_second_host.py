@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,10 @@ from orchestrator.agents.definition import define_agent
 from orchestrator.agents.loader import load_agents
 from orchestrator.errors import KeyringError
 from orchestrator.ledger import RunRef, SessionState
-from orchestrator.router.build import build_router
-from orchestrator.router.deadletters.store import DeadLetters
 from orchestrator.streams import all_streams, stream_key
 from orchestrator.worker.container import RuntimeOfProcess
 from orchestrator.worker.execution import heartbeat
 from tests.kit import Kit
-from tests.ready import ready_runs
 
 
 @dataclass
@@ -33,10 +29,6 @@ class Hosts:
 
     first: Kit
     second: Kit
-    rounds: int = 0
-
-    def wake(self, agents: Iterable[tuple[str, str]]) -> None:
-        """Play the broker for the router."""
 
     def out(self, folder: Path) -> list[str]:
         """The options of an export into this folder."""
@@ -57,21 +49,16 @@ class Hosts:
 
     def route(self, kit: Kit) -> list[RunRef]:
         """One round of a router on a host; what workers find then."""
-        self.rounds += 1
-        settings, redis = kit.settings, kit.redis
-        build_router(redis, settings, consumer=f"r{self.rounds}", dispatcher=self).run_once()  # type: ignore[arg-type]
-        return [run for run, _ in ready_runs(kit.parts)]
+        kit.route()
+        return [run for run, _ in kit.sent.runs]
 
     def published(self) -> int:
         return sum(self.first.redis.xlen(stream_key(stream)) for stream in all_streams())
 
-    def dead(self) -> list[str]:
-        return [outgoing.rule for outgoing in DeadLetters(self.first.redis).all()]
-
 
 @pytest.fixture
 def hosts(kit: Kit, tmp_path: Path) -> Hosts:
-    far = Kit.on(kit.redis, kit.settings.model_copy(update={"data": tmp_path / "second"}))
+    far = Kit.on(kit.redis, kit.beside(data=tmp_path / "second").settings)
 
     @kit.agent("boss", role="coordinator")
     def boss(ctx: Any) -> str:
@@ -86,7 +73,6 @@ def hosts(kit: Kit, tmp_path: Path) -> Hosts:
 
     far.catalogue["far"] = define_agent("far", function=look, source="here")
     kit.parts.agents.announce([far.catalogue["far"].record])
-
     return Hosts(kit, far)
 
 
@@ -108,7 +94,7 @@ def test_a_host_that_imports_the_keys_of_its_agents_works_for_the_same_stack(
     assert hosts.first.play(root) == "finished"
     assert hosts.first.ledger.result(root) == (SessionState.FINISHED, "far says seen")
     hosts.route(hosts.second)
-    assert hosts.dead() == []
+    assert hosts.first.dead() == []
     # Delegations, status, two answers; the second host made no key for any of it.
     assert hosts.published() == 5
     assert hosts.keys(hosts.second) == {"far", "router"}
@@ -123,8 +109,8 @@ def test_a_worker_serves_only_agents_whose_keys_are_at_hand(hosts: Hosts, tmp_pa
     mine.write_text("from orchestrator import agent\n\n\n@agent('far')\ndef far(ctx): ...\n")
 
     def catalogue(kit: Kit) -> set[str]:
-        settings = kit.settings.model_copy(update={"agents": (str(mine),), "review_roots": (tmp_path,)})
-        return set(RuntimeOfProcess(kit.app, settings).load_catalogue())
+        host = kit.beside(agents=(str(mine),), review_roots=(tmp_path,))
+        return set(RuntimeOfProcess(host.app, host.settings).load_catalogue())
 
     assert catalogue(hosts.first) > {"far", "lead"}
     assert catalogue(hosts.second) == {"far"}

@@ -12,34 +12,24 @@ import pytest
 
 from orchestrator import agent
 from orchestrator.client.history import history
-from orchestrator.doctor import Doctor
 from orchestrator.errors import InputError, RunParked
 from orchestrator.ledger import RunRef, SessionState
 from orchestrator.policy.callback import Callback
 from orchestrator.testing.stack import InProcessStack
 from orchestrator.worker.context.context import Context
+from tests.examined import doctor_of
 from tests.kit import Kit
 
-from .test_steps import Calls, calls, lose_worker, result
-
-__all__ = ["calls"]
+from .conftest import Calls, made_ready
 
 NOW = 1_800_000_000_000
 
 
-def sweep(kit: Kit, dispatch: RunRef) -> bool:
-    """Sweep as the reaper does at the ledger's time; whether it made the run ready."""
-    kit.ledger.redis.zrem("ao:{00}:ready:" + dispatch.agent, dispatch.run)
-    for run in kit.ledger.sweep.undispatched(0):
-        kit.ledger.sweep.make_ready(run)
-    return kit.ledger.redis.zscore("ao:{00}:ready:" + dispatch.agent, dispatch.run) is not None
-
-
 def parks(kit: Kit) -> tuple[str, RunRef]:
     """A session of the lead whose first try has parked, and its run."""
-    dispatch = kit.start(session := kit.submit("lead"))
+    dispatch = kit.start(kit.submit("lead"))
     assert kit.execute(dispatch) == "parked"
-    return session, dispatch
+    return dispatch.session, dispatch
 
 
 @pytest.mark.parametrize("how", ["sleep", "sleep_until"])
@@ -61,16 +51,16 @@ def test_a_run_sleeps_without_its_slot_and_goes_on_in_time(kit: Kit, calls: Call
     run = kit.ledger.run(dispatch.run)
     assert (run.state, run.claimable_ms, run.failures) == ("queued", NOW + 86_400_000, 0)
     assert "waits for 2027-01-16T08:00:00.000Z" in kit.ledger.session(session).trouble
-    blocker = Doctor(kit.parts, audit=None, sleep=lambda _: None).why(session)[1]
+    blocker = doctor_of(kit).why(session)[1]
     assert blocker.by == "2027-01-16T08:00:00.000Z"
     kit.ledger.set_time(NOW + 86_399_000)
-    assert not sweep(kit, dispatch)
+    assert not made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "refused"
     kit.ledger.set_time(NOW + 86_400_000)
-    assert sweep(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
     assert calls.made == {"plan": 1, "act": 1}
-    assert result(kit, session) == "slept"
+    assert kit.answer(session) == "slept"
 
 
 def test_a_try_that_wakes_too_early_sleeps_on(kit: Kit) -> None:
@@ -93,11 +83,11 @@ def test_a_clock_that_jumps_holds_no_sleep_of_a_duration(kit: Kit, jump_s: int) 
     session, dispatch = parks(kit)
     kit.ledger.set_time(NOW + jump_s * 1000)
     if jump_s < 0:
-        assert not sweep(kit, dispatch)
+        assert not made_ready(kit, dispatch)
         kit.ledger.set_time(NOW + jump_s * 1000 + 60_000)
-    assert sweep(kit, dispatch)
+    assert made_ready(kit, dispatch)
     assert kit.execute(dispatch) == "finished"
-    assert result(kit, session) == "slept"
+    assert kit.answer(session) == "slept"
 
 
 def test_what_comes_meanwhile_waits_and_a_stop_ends_it(kit: Kit) -> None:
@@ -119,7 +109,7 @@ def test_what_comes_meanwhile_waits_and_a_stop_ends_it(kit: Kit) -> None:
     assert kit.execute(dispatch) == "idle"
     assert [c.id for c in kit.children(session)] == [child.id]
     assert kit.play(session) == "finished"
-    assert result(kit, session) == "callbacks: ['done']"
+    assert kit.answer(session) == "callbacks: ['done']"
 
     stopped, dispatch = parks(kit)
     assert kit.ledger.stop(stopped, "enough").outcome == "ended"
@@ -158,7 +148,7 @@ def test_what_is_no_time_is_refused(kit: Kit) -> None:
             ctx.sleep_until("tomorrow")  # type: ignore[arg-type]
         return "done"
 
-    assert kit.play(kit.submit("lead")) == "finished"
+    kit.begin("lead", ends="finished")
 
 
 def test_an_answer_in_a_call_may_sleep() -> None:
@@ -218,7 +208,7 @@ def test_a_run_parks_and_goes_on_when_its_time_has_come(kit: Kit, calls: Calls) 
     kit.ledger.set_time(NOW + 20_000)
     assert kit.execute(dispatch) == "finished"
     assert calls.made == {"plan": 1, "model": 1}
-    assert result(kit, session) == "answer"
+    assert kit.answer(session) == "answer"
     (parked,) = [event.text for event in history(kit.ledger, session) if event.what == "attempt"]
     assert "attempt 1 was parked after" in parked
 
@@ -241,7 +231,7 @@ def test_a_run_that_begins_again_does_not_wait_behind_itself(kit: Kit) -> None:
     session, dispatch = parks(kit)
     kit.ledger.set_time(NOW + 20_000)
     assert kit.execute(dispatch) == "finished"
-    assert result(kit, session) == "answer"
+    assert kit.answer(session) == "answer"
 
 
 def test_calls_at_once_wait_in_places_of_their_own(kit: Kit) -> None:
@@ -273,7 +263,7 @@ def test_a_short_wait_is_spent_in_the_slot(kit: Kit) -> None:
             return str(time.monotonic() - began >= 0.15)
 
     session = kit.begin("lead", ends="finished")
-    assert result(kit, session) == "True"
+    assert kit.answer(session) == "True"
 
 
 def test_an_async_agent_waits_and_parks_too(kit: Kit) -> None:
@@ -336,21 +326,15 @@ def test_the_place_of_a_call_ends_with_the_lease_that_took_it(kit: Kit, end: str
         if ctx.attempt == 1:
             ctx.limits.acquire("stub", "m")
             if end == "lost":
-                lose_worker(kit)
+                kit.crash(ctx.session)
         else:
             with ctx.limits.acquire("stub", "m"):
                 pass
         return "done"
 
-    dispatch = kit.start(kit.submit("lead"))
-    if end == "lost":
-        assert (kit.execute(dispatch), kit.again(dispatch)) == ("lost", "finished")
-    assert end == "lost" or kit.execute(dispatch) == "finished"
-    with_place(kit)
-
-
-def with_place(kit: Kit) -> None:
-    """Another run gets the one place; while it has it, a third one waits."""
+    session = kit.begin("lead", ends=end)
+    assert end == "finished" or kit.again(session) == "finished"
+    # Another run gets the one place; while it has it, a third one waits.
     verdicts: list[str] = []
 
     @kit.agent("other")
@@ -361,5 +345,5 @@ def with_place(kit: Kit) -> None:
                 verdicts.append(kit.play(kit.submit("other")))
         return "done"
 
-    assert kit.play(kit.submit("other")) == "finished"
+    kit.begin("other", ends="finished")
     assert verdicts[1:] == ["parked"]

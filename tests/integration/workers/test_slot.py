@@ -33,7 +33,7 @@ def started(kit: Kit, *agents: str, priority: str | None = None) -> list[str]:
     kit.agent("lead", role="coordinator")(
         lambda ctx: made.extend(ctx.delegate(agent, "do", priority=priority) for agent in agents)
     )
-    kit.play(kit.submit("lead"))
+    kit.begin("lead")
     for child in made:
         kit.start(child)
     return made

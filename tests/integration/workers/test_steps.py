@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +25,8 @@ from orchestrator.redisdb import ledger_keys
 from orchestrator.worker.context.context import Context
 from tests.kit import Kit
 
+from .conftest import Calls
+
 
 class Plan(BaseModel):
     title: str
@@ -42,43 +43,19 @@ class Point:
 PLAN = Plan(title="ä\n|#", at=datetime.fromisoformat("2026-11-22T10:00:00+00:00"), parts=[1, 2])
 
 
-class Calls:
-    """Counts the calls of functions by name, over all tries."""
+def tried_twice(kit: Kit, work: Callable[[Context], Any], *, ends: str = "finished", **options: Any) -> str:
+    """A session whose first try does this work and fails after it, and whose second one ends so."""
 
-    def __init__(self) -> None:
-        self.made: Counter[str] = Counter()
+    @kit.agent("lead", attempts=2, **options)
+    def lead(ctx: Context) -> Any:
+        done = work(ctx)
+        if ctx.attempt == 1:
+            raise ValueError("once more")
+        return done
 
-    def of(self, name: str, value: Any = None) -> Callable[..., Any]:
-        def function() -> Any:
-            self.made[name] += 1
-            return value
-
-        return function
-
-
-@pytest.fixture
-def calls() -> Calls:
-    return Calls()
-
-
-def play_again(kit: Kit, session: str, *, tries: int = 2) -> str:
-    """Execute the first run of a session until it has been tried so often; the last verdict."""
-    dispatch = kit.start(session)
-    verdict = kit.execute(dispatch)
-    for _ in range(tries - 1):
-        assert verdict == "retry"
-        verdict = kit.again(dispatch)
-    return verdict
-
-
-def lose_worker(kit: Kit) -> None:
-    """The reaper takes the one run that is held from its holder."""
-    while kit.ledger.release(kit.ledger.sweep.leases(0)[0]) == "moved":
-        pass
-
-
-def result(kit: Kit, session: str) -> str:
-    return kit.ledger.result(session)[1] or ""
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == ends
+    return session
 
 
 @pytest.mark.parametrize(
@@ -103,16 +80,7 @@ def test_the_second_try_gets_the_value_of_the_first(
     kit: Kit, calls: Calls, value: Any, type: Any, read: Any
 ) -> None:
     seen = []
-
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
-        seen.append(ctx.step("value", calls.of("value", value), type=type))
-        if ctx.attempt == 1:
-            raise ValueError("once more")
-        return "done"
-
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
+    tried_twice(kit, lambda ctx: seen.append(ctx.step("value", calls.of("value", value), type=type)))
     assert seen == [read, read]
     assert calls.made == {"value": 1}
 
@@ -124,26 +92,17 @@ def test_the_annotation_of_a_function_says_what_its_value_is(kit: Kit, calls: Ca
         calls.made["point"] += 1
         return [Point(1, 2)]
 
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> None:
-        seen.append(ctx.step("point", point))
-        if ctx.attempt == 1:
-            raise ValueError("once more")
-
-    assert play_again(kit, kit.submit("lead")) == "finished"
+    tried_twice(kit, lambda ctx: seen.append(ctx.step("point", point)))
     assert seen == [[Point(1, 2)]] * 2
     assert calls.made == {"point": 1}
 
 
 @pytest.mark.parametrize("value", [Point(1, 2), {1, 2}, object()])
 def test_a_value_without_a_form_is_refused_with_what_to_do(kit: Kit, value: Any) -> None:
-    @kit.agent("lead")
-    def lead(ctx: Context) -> None:
-        ctx.step("value", lambda: value)
-
+    kit.agent("lead")(lambda ctx: ctx.step("value", lambda: value))
     session = kit.begin("lead", ends="failed")
-    assert "step 'value#1' gave a " in result(kit, session)
-    assert "type=" in result(kit, session)
+    assert "step 'value#1' gave a " in kit.answer(session)
+    assert "type=" in kit.answer(session)
 
 
 def test_a_model_of_no_module_is_refused_before_it_is_recorded(kit: Kit) -> None:
@@ -167,14 +126,12 @@ def test_a_lost_worker_costs_only_the_step_that_was_not_recorded(kit: Kit, calls
     def lead(ctx: Context) -> str:
         text = ctx.step("model", calls.of("one", "1")) + ctx.step("model", calls.of("two", "2"))
         if ctx.attempt == 1:
-            lose_worker(kit)
+            kit.crash(ctx.session)
         return text + ctx.step("model", calls.of("three", "3"))
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "lost"
-    assert kit.again(dispatch) == "finished"
-    assert result(kit, session) == "123"
+    session = kit.begin("lead", ends="lost")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "123"
     assert calls.made == {"one": 1, "two": 1, "three": 2}
 
 
@@ -186,7 +143,7 @@ def test_a_stale_claim_records_nothing(kit: Kit) -> None:
     def lead(ctx: Context) -> str:
         stale.append(ctx)
         if ctx.attempt == 1:
-            lose_worker(kit)
+            kit.crash(ctx.session)
             return "lost"
         with pytest.raises(ClaimLost):
             stale[0].step("late", lambda: "of the first")
@@ -195,11 +152,9 @@ def test_a_stale_claim_records_nothing(kit: Kit) -> None:
             kit.ledger.journal.record(stale[0]._effects.held.claim, header, b'"of the first"')
         return ctx.step("late", lambda: "of the second")
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "lost"
-    assert kit.again(dispatch) == "finished"
-    assert result(kit, session) == "of the second"
+    session = kit.begin("lead", ends="lost")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "of the second"
 
 
 def test_what_is_recorded_twice_is_recorded_once(kit: Kit) -> None:
@@ -218,7 +173,7 @@ def test_what_is_recorded_twice_is_recorded_once(kit: Kit) -> None:
         assert journal.read(ctx.run)["b#1"].header.tries == 2
         assert journal.usage(ctx.run) == (2, 5)
 
-    assert kit.play(kit.submit("lead")) == "finished"
+    kit.begin("lead", ends="finished")
 
 
 def test_the_journal_goes_with_its_run_however_that_ends(kit: Kit, redis: redis_py.Redis) -> None:
@@ -230,19 +185,18 @@ def test_the_journal_goes_with_its_run_however_that_ends(kit: Kit, redis: redis_
             raise ValueError("no")
         if ctx.prompt == "stop":
             kit.ledger.stop(ctx.session, "by a test")
-            lose_worker(kit)
+            kit.crash(ctx.session)
         return "done"
 
     def of_steps() -> list[bytes]:
         return [key for key in redis.scan_iter() if b":steps" in key]
 
-    assert kit.play(kit.submit("lead", "go")) == "finished"
+    kit.begin("lead", ends="finished")
     assert of_steps() == []
     stopped = kit.begin("lead", "stop")
     assert kit.ledger.session(stopped).state == "stopped"
     assert of_steps() == []
-    failing = kit.start(kit.submit("lead", "fail"))
-    assert kit.execute(failing) == "retry"
+    failing = kit.begin("lead", "fail", ends="retry")
     assert len(of_steps()) == 2
     assert all(redis.ttl(key) == -1 for key in of_steps())
     assert kit.again(failing) == "failed"
@@ -259,17 +213,13 @@ def test_an_error_that_the_agent_caught_is_raised_again_without_a_call(kit: Kit,
         calls.made["fail"] += 1
         raise LookupError("nothing there")
 
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
+    def look(ctx: Context) -> None:
         try:
             ctx.step("look", fail, retries=2, backoff_s=0)
         except StepFailed as error:
             seen.append((error.key, error.kind, error.message, str(error)))
-        if ctx.attempt == 1:
-            raise ValueError("once more")
-        return "done"
 
-    assert play_again(kit, kit.submit("lead")) == "finished"
+    tried_twice(kit, look)
     assert calls.made == {"fail": 3}
     said = ("look#1", "LookupError", "nothing there", "step 'look#1' failed: LookupError: nothing there")
     assert seen == [said, said]
@@ -289,9 +239,9 @@ def test_a_step_whose_error_failed_the_try_is_executed_by_the_next_one(kit: Kit,
         ctx.step("plan", calls.of("plan"))
         return ctx.step("shaky", shaky)
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
-    assert result(kit, session) == "answer"
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "answer"
     assert calls.made == {"plan": 1, "shaky": 2}
 
 
@@ -312,9 +262,9 @@ def test_steps_whose_errors_failed_a_group_of_tasks_are_executed_by_the_next_try
             tasks = [group.create_task(ctx.astep(n, shaky, n)) for n in (["a"] if alone else ["a", "b"])]
         return "".join(task.result() for task in tasks)
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
-    assert result(kit, session) == ("a" if alone else "ab")
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == ("a" if alone else "ab")
     assert calls.made.pop("plan") == 1
     assert max(calls.made.values()) == 2
 
@@ -327,7 +277,7 @@ def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(kit: Kit,
         def fail() -> None:
             calls.made["fail"] += 1
             if calls.made["fail"] == 3 and ctx.attempt == 1:
-                lose_worker(kit)
+                kit.crash(ctx.session)
             raise LookupError(f"call {calls.made['fail']}")
 
         try:
@@ -336,12 +286,10 @@ def test_retries_that_were_used_up_are_not_given_again_to_a_new_worker(kit: Kit,
             return error.message
         return "never"
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "lost"
-    assert kit.again(dispatch) == "finished"
+    session = kit.begin("lead", ends="lost")
+    assert kit.again(session) == "finished"
     # The third call of the first worker was not recorded, and the second worker had two left.
-    assert (result(kit, session), calls.made["fail"]) == ("call 5", 5)
+    assert (kit.answer(session), calls.made["fail"]) == ("call 5", 5)
 
 
 def test_a_step_may_ask_for_another_try_of_its_run(kit: Kit, calls: Calls) -> None:
@@ -351,12 +299,9 @@ def test_a_step_may_ask_for_another_try_of_its_run(kit: Kit, calls: Calls) -> No
             raise Retry("busy", after_s=0)
         return "answer"
 
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
-        return ctx.step("busy", busy, ctx.attempt)
-
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
+    kit.agent("lead", attempts=2)(lambda ctx: ctx.step("busy", busy, ctx.attempt))
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "finished"
     assert calls.made == {"busy": 2}
 
 
@@ -401,9 +346,9 @@ def test_tasks_may_ask_for_steps_at_the_same_time(kit: Kit, calls: Calls) -> Non
             raise ValueError("once more")
         return str(last)
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
-    assert result(kit, session) == "190"
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "190"
     assert set(calls.made.values()) == {1}
     assert len(calls.made) == 20
 
@@ -411,20 +356,15 @@ def test_tasks_may_ask_for_steps_at_the_same_time(kit: Kit, calls: Calls) -> Non
 def test_threads_may_ask_for_steps_in_any_order(kit: Kit, calls: Calls) -> None:
     """The second try asks in the other order, and finds all of them."""
 
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
+    def ask(ctx: Context) -> None:
         names = [f"part {n}" for n in range(16)]
         if ctx.attempt == 2:
             names.reverse()
         with ThreadPoolExecutor(8) as pool:
             found = dict(zip(names, pool.map(lambda n: ctx.step(n, calls.of(n, n)), names), strict=True))
         assert all(name == value for name, value in found.items())
-        if ctx.attempt == 1:
-            raise ValueError("once more")
-        return ctx.step("end", lambda: "done")
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
+    tried_twice(kit, ask)
     assert set(calls.made.values()) == {1}
 
 
@@ -443,9 +383,9 @@ def test_a_step_has_steps_of_its_own(kit: Kit, calls: Calls) -> None:
         text = ctx.step("outer", outer)
         return text + ctx.step("inner", calls.of("other", "other"))
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "finished"
-    assert result(kit, session) == "inother"
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "finished"
+    assert kit.answer(session) == "inother"
     assert calls.made == {"outer": 2, "inner": 1, "other": 1}
 
 
@@ -464,8 +404,9 @@ def two_versions(kit: Kit, first: list[str], second: list[str], **options: Any) 
             raise ValueError("once more")
         return " ".join(found)
 
-    session = kit.submit("lead")
-    play_again(kit, session, tries=3)
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "retry"
+    kit.again(session)
     return session, calls
 
 
@@ -482,7 +423,7 @@ def test_a_try_that_asks_for_other_steps_is_told_which_one_differs(
     kit: Kit, second: list[str], asked: str, recorded: str
 ) -> None:
     session, calls = two_versions(kit, ["a", "b"], second)
-    reason = result(kit, session)
+    reason = kit.answer(session)
     assert reason.startswith(f"StepMismatch: run {kit.ledger.runs(session)[0].id} asks for step {asked!r}")
     assert f"recorded {recorded!r}" in reason
     assert 'steps = "replace"' in reason
@@ -492,13 +433,13 @@ def test_a_try_that_asks_for_other_steps_is_told_which_one_differs(
 def test_an_agent_may_go_on_with_new_steps(kit: Kit) -> None:
     """From the first one that differs; what was recorded after that is dropped, also under the same name."""
     session, calls = two_versions(kit, ["a", "b", "d"], ["a", "c", "d"], steps="replace")
-    assert result(kit, session) == "a1 c2 d2"
+    assert kit.answer(session) == "a1 c2 d2"
     assert calls.made == {"a": 1, "b": 1, "c": 1, "d": 2}
 
 
 def test_more_steps_after_the_recorded_ones_are_no_difference(kit: Kit) -> None:
     session, calls = two_versions(kit, ["a", "b"], ["a", "b", "c"])
-    assert result(kit, session) == "a1 b1 c2"
+    assert kit.answer(session) == "a1 b1 c2"
     assert calls.made == {"a": 1, "b": 1, "c": 1}
 
 
@@ -509,15 +450,10 @@ def test_what_a_recorded_step_delegated_stays(kit: Kit) -> None:
     """The second try does not delegate; its commit stops nobody."""
     kit.agent("helper")(lambda _: "")
 
-    @kit.agent("lead", attempts=2)
-    def lead(ctx: Context) -> str:
-        ctx.step("launch", lambda: [ctx.delegate("helper", "x"), ctx.delegate("helper", "y", key="k")])
-        if ctx.attempt == 1:
-            raise ValueError("once more")
-        return "waits"
+    def launch(ctx: Context) -> list[str]:
+        return [ctx.delegate("helper", "x"), ctx.delegate("helper", "y", key="k")]
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "idle"
+    session = tried_twice(kit, lambda ctx: ctx.step("launch", lambda: launch(ctx)), ends="idle")
     found = kit.ledger.session(session)
     assert (found.launched, found.owed, found.dead) == (2, 2, 0)
 
@@ -533,34 +469,27 @@ def test_a_step_that_is_executed_again_has_the_same_effects_whatever_it_says(kit
             child = ctx.delegate("helper", f"in the words of attempt {ctx.attempt}")
             seen.extend([child, ctx.step_key])
             if ctx.attempt == 1:
-                lose_worker(kit)
+                kit.crash(ctx.session)
             return child
 
         ctx.step("launch", launch)
         return "waits"
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "lost"
-    assert kit.again(dispatch) == "idle"
+    session = kit.begin("lead", ends="lost")
+    assert kit.again(session) == "idle"
     assert seen[:2] == seen[2:]
-    assert seen[1] == f"{dispatch.run}:launch#1"
+    assert seen[1] == f"{kit.ledger.runs(session)[0].id}:launch#1"
     assert kit.ledger.session(session).launched == 1
 
 
 def test_what_a_replaced_step_delegated_is_stopped(kit: Kit) -> None:
     kit.agent("helper")(lambda _: "")
 
-    @kit.agent("lead", attempts=2, steps="replace")
-    def lead(ctx: Context) -> str:
-        if ctx.attempt == 1:
-            ctx.step("old", lambda: ctx.delegate("helper", "x"))
-            raise ValueError("once more")
-        ctx.step("new", lambda: ctx.delegate("helper", "y"))
-        return "waits"
+    def launch(ctx: Context) -> None:
+        name = "old" if ctx.attempt == 1 else "new"
+        ctx.step(name, lambda: ctx.delegate("helper", f"the {name} task"))
 
-    session = kit.submit("lead")
-    assert play_again(kit, session) == "idle"
+    session = tried_twice(kit, launch, steps="replace", ends="idle")
     found = kit.ledger.session(session)
     assert (found.launched, found.owed, found.dead) == (2, 1, 1)
 
@@ -574,7 +503,7 @@ def test_the_key_of_a_step_is_known_in_its_function_only(kit: Kit) -> None:
         return " ".join(sorted(key.rpartition(":")[2] for key in keys_of_steps))
 
     session = kit.begin("lead", ends="finished")
-    assert result(kit, session) == "s#1 s#2 s#3"
+    assert kit.answer(session) == "s#1 s#2 s#3"
 
 
 # --- bounds, damage, what people see --------------------------------------------------------------
@@ -590,8 +519,8 @@ def test_the_journal_is_bounded(kit: Kit, limits: JournalLimits) -> None:
             ctx.step("eight", lambda: "12345678")
 
     session = kit.begin("lead", ends="failed")
-    assert "LimitExceeded: limit max_step" in result(kit, session)
-    assert "step 'eight#4'" in result(kit, session)
+    assert "LimitExceeded: limit max_step" in kit.answer(session)
+    assert "step 'eight#4'" in kit.answer(session)
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -606,10 +535,8 @@ def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
             raise ValueError("once more")
         return text[:3]
 
-    session = kit.submit("lead")
-    dispatch = kit.start(session)
-    assert kit.execute(dispatch) == "retry"
-    journal = ledger_keys.steps(dispatch.run)
+    session = kit.begin("lead", ends="retry")
+    journal = ledger_keys.steps(kit.ledger.session(session).run)
     if how == "type":
         redis.delete(journal)
         redis.set(journal, "of another type")
@@ -618,14 +545,14 @@ def test_a_spoilt_journal_fails_its_run_or_is_begun_anew(
     else:
         (stored,) = redis.keys(f"{journal}:*")
         redis.delete(stored)
-    verdict = kit.again(dispatch)
+    verdict = kit.again(session)
     assert not redis.exists(journal)
     if replace and how == "entry":
         assert verdict == "finished"
         assert calls.made == {"large": 2}
     else:
         assert verdict == "failed"
-        assert "DamagedRecord: the ledger's record of " in result(kit, session)
+        assert "DamagedRecord: the ledger's record of " in kit.answer(session)
 
 
 def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(kit: Kit) -> None:
@@ -644,8 +571,7 @@ def test_people_see_the_steps_of_a_run_while_it_lasts_and_afterwards(kit: Kit) -
         assert kit.ledger.session(ctx.session).step == "search#1"
         return "done"
 
-    session = kit.submit("lead")
-    assert kit.play(session) == "finished"
+    session = kit.begin("lead", ends="finished")
     shown.append(look(session))
     assert shown[0] == shown[1]
     assert len(shown[0]) == 2
@@ -667,7 +593,7 @@ def test_a_name_that_is_none_is_refused(kit: Kit, name: Any) -> None:
             ctx.step("a", asyncio.sleep, 0)
         return "refused"
 
-    assert kit.play(kit.submit("lead")) == "finished"
+    kit.begin("lead", ends="finished")
 
 
 def test_a_run_that_is_stopped_begins_no_step(kit: Kit, calls: Calls) -> None:
@@ -679,5 +605,5 @@ def test_a_run_that_is_stopped_begins_no_step(kit: Kit, calls: Calls) -> None:
             time.sleep(0.005)
         ctx.step("second", calls.of("second"))
 
-    assert kit.play(kit.submit("lead")) == "stopped"
+    kit.begin("lead", ends="stopped")
     assert calls.made == {"first": 1}

@@ -17,6 +17,7 @@ from orchestrator.policy.callback import Callback
 from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
 from tests.kit import Kit
+from tests.waiting import wait_until
 from tests.workers import Workers
 
 
@@ -108,10 +109,7 @@ def test_any_type_passes_through_and_none_is_taken_for_what_it_is_not(
 def test_a_root_has_no_parent_to_raise_a_callback_to(kit: Kit, workers: Workers) -> None:
     """What it asks it asks the user: see `test_ask_user.py`."""
 
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return repr(ctx.raise_callback("anyone?"))
-
+    kit.agent("lead", role="coordinator")(lambda ctx: repr(ctx.raise_callback("anyone?")))
     assert workers.answer(kit.submit("lead")) == "None"
     assert events(kit) == []
 
@@ -200,16 +198,12 @@ def test_a_reply_that_comes_too_late_is_told_so(kit: Kit, workers: Workers) -> N
             ctx.delegate("worker", "do it")
         for callback in ctx.callbacks:
             if callback.kind == "query":
-                asker = kit.ledger.session(callback.session)
-                while kit.ledger.session(asker.id).questions:
-                    time.sleep(0.01)
+                asker = callback.session
+                wait_until(lambda asker=asker: not kit.ledger.session(asker).questions, "a withdrawal")
                 replied.append(ctx.reply(callback.id, "late"))
         return "done"
 
-    @kit.agent("worker")
-    def worker(ctx: Context) -> str:
-        return repr(ctx.raise_callback("quick?", timeout_s=0.5))
-
+    kit.agent("worker")(lambda ctx: repr(ctx.raise_callback("quick?", timeout_s=0.5)))
     workers.finish(kit.submit("lead"))
     assert replied == [False]
 
@@ -226,10 +220,7 @@ def test_only_what_one_was_asked_can_be_answered(kit: Kit, workers: Workers) -> 
             ctx.reply(ctx.callbacks[0], "thanks")
         return "right"
 
-    @kit.agent("worker")
-    def worker(_: Context) -> str:
-        return "done"
-
+    kit.agent("worker")(lambda _: "done")
     assert workers.answer(kit.submit("lead")) == "right"
 
 
@@ -239,9 +230,7 @@ def test_a_parent_that_waits_for_a_child_cannot_be_asked_by_it_and_says_so_at_on
 ) -> None:
     """Both forms of asking: neither waits for somebody who waits for it."""
 
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.call("worker", "do it").result
+    kit.agent("lead", role="coordinator")(lambda ctx: ctx.call("worker", "do it").result)
 
     @kit.agent("worker")
     def worker(ctx: Context) -> str:
@@ -261,10 +250,7 @@ def test_a_call_may_answer_what_the_child_asks(kit: Kit, workers: Workers) -> No
         assert (done.kind, done.status, done.agent) == ("completion", "completed", "worker")
         return done.result
 
-    @kit.agent("worker")
-    def worker(ctx: Context) -> str:
-        return f"{ctx.ask('first?')}; {ctx.ask('second?')}"
-
+    kit.agent("worker")(lambda ctx: f"{ctx.ask('first?')}; {ctx.ask('second?')}")
     root = kit.submit("lead")
     assert workers.answer(root) == "worker asked 'first?'; worker asked 'second?'"
     assert kit.ledger.session(root).runs == 1
@@ -326,14 +312,10 @@ def test_a_call_that_takes_too_long_leaves_its_child_to_come_back_as_a_callback(
 def test_a_stop_reaches_a_run_that_waits(kit: Kit, workers: Workers) -> None:
     workers.held_back = lambda dispatch: dispatch.agent == "worker"
 
-    @kit.agent("lead", role="coordinator")
-    def lead(ctx: Context) -> str:
-        return ctx.call("worker", "never").text
-
+    kit.agent("lead", role="coordinator")(lambda ctx: ctx.call("worker", "never").text)
     kit.agent("worker")(lambda _: "")
     root = kit.submit("lead")
-    while not kit.children(root):
-        time.sleep(0.01)
+    wait_until(lambda: kit.children(root), "the child")
     kit.ledger.stop(root, "enough")
     assert workers.finish(root, timeout_s=60).state is SessionState.STOPPED
     assert kit.ledger.session(root).reason == "enough"
@@ -468,10 +450,7 @@ def test_a_session_that_had_its_answer_keeps_it_when_it_fails_at_a_question(
 
     @kit.agent("worker")
     def worker(ctx: Context) -> str:
-        deadline = time.monotonic() + 60
-        while kit.ledger.session(ctx.parent).state is not SessionState.FINISHED:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: kit.ledger.session(ctx.parent).state is SessionState.FINISHED, "its parent's end")
         return repr(ctx.raise_callback("which one?"))
 
     root = kit.submit("lead")

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.policy.response_tag import ANSWER_NOTE, CUT_NUDGE, NO_RESPONSE, NUDGE
 from orchestrator.worker.context.context import Context
 from orchestrator.worker.executors.text import TextAnswer, finish
-from tests.integration.workers.test_waiting import breaks
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
 
 
@@ -106,7 +106,7 @@ def test_a_root_is_left_alone(kit: Kit) -> None:
     kit.agent("writer")(script)
     for expected in ("no tag at all", "<response>kept as it is</response>"):
         root = kit.begin("writer", ends="finished")
-        assert kit.ledger.result(root)[1] == expected
+        assert kit.answer(root) == expected
     assert NUDGE not in script.heard
 
 
@@ -130,7 +130,7 @@ def test_while_it_waits_for_its_own_children_a_session_owes_no_answer(kit: Kit) 
     assert kit.play(child.id) == "finished"
     assert script.heard[-1] == NUDGE
     kit.play(root)
-    assert kit.ledger.result(root)[1] == "all done"
+    assert kit.answer(root) == "all done"
 
 
 @pytest.mark.parametrize("had", [False, True], ids=["still queued", "had before"])
@@ -155,8 +155,7 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(kit: Kit, h
             kit.play(root)
         return script(ctx)
 
-    root = kit.submit("lead")
-    kit.play(root)
+    root = kit.begin("lead")
     (child,) = kit.children(root)
     kit.play(child.id)
     kit.play(root)
@@ -164,7 +163,7 @@ def test_a_result_that_was_sent_as_a_message_reaches_the_parent_once(kit: Kit, h
     assert results == ["forty-two"]
     assert len(prompts) == 1 + had
     assert kit.ledger.session(root).state == "finished"
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []
 
 
 def test_another_text_before_the_result_is_delivered(kit: Kit) -> None:

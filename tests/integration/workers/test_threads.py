@@ -40,11 +40,9 @@ def test_a_try_that_died_with_several_threads_at_work_leaves_no_child_twice(kit:
         assert len({*first, *second}) == len(texts)
         return "waiting"
 
-    root = kit.submit("lead")
-    dispatch = kit.start(root)
-    assert kit.execute(dispatch) == "retry"
+    root = kit.begin("lead", ends="retry")
     assert kit.ledger.session(root).launched == 24
-    assert kit.again(dispatch) == "idle"
+    assert kit.again(root) == "idle"
     found = kit.ledger.session(root)
     assert (found.launched, found.owed, found.dead) == (48, 48, 0)
 
@@ -107,15 +105,14 @@ def test_many_delegations_make_the_children_that_one_by_one_would(kit: Kit) -> N
         return "asked"
 
     made: list[list[str]] = []
-    dispatch = kit.start(kit.submit("lead"))
-    assert kit.execute(dispatch) == "retry"
-    assert kit.again(dispatch) == "idle"
+    session = kit.begin("lead", ends="retry")
+    assert kit.again(session) == "idle"
     assert made[0] == made[1]
-    children = {child.id: child for child in kit.children(dispatch.session)}
+    children = {child.id: child for child in kit.children(session)}
     assert [children[name].title for name in made[0]] == TASKS
     assert [kit.ledger.texts(name, ["prompt"])["prompt"] for name in made[0]] == TASKS
-    assert kit.ledger.session(dispatch.session).launched == len(TASKS)
-    assert {item.extra["group"] for item in kit.ledger.items(dispatch.session)} == {"g"}
+    assert kit.ledger.session(session).launched == len(TASKS)
+    assert {item.extra["group"] for item in kit.ledger.items(session)} == {"g"}
 
 
 def test_nothing_to_do_is_refused_before_anything_of_its_round_trip_is_launched(kit: Kit) -> None:

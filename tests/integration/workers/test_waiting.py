@@ -7,20 +7,14 @@ import time
 
 import pytest
 
-from orchestrator.audit.reader import AuditReader
-from orchestrator.audit.store import AuditStore
-from orchestrator.audit.writer import AuditWriter
-from orchestrator.deployment.local_stack import build_reaper
-from orchestrator.dispatch import Dispatcher
-from orchestrator.doctor import Doctor, Problem, Severity
 from orchestrator.errors import InputError, UnknownSession
 from orchestrator.ids import callback_id
 from orchestrator.ledger import ItemState, RunRef, SessionState
 from orchestrator.redisdb import keys
-from orchestrator.router.build import build_router
-from orchestrator.streams import all_streams
 from orchestrator.worker.context.context import Context
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
+from tests.waiting import wait_until
 from tests.workers import Workers
 
 
@@ -45,10 +39,7 @@ def test_a_deadline_resumes_with_what_is_there_and_names_who_is_missing(kit: Kit
     kit.agent("quick")(lambda _: "a")
     kit.agent("slow")(lambda _: "b")
     root = kit.submit("lead")
-    deadline = time.monotonic() + 40
-    while not any(missing for _, missing, _ in seen):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: any(missing for _, missing, _ in seen), "the deadline")
     callbacks = [agent for agents, _, _ in seen for agent in agents]
     assert callbacks == ["quick"]
     _, missing, prompt = seen[-1]
@@ -75,13 +66,12 @@ def test_a_deadline_without_children_resumes_once_it_is_over(kit: Kit) -> None:
     session = kit.begin("poller", ends="idle")
     assert kit.ledger.flush(session).outcome == "waits"
     # Whoever looks at the timers brings it on: nothing else of the stack remembers it.
-    reaper = build_reaper(kit.redis, kit.settings)
     for runs in (2, 3):
         found = kit.ledger.session(session)
         assert (found.state, found.busy) == (SessionState.IDLE, False)
         began = kit.ledger.server_ms()
         while not (run := kit.ledger.session(session).run):
-            reaper.run_once()
+            kit.services.reaper.run_once()
         assert kit.ledger.server_ms() - began < 20_000
         kit.execute(RunRef(run=run, session=session, agent="poller", cause="callbacks"))
         assert resumed == [("start", 0), ("callbacks", 0), ("callbacks", 0)][:runs]
@@ -98,7 +88,7 @@ def test_what_comes_before_a_deadline_without_children_ends_the_wait(kit: Kit) -
     session = kit.begin("poller", "first", ends="idle")
     kit.ledger.enqueue(session, "second", item_id="itm_second", kind="prompt", priority="high")
     assert kit.play(session) == "finished"
-    assert kit.ledger.result(session)[1] == "second"
+    assert kit.answer(session) == "second"
 
 
 def test_a_deadline_holds_nothing_up_once_the_children_are_done(kit: Kit) -> None:
@@ -115,9 +105,7 @@ def test_a_deadline_holds_nothing_up_once_the_children_are_done(kit: Kit) -> Non
 
     kit.agent("quick")(lambda _: "a")
     root = kit.begin("lead", ends="idle")
-    (child,) = kit.children(root)
-    kit.play(child.id)
-    assert kit.play(root) == "finished"
+    assert kit.end_children(root) == "finished"
 
 
 def test_what_becomes_of_children_when_their_parent_is_closed(kit: Kit, workers: Workers) -> None:
@@ -174,13 +162,10 @@ def test_an_heir_gets_what_a_closed_session_was_owed(kit: Kit, workers: Workers)
     root = kit.submit("lead", next_of_kin)
     workers.finish(root)
     (item,) = kit.ledger.items(root)
-    while kit.ledger.session(next_of_kin).launched == 0:
-        time.sleep(0.01)
-    while not (run := kit.ledger.session(item.child).run):
-        time.sleep(0.01)
-    kit.execute(kit.ledger.sweep.make_ready(run) or pytest.fail("not queued"))
-    while kit.ledger.result(next_of_kin)[1] != "inherited":
-        time.sleep(0.01)
+    wait_until(lambda: kit.ledger.session(next_of_kin).launched, "the inheritance")
+    wait_until(lambda: kit.ledger.session(item.child).run, "the run of the child")
+    kit.again(item.child)
+    wait_until(lambda: kit.answer(next_of_kin) == "inherited", "its answer")
 
 
 def test_a_review_request_launches_the_code_reviewer(kit: Kit, workers: Workers) -> None:
@@ -231,30 +216,11 @@ def test_an_escalation_launches_the_tech_lead_or_is_left_to_the_operator(
     assert f"<agent-name>{recipient}</agent-name>".encode() in entry[b"envelope"]
     if not served:
         # Nobody is to be started for the operator: a router has nothing to wait for, and nothing to give up.
-        router = build_router(
-            kit.redis, kit.settings, consumer="r", types=["escalation"], dispatcher=Dispatcher(kit.app)
-        )
-        handled = router.run_once()
+        handled = kit.route(types=["escalation"])
         assert (handled.done, handled.parked, handled.dead) == (1, 0, 0)
 
 
 # --- The doctor finds the promise kept of every launch that an agent can make: the audit trail knows them all.
-
-
-def breaks(kit: Kit) -> list[Problem]:
-    """What the doctor finds broken, with the audit trail of all that was said."""
-    store = AuditStore(kit.settings.audit_database)
-    try:
-        writer = AuditWriter(kit.redis, store, consumer="w", sources=all_streams(1))
-        while writer.run_once():
-            pass
-        diagnosis = Doctor(kit.parts, audit=AuditReader(store), sleep=lambda _: None).examine(
-            watch_leases=False
-        )
-    finally:
-        store.close()
-    assert diagnosis.audited
-    return [finding for finding in diagnosis.findings if finding.severity is Severity.BREAK]
 
 
 @pytest.mark.parametrize("tech_lead", [True, False])
@@ -291,4 +257,4 @@ def test_a_review_and_an_escalation_are_launches_too(kit: Kit, workers: Workers,
     root = kit.submit("lead")
     assert workers.answer(root) == "done"
     assert kit.ledger.session(root).launched == (3 if tech_lead else 2)
-    assert breaks(kit) == []
+    assert broken_by_the_trail(kit) == []

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orchestrator.envelope.bodies import StatusUpdate, TaskCompletion, TaskDelegation
-from orchestrator.envelope.codec import decode
-from orchestrator.redisdb import keys
 from orchestrator.worker.context.context import Context
-from tests.integration.workers.test_text_answers import Script
-from tests.integration.workers.test_waiting import breaks
+from tests.examined import broken_by_the_trail
 from tests.kit import Kit
+
+from .conftest import sent
+from .test_text_answers import Script
 
 STATUS = """<agent-message><body type="status-update"><status>in-progress</status>
 <progress-percentage>40</progress-percentage><current-activity>reading</current-activity>
@@ -31,12 +31,6 @@ def delegation(agent: str, label: str, *needs: str, text: str = "do it") -> str:
 <body type="task-delegation"><task><task-id>{label}</task-id><title>{label}</title><description>{text}</description>
 <objectives><objective priority="1">be quick</objective></objectives>
 {f"<dependencies>{after}</dependencies>" if after else ""}</task></body></agent-message>"""
-
-
-def sent(kit: Kit, kind: str, priority: str) -> list[Any]:
-    """The messages of a type in the streams, read as everybody reads them: with their signatures."""
-    entries = kit.redis.xrange(keys.messages(0, kind, priority))
-    return [decode(fields[b"envelope"]) for _, fields in entries]
 
 
 @pytest.fixture
@@ -163,8 +157,8 @@ def test_a_coordinator_delegates_by_message_and_tasks_wait_for_each_other(kit: K
     kit.play(second.id)
     while kit.ledger.session(root).state == "idle":
         kit.play(root)
-    assert kit.ledger.result(root)[1] == "all done"
-    assert breaks(kit) == []
+    assert kit.answer(root) == "all done"
+    assert broken_by_the_trail(kit) == []
 
 
 @pytest.mark.parametrize(
@@ -239,4 +233,4 @@ def test_a_query_is_put_to_the_parent_and_its_reply_resumes(kit: Kit) -> None:
     assert kit.play(one.id) == "finished"
     assert "the second" in script.heard[-1]
     kit.play(root)
-    assert kit.ledger.result(root)[1] == "that one"
+    assert kit.answer(root) == "that one"
