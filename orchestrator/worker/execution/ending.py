@@ -227,6 +227,8 @@ def _packed(body: ErrorReport | TaskCompletion | None) -> str:
 
 #: What a signal that ends a pool process raises in it: so billiard tells the signal to the worker's main process.
 _SIGNALLED: Final = tuple(number - 256 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
+#: How often the runs of a process are released at most: a heartbeat may come between the look at a lease and its release.
+_ROUNDS: Final = 5
 #: Levels of lists and objects that a message may have.
 _MOST_DEPTH: Final = 100
 _NESTS: Final = (list, dict, tuple)
@@ -254,22 +256,21 @@ def release_runs_of(pid: int, runtime: Runtime, died: str = "") -> None:
     run out.
     """
     parts = runtime.parts
+    mark, shards, sweep = f"@{machine.mark_of(pid)}", range(parts.settings.shards), parts.ledger.sweep
+
+    def held() -> list[Lease]:
+        return [lease for n in shards for lease in sweep.leases(n) if lease.claim.endswith(mark)]
+
     try:
-        leases = retry_outages(
-            lambda: [
-                lease for shard in range(parts.settings.shards) for lease in parts.ledger.sweep.leases(shard)
-            ],
-            what="deaths",
-            retry_for_s=parts.settings.lease_s,
-        )
-        for lease in leases:
-            if lease.claim.endswith(f"@{machine.mark_of(pid)}"):
-                _release(lease, runtime, died)
+        for _ in range(_ROUNDS):
+            leases = retry_outages(held, what="deaths", retry_for_s=parts.settings.lease_s)
+            if "moved" not in [_release(lease, runtime, died) for lease in leases]:
+                break
     except OrchestraError as error:
         _log.warning("dead-process-not-reported", pid=pid, died=died, error=str(error))
 
 
-def _release(lease: Lease, runtime: Runtime, died: str) -> None:
+def _release(lease: Lease, runtime: Runtime, died: str) -> str:
     parts = runtime.parts
 
     def release() -> str:
@@ -290,6 +291,7 @@ def _release(lease: Lease, runtime: Runtime, died: str) -> None:
         runtime.events.died(lease, died)
     event = "process-died" if died else "run-released"
     _log.error(event, run=lease.run, session=lease.session, died=died, outcome=outcome)
+    return outcome
 
 
 class SoundRequest(Request):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +217,29 @@ def test_a_process_that_dies_loses_all_its_runs_also_if_a_session_is_deleted(kit
     release_runs_of(12_345, kit.runtime, "signal 9")
     run = kit.ledger.run(second.run)
     assert (run.state, run.died) == (RunState.QUEUED, 1)
+
+
+def test_a_heartbeat_in_between_keeps_no_run_with_a_process_that_ends(kit: Kit) -> None:
+    """It would count as a death of that run, which had no part in it."""
+    kit.agent("solo")(lambda ctx: "done")
+    dispatch = kit.start(kit.submit("solo"))
+    held = kit.ledger.claim(
+        dispatch.run, f"{new_claim_id()}@{machine.own_mark()}", session_id=dispatch.session, worker="w"
+    )
+    beats = iter(range(2))
+
+    class Beating(dict[str, Any]):
+        """Asked for an agent by who releases its run, whose heart still beats."""
+
+        def get(self, name: str, default: Any = None) -> Any:
+            for _ in beats:
+                kit.ledger.renew(held.claim)
+                break
+            return super().get(name, default)
+
+    release_runs_of(os.getpid(), replace(kit.runtime, catalogue=Beating(kit.catalogue)))
+    run = kit.ledger.run(dispatch.run)
+    assert (run.state, run.lost, run.died) == (RunState.QUEUED, 1, 0)
 
 
 def warnings(kit: Kit) -> list[str]:
