@@ -179,7 +179,8 @@ def test_a_tree_that_was_being_deleted_is_deleted_to_its_last_leaf(stack: Stack)
 def test_a_tree_that_was_being_removed_goes_entirely(make_stack: MakeStack) -> None:
     """The reaper dies after the first session; another one removes the rest, and no key is left of the tree."""
     stack = make_stack(tree_ttl_s="2")
-    stack.start_all(but="reaper")
+    stack.start("worker")
+    stack.start_services(but="reaper")
     reaper = stack.start("reaper", crash_at="reaper.pruned")
     stack.wait_ready()
     with stack.client() as client:
