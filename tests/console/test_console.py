@@ -480,10 +480,8 @@ def test_strangers_and_other_sites_are_refused(
 
 
 def test_ten_thousand_sessions_are_folded(browser: Any, tmp_path: Path) -> None:
-    """The page of such a tree has at most 200 rows, says how many there are, and unfolds them by fifties.
-
-    On a stack of its own: repairing the other one would look at each of them, which takes a minute.
-    """
+    """The page of such a tree has at most 200 rows, says how many there are, and unfolds them by fifties."""
+    # On a stack of its own: repairing the other one would look at each of them, which takes a minute.
     with (
         stack_of(tmp_path, AGENTS.format(hostile=HOSTILE)) as (settings, client),
         beside(settings, tmp_path, client) as running,
