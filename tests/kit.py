@@ -204,9 +204,9 @@ class Kit:
             effect=effect,
             child_id=child_session_id(parent.claim.session, effect),
             agent=options.pop("agent", "reviewer"),
-            description="look",
+            description=options.pop("description", "look"),
             envelope=options.pop("envelope", None) or carried(priority=priority),
-            correlation="c",
+            correlation=parent.session.correlation,
             chain=parent.session.chain,
             **options,
         )
@@ -243,15 +243,8 @@ class Kit:
                 envelope = factory.review_request(review=matter, reviewed=session.id, **about)
             case EscalationMatter():
                 envelope = factory.escalation(matter=matter, escalated=session.id, **about)
-        launch = Launch(
-            effect=effect,
-            child_id=child,
-            agent=agent,
-            description=description,
-            envelope=envelope,
-            correlation=session.correlation,
-            chain=session.chain,
-            **options,
+        launch = self.launch(
+            parent, effect, agent=agent, description=description, envelope=envelope, **options
         )
         self.ledger.delegate(parent.claim, launch)
         return launch
